@@ -105,3 +105,10 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
             if int(group) == process.pid and state != "Z":
                 return True
     return False
+
+
+def last_line(output: str) -> str:
+    """Return the last line of a process's output that is not blank."""
+    return next(
+        (line.strip() for line in reversed(output.splitlines()) if line.strip()), "no output"
+    )

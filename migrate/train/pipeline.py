@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,11 @@ from typing import Any
 import numpy as np
 
 from converters.conversion import convert
+from converters.layers.layout import Chain, Layout, Plus
+from converters.mapping.file import load_mapping
 from migrate import process
+from migrate.counts import many
+from migrate.model.calls.rank_tests import last_part
 from migrate.port.compiler import has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import record, require_place, writing
@@ -47,6 +50,7 @@ from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
+from migrate.train.write.shadow import hidden_module
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
     DRAWS,
@@ -121,7 +125,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 f"{text.at(loss.frame.line)}: torch computes some weights of the model from others",
                 "remove weight_norm and the like from the model",
             )
-        if re.search(r"^ .*\bplus\(", (work / "weights" / MAPPING).read_text(), re.MULTILINE):
+        rules = load_mapping(work / "weights" / MAPPING).rules
+        if any(_shifts(target.layout) for rule in rules for target in rule.targets):
             raise TrainError(
                 f"{text.at(loss.frame.line)}: some weights of the model are shifted in Flax",
                 "report this with the model",
@@ -159,6 +164,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = _proven(place, recorded, work, options)
                 comparisons = (*comparisons, of_data)
+            elif not of_data.same:
+                notes.append(f"the data differ from the script's: {of_data.what}")
             left = left_statements(text, data, loss, events, recorded["schedule_lines"])
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
@@ -171,6 +178,13 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         )
 
 
+def _shifts(layout: Layout) -> bool:
+    """Whether a layout adds a number to a weight: its gradient would be shifted too."""
+    if isinstance(layout, Chain):
+        return any(map(_shifts, layout.layouts))
+    return isinstance(layout, Plus)
+
+
 # ---------------------------------------------------------------------------- read and run
 
 
@@ -180,7 +194,6 @@ def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[Traini
         options.script,
         options.args,
         "migrate.train.watch.finder:install",
-        {},
         work,
         "places.json",
         options.timeout,
@@ -261,7 +274,6 @@ def _run(
         options.script,
         options.args,
         "migrate.train.watch.recorder:install",
-        {},
         work,
         "record.pickle",
         options.timeout,
@@ -273,7 +285,7 @@ def _run(
     count = len(recorded["updates"])
     if recorded.get("failed") and count < options.updates:
         raise TrainError(
-            f"{script.name}: fails after {count} update{'s' * (count != 1)} ({recorded['failed'][:200]})",
+            f"{script.name}: fails after {many(count, 'update')} ({recorded['failed'][:200]})",
             "check that it runs on a CPU alone; arguments of the script go after --",
         )
     if not recorded["updates"]:
@@ -289,9 +301,11 @@ def _facts(
 ) -> ProgramFacts:
     modes = set(recorded["training"].values())
     where = script.at(loss.frame.line)
-    if port.trains and len(modes) > 1:
+    unlike = recorded["unlike"]
+    if port.trains and (len(modes) > 1 or unlike):
+        which = f" ({unlike[0]})" if unlike else ""
         raise TrainError(
-            f"{where}: one module is in training mode, another one is not",
+            f"{where}: one module is in training mode, another one is not{which}",
             "set the mode of all modules alike",
         )
     if port.drawn:
@@ -301,9 +315,20 @@ def _facts(
         )
     keys = recorded["inputs"]
     for argument in port.inputs:
+        if argument.name not in keys:
+            raise TrainError(
+                f"{where}: the loss reads {argument.name}, which is no tensor of the batch",
+                "give the batch to the step by name",
+            )
         for update in recorded["updates"]:
             for micro in update["micro"]:
                 shape = micro["inputs"][argument.name].shape
+                if len(shape) != len(argument.shape):
+                    raise TrainError(
+                        f"{where}: batches have {argument.name} of {many(len(shape), 'dimension')}, but the "
+                        f"model is ported for {len(argument.shape)}",
+                        "give each batch the same dimensions",
+                    )
                 sides = zip(argument.shape, shape, strict=True)
                 wrong = [
                     (side, size) for side, size in sides if isinstance(side, int) and side != size
@@ -314,9 +339,7 @@ def _facts(
                         f"for {wrong[0][0]} only",
                         "pad the batches to one size",
                     )
-    inputs = {
-        argument.name: keys[argument.name] for argument in port.inputs if argument.name in keys
-    }
+    inputs = {argument.name: keys[argument.name] for argument in port.inputs}
     return ProgramFacts(
         script.name.rpartition("/")[2],
         loss.frame.line,
@@ -337,7 +360,7 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
     optimizer = recorded["optimizer"]
     source = _constructor(script, optimizer.line, optimizer.name.rpartition(".")[2])
     count = len(optimizer.rates) if recorded.get("ended") else None
-    optimizer = replace(optimizer, source=source, updates=count, accumulation=1)
+    optimizer = replace(optimizer, source=source, updates=count)
     names: dict[str, list[str]] = {}
     for name, paths in weights.paths.items():
         if name not in recorded["tied"] and name in recorded["gradients"]:
@@ -349,24 +372,17 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
         for path, of in names.items()
         if path.startswith("params/")
     ]
-    try:
-        return write_optimizer(optimizer, arrays)
-    except TrainError as error:
-        if count is not None or "rate" not in error.what:
-            raise
-        more = "; or record the whole training with a large --updates: the rates become a table"
-        raise TrainError(error.what, error.remedy + more) from None
+    return write_optimizer(optimizer, arrays)
 
 
 def _constructor(script: ScriptText, line: int, name: str) -> str:
     """Text of the call that builds the optimizer; "" if the script does not build it by its name."""
     code: ast.AST = script.tree
     for node in ast.walk(code):
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0):
-            called = node.func
-            word = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if word == name:
-                return ast.unparse(node)
+        if not isinstance(node, ast.Call) or last_part(node.func) != name:
+            continue
+        if node.lineno <= line <= (node.end_lineno or 0):
+            return ast.unparse(node)
     return ""
 
 
@@ -383,11 +399,19 @@ def _data(
     place: Path,
     work: Path,
 ) -> tuple[DataSlice, TrainComparison]:
-    """Write `data.py`, with the random generators restored if its batches are not the script's else."""
+    """Write `data.py`; the random generators are restored in it if its batches differ otherwise."""
     trained = recorded["trained"]
     plain = data_slice(script, events, loss, names, trained=trained)
+    files = {file.stem for file in place.glob("*.py")} | {"data"}
+    hidden = hidden_module(plain.text, options.script.resolve().parent, files)
+    if hidden:
+        raise TrainError(
+            f"{script.name}: its data need the module {hidden} of its folder, and the program has a file of "
+            "this name",
+            "rename the module",
+        )
     _write_data(place, plain, (), options)
-    count = f"{len(recorded['updates'])} updates"
+    count = many(len(recorded["updates"]), "update")
     difference = _data_difference(place, work, options)
     if not difference:
         return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
@@ -443,8 +467,7 @@ def _data_difference(place: Path, work: Path, options: TrainOptions) -> str:
     )
     if code == 0 and output.exists():
         return str(json.loads(output.read_text()))
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "no output")
-    return f"data.py does not run: {last.strip()[:200]}"
+    return f"data.py does not run: {process.last_line(said)[:200]}"
 
 
 def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Sequence[Any]]:
@@ -531,9 +554,9 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         )
     if recorded["later"]:
         notes.append(
-            f"the script was watched for {recorded['later']} more "
-            f"update{'s' * (recorded['later'] != 1)}: learning rates are compared in "
-            "them; modes, frozen parameters, clipping and numbers that the loss reads do not change"
+            f"the script was watched for {many(recorded['later'], 'more update')}: learning rates are "
+            "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
+            "change"
         )
     if port.refused:
         notes.append(
@@ -559,8 +582,7 @@ def _proven(
         "migrate.train.proof.child", (place, place / RECORDED, output), options.timeout
     )
     if code != 0 or not output.exists():
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "no output")
-        why = "took too long" if code is None else last.strip()[:300]
+        why = "took too long" if code is None else process.last_line(said)[:300]
         return (), f"the program does not run: {why}".replace(str(place), str(options.output))
     expected: dict[str, Any] = {}
     state = recorded["state"]
@@ -582,7 +604,13 @@ def _proven(
             expected |= _in_flax(recorded[which], which, place, work)
     with np.load(output) as results:
         return tuple(
-            compare(dict(results), expected, recorded["updates"], recorded["optimizer"].rates)
+            compare(
+                dict(results),
+                expected,
+                recorded["updates"],
+                recorded["optimizer"].rates,
+                divides=recorded["divides"],
+            )
         ), ""
 
 

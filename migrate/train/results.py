@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -46,7 +46,6 @@ class TrainedProgram:
     left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def same(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from migrate.report.text.train import train_as_json
 from migrate.train.proof.compare import compare
+from migrate.train.results import TrainComparison, TrainedProgram
 
 UPDATES = [{"micro": [{"loss": 2.0}, {"loss": 3.0}], "rates": [0.1]}]
 
@@ -27,9 +30,15 @@ def values() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def verdicts(results: dict[str, Any], expected: dict[str, Any]) -> dict[str, bool]:
     """Name of each comparison → whether it holds."""
-    return {
-        c.name: c.same for c in compare(results, expected, UPDATES, [u["rates"] for u in UPDATES])
-    }
+    return {c.name: c.same for c in compared(results, expected)}
+
+
+def compared(
+    results: dict[str, Any], expected: dict[str, Any], *, divides: bool = True
+) -> list[TrainComparison]:
+    """Compare one update."""
+    rates = [u["rates"] for u in UPDATES]
+    return list(compare(results, expected, UPDATES, rates, divides=divides))
 
 
 def test_equal_values_are_the_same() -> None:
@@ -64,10 +73,51 @@ def test_weights_whose_gradient_is_rounding_are_left_out_and_counted() -> None:
     results, expected = values()
     expected["gradient:net/w"][3] = results["gradient:net/w"][3] = 1e-12
     results["first:params/net/w"][3] += 0.1
-    weights = [
-        c
-        for c in compare(results, expected, UPDATES, [u["rates"] for u in UPDATES])
-        if c.name == "weights"
-    ]
+    weights = [c for c in compared(results, expected) if c.name == "weights"]
     assert weights[0].same
     assert "1 elements" in weights[0].what
+
+
+def test_a_value_that_is_no_number_is_not_lost_behind_a_later_one() -> None:
+    rng = np.random.default_rng(1)
+    names = ("gradient:a", "gradient:b", "first:params/a", "first:params/b")
+    names = (*names, "last:params/a", "last:params/b")
+    expected: dict[str, Any] = {name: rng.normal(size=9) for name in names}
+    updates = [{"micro": [{"loss": 2.0}]}, {"micro": [{"loss": 3.0}]}]
+    results = {name: value.copy() for name, value in expected.items()}
+    results |= {f"losses:{n}": np.array([2.0 + n]) for n in (0, 1)}
+    results |= {f"rate:{n}": np.float64(0.1) for n in (0, 1)}
+    for name in ("gradient:a", "first:params/a", "last:params/a", "losses:0"):
+        results[name][0] = np.nan
+    results["rate:0"] = np.float64(np.nan)
+    every = list(compare(results, expected, updates, [[0.1], [0.1]], divides=False))
+    assert [c.name for c in every] == [
+        *("gradients", "losses", "learning rates", "weights", "weights"),
+    ]
+    assert {c.same for c in every} == {False}
+    assert {c.worst for c in every} == {np.inf}
+    program = TrainedProgram(Path("p"), (), Path("train.py"), tuple(every))
+    assert {c["largest_difference"] for c in train_as_json(program)["comparisons"]} == {"inf"}
+
+
+def test_an_infinite_gradient_of_the_script_does_not_allow_any_other() -> None:
+    results, expected = values()
+    expected["gradient:net/w"][0] = np.inf
+    assert not verdicts(results, expected)["gradients"]
+
+
+def test_weights_of_an_optimizer_that_does_not_divide_count_all() -> None:
+    results, expected = values()
+    expected["gradient:net/w"][3] = results["gradient:net/w"][3] = 1e-12
+    results["first:params/net/w"][3] += 0.1
+    weights = [c for c in compared(results, expected, divides=False) if c.name == "weights"]
+    assert not weights[0].same
+    assert "left out" not in weights[0].what
+
+
+def test_the_programs_own_later_rates_do_not_widen_the_gate_of_weights() -> None:
+    results, expected = values()
+    results["gradient:net/w"] *= 1 + 1e-6
+    results["first:params/net/w"] += 1e-3
+    results["rate:1"] = np.float64(1e6)
+    assert not verdicts(results, expected)["weights"]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
+from migrate.train.proof.data_child import difference_of
 from migrate.train.slice.data import TrainingCalls, data_slice
 from migrate.train.slice.loss import loss_slice
 from migrate.train.slice.text import ScriptText, shared_line
 from migrate.train.write.left import left_statements
+from migrate.train.write.texts import data_text
 
 LOOP = """
     import argparse
@@ -90,11 +97,20 @@ def sliced(source: str, names: Sequence[str]) -> str:
     return data_slice(script, calls, loss_slice(script, backward[0]), names).text
 
 
+class Ended(BaseException):
+    """As `data.py` has it."""
+
+
 def run(text: str) -> list[Any]:
-    """Run the generator."""
-    namespace: dict[str, Any] = {"ARGV": ["--epochs", "2"]}
-    exec(text, namespace)  # the sliced source
-    return list(namespace["micro_batches"]())
+    """Run the generator, until the script ends."""
+    namespace: dict[str, Any] = {"Ended": Ended}
+    items = []
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Ended):
+        patch.setattr(sys, "argv", ["train.py", "--epochs", "2"])
+        exec(text, namespace)  # the sliced source
+        for item in namespace["micro_batches"]():
+            items.append(item)
+    return items
 
 
 def test_the_generator_yields_batches_and_updates_in_the_scripts_order() -> None:
@@ -108,7 +124,7 @@ def test_what_trains_is_left_out_and_the_rest_keeps_its_text() -> None:
     assert "Model" not in text
     assert "evaluate" not in text
     assert "for batch in loader:  # every batch" in text
-    assert "parse_args(ARGV)" in text
+    assert "args = parser.parse_args()\n" in text
 
 
 def test_a_loop_that_ends_by_the_loss_is_refused() -> None:
@@ -250,3 +266,138 @@ def test_a_loop_that_ends_by_what_a_method_evaluates_is_refused() -> None:
     with pytest.raises(TrainError, match=r"train.py:13: the loop depends on self.model"):
         cut(source)
     assert "self.epochs" in cut(source.replace("if self.bad", "if self.epochs"))
+
+
+@pytest.mark.parametrize(
+    "leave", ["sys.exit(0)", "exit()", "quit()", "raise SystemExit", "return 1"]
+)
+@pytest.mark.parametrize("inner", [True, False], ids=["called", "own"])
+def test_a_way_out_of_the_script_ends_the_data(leave: str, inner: bool) -> None:
+    outer = ("    fit(4)", "<module>") if not inner else (" epoch_of(4)", "<module>")
+    source = """
+    import sys
+
+    def NAME(limit):
+        step = 0
+        for x in range(9):
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step >= limit:
+                print(loss)
+                LEAVE
+
+    if __name__ == "__main__":
+        MAIN
+    """
+    name = "epoch_of" if inner else "fit"
+    main = f"for epoch in range(2):\n            {name}(4)" if inner else f"{name}(4)"
+    source = source.replace("NAME", name).replace("LEAVE", leave).replace("MAIN", main)
+    script = ScriptText("train.py", textwrap.dedent(source))
+    before = ast.dump(script.tree)
+    backward = frames(script, ("loss.backward", name), outer)
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", name), outer),), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["x"]).text
+    batches = [item["x"] for item in run(f"__name__ = '__main__'\n{text}") if item is not None]
+    assert batches == [0, 1, 2, 3] * (2 if inner and leave.startswith("return") else 1)
+    assert ast.dump(script.tree) == before
+
+
+@pytest.mark.parametrize(
+    ("leave", "what"),
+    [
+        ("sys.exit(1)", "the loop depends on model, which is trained"),
+        ("raise ValueError", "the loop depends on model, which is trained"),
+        ("raise ValueError(loss)", "the batches depend on loss, which the training step computes"),
+    ],
+)
+def test_a_way_out_by_the_loss_is_refused(leave: str, what: str) -> None:
+    change = f"            if value > 9:\n                {leave}\n"
+    source = EARLY_STOP.replace("            if value < best: best = value\n", change)
+    source = source.replace("            elif value > 2 * best", "            if epoch > 2")
+    with pytest.raises(TrainError, match=what):
+        early_stop(source, {("train", 2): ["model"]})
+
+
+def test_an_error_of_the_data_is_kept() -> None:
+    source = LOOP.replace(
+        "                step += 1",
+        """                step += 1
+                if step == 3:
+                    raise ValueError("no more")""",
+    )
+    with pytest.raises(ValueError, match="no more"):
+        run(sliced(source, ["batch"]))
+
+
+def test_a_break_of_an_inner_loop_is_kept_only_if_the_loop_is() -> None:
+    evaluation = """            for y in loader:
+                worst = max(model(y))
+                if worst > 3:
+                    break
+"""
+    source = EARLY_STOP.replace("            value = evaluate(model)\n", evaluation)
+    source = source[: source.index("            if value < best")] + "\n    train(model, loader)\n"
+    text = early_stop(source, {("train", 2): ["model"]})
+    assert "worst" not in text
+    gathering = """            for y in range(epoch, 9):
+                limit = y
+                if y > 3:
+                    break
+"""
+    source = source.replace(evaluation, gathering).replace("in loader", "in range(limit)")
+    source = source.replace("for epoch in range(6):", "limit = 2\n        for epoch in range(2):")
+    text = early_stop(source, {})
+    assert "break" in text
+
+
+@pytest.mark.parametrize(
+    ("items", "later", "what"),
+    [
+        (1, 0, ""),
+        (2, 0, "update 1: the script ended before it, but the data do not"),
+        (3, 2, ""),
+        (2, 2, "update 2: the data end here"),
+    ],
+)
+def test_the_data_end_where_the_script_ended(items: int, later: int, what: str) -> None:
+    batch = {"x": np.ones(2)}
+    recorded = {"updates": [{"micro": [{"batch": batch}]}], "later": later, "ended": True}
+    assert difference_of(iter([[batch]] * items), recorded) == what
+    assert not difference_of(iter([[batch]] * items), {**recorded, "ended": False})
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "parser.parse_known_args()[0].n",
+        "parser.parse_args(sys.argv[1:]).n",
+        "parser.parse_args().n",
+        "int(sys.argv[2])",
+    ],
+)
+def test_the_data_read_the_scripts_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    source = f"""
+import argparse
+import sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int)
+
+
+def micro_batches():
+    for number in range({read}):
+        yield {{"x": number}}
+        yield None
+"""
+    config = ModuleType("config")
+    config.__dict__["ARGV"] = ["--n", "3"]
+    monkeypatch.setitem(sys.modules, "config", config)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--updates", "1"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    namespace: dict[str, Any] = {}
+    exec(data_text(source, "script.py", str(tmp_path), restores=False), namespace)
+    assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
+    assert sys.argv == ["train.py", "--updates", "1"]

@@ -127,3 +127,20 @@ def test_statements_on_one_line_are_refused(tmp_path: Path) -> None:
     result = train(tmp_path, source.replace("CHANGE", "pass"))
     assert result.exit_code == 2
     assert "train.py:18: several statements are on this line" in result.output
+
+
+def test_a_mode_inside_of_a_model_is_refused(tmp_path: Path) -> None:
+    source = LATE.replace("nn.Tanh()", "nn.Sequential(nn.Tanh(), nn.Dropout(0.1))")
+    source = source.replace("beta = 0.1", "beta = 0.1\nmodel[1].eval()").replace("CHANGE", "pass")
+    result = train(tmp_path, source)
+    assert result.exit_code == 2
+    assert "one module is in training mode, another one is not (model.1)" in result.output
+
+
+def test_a_module_that_the_program_would_hide_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text("COUNT = 7\n")
+    source = LATE.replace("range(7)", "range(COUNT)").replace("CHANGE", "pass")
+    result = train(tmp_path, f"from config import COUNT\n{source}")
+    assert result.exit_code == 2
+    assert "its data need the module config of its folder" in result.output
+    assert not (tmp_path / "jax_program").exists()

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from migrate.train.frames import Frame
@@ -73,3 +75,64 @@ def test_names_are_read_in_functions_that_the_loss_calls() -> None:
     assert "count" not in attributes
     assert "beta" in variables
     assert "x" not in variables
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "described"),
+    [
+        (0.1, None, "beta is 0.1 in the first step and None in a later one"),
+        (None, 0.1, "beta is None in the first step and 0.1 in a later one"),
+        (np.float32(1), np.float32(2), "beta is"),
+        ([0.1, 0.2], [0.1, 0.3], "beta changes"),
+        ({"a": (1, {2})}, {"a": (1, {3})}, "beta changes"),
+        (1, [1], "beta changes"),
+        (np.ones(2), np.zeros(2), "beta changes"),
+        (max, nn.Linear, "beta changes"),
+        ([1, {"a": torch.ones(2)}], [1, {"a": torch.ones(2)}], ""),
+    ],
+)
+def test_a_constant_of_any_kind_is_watched(first: Any, later: Any, described: str) -> None:
+    for constants, names in (({"beta": first}, []), ({}, ["beta"])):
+        variables = {"beta": first}
+        steady = Steady(Step(), {}, variables, [], names, constants)
+        assert steady.change(variables, constants) == ""
+        change = steady.change({"beta": later}, {"beta": later} if constants else {})
+        assert change.startswith(described)
+        assert bool(change) == bool(described)
+
+
+def test_containers_that_are_changed_in_place_are_seen() -> None:
+    held: dict[str, Any] = {"empty": {}, "inner": [[{1}]]}
+    for name, change in (("empty", {"a": 1}), ("inner", None)):
+        steady = Steady(Step(), {}, {}, [], [], held)
+        if change is None:
+            held["inner"][0][0].add(2)
+        else:
+            held["empty"].update(change)
+        assert steady.change({}) == f"{name} changes"
+
+
+def test_an_attribute_that_comes_later_is_seen() -> None:
+    trainer = SimpleNamespace(count=0)
+    steady = Steady(Step(), {"trainer": trainer}, {}, ["t"], [])
+    trainer.t = 0.5
+    assert steady.change({}) == "trainer.t has no value in the first step and one in a later one"
+
+
+def test_what_is_filled_only_is_not_read() -> None:
+    source = """
+    def loss_of(self, x):
+        self.history.append(1)
+        self.log["x"] = seen[0]
+        total = self.weights[0]
+        notes.append(2)
+        return total * x
+
+    for x in loader:
+        loss = self.loss_of(x)
+        loss.backward()
+    """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    attributes, variables = read_names(script, loss_slice(script, Frame(11, "<module>", 1)))
+    assert {"weights"} == {"weights", "history", "log"} & set(attributes)
+    assert {"seen"} == {"seen", "notes"} & set(variables)

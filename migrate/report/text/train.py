@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from migrate.counts import many
+from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ FORMAT = 1  # of the JSON
 
 
 def verdict(program: TrainedProgram) -> str:
-    """The verdict in words."""
+    """Return the verdict in words."""
     if program.error:
         return "DOES NOT RUN"
     if not program.comparisons:
@@ -60,7 +61,7 @@ def _table(comparisons: tuple[TrainComparison, ...]) -> Table:
 
 
 def train_as_json(program: TrainedProgram) -> dict[str, Any]:
-    """Return the result as JSON."""
+    """Return the result as JSON. A difference that is no number is the string "inf"."""
     return {
         "format": FORMAT,
         "verdict": verdict(program).lower(),
@@ -71,7 +72,7 @@ def train_as_json(program: TrainedProgram) -> dict[str, Any]:
             {
                 "name": comparison.name,
                 "same": comparison.same,
-                "largest_difference": comparison.worst,
+                "largest_difference": plain_value(comparison.worst),
                 "limit": comparison.limit,
                 "what": comparison.what,
             }

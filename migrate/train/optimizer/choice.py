@@ -98,9 +98,12 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
             )
         reasons.append(f"differs from torch's by {worst:.1e}")
     what = ", ".join(dict.fromkeys(reasons))
+    remedy = "use a scheduler of torch.optim.lr_scheduler, or a function of the step without loops"
+    if recorded.updates is None:
+        remedy += "; or record the whole training with a large --updates: the rates become a table"
     raise TrainError(
         f"{recorded.at}: the learning rate cannot be written as a function of the step: {what}",
-        "use a scheduler of torch.optim.lr_scheduler, or a function of the step without loops",
+        remedy,
     )
 
 

@@ -1,1 +1,1 @@
-"""TrainComparison of the written program with the recorded run of the script."""
+"""Compare the written program with the recorded run of the script."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,19 @@ def main() -> None:
     sys.path.insert(0, str(folder))
     data = import_module("data")
 
-    updates = pickle.loads(record.read_bytes())["updates"]
+    recorded = pickle.loads(record.read_bytes())
+    output.write_text(json.dumps(difference_of(data.batches(), recorded)))
+
+
+def difference_of(own: Iterator[Any], recorded: Mapping[str, Any]) -> str:
+    """First difference of the program's own batches from the recorded ones, and of their end.
+
+    Args:
+        own: micro-batches of each update.
+        recorded: the recorded run: its updates, the number of later ones, and whether the script ended.
+    """
+    updates = recorded["updates"]
     difference = ""
-    own = data.batches()
     for number, update in enumerate(updates):
         micro = next(own, None)
         if micro is None:
@@ -37,8 +48,21 @@ def main() -> None:
                     difference = f"update {number}, micro-batch {position}: {name} differs"
                     break
         if difference:
-            break
-    output.write_text(json.dumps(difference))
+            return difference
+    return _end_differs(own, recorded) if recorded.get("ended") else ""
+
+
+def _end_differs(own: Iterator[Any], recorded: Mapping[str, Any]) -> str:
+    """Compare the end of the data with that of a script that ended by itself."""
+    count = len(recorded["updates"])
+    last = count + recorded["later"]
+    for number in range(count, last + 1):
+        more = next(own, None) is not None
+        if not more and number < last:
+            return f"update {number}: the data end here"
+        if more and number == last:
+            return f"update {number}: the script ended before it, but the data do not"
+    return ""
 
 
 def _differs(a: Any, b: Any, name: str = "") -> str | None:

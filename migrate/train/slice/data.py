@@ -8,11 +8,11 @@ script updates the weights.
 from __future__ import annotations
 
 import ast
-import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.loss import LossSlice
@@ -28,10 +28,12 @@ from migrate.train.slice.text import (
     stores,
 )
 
-MICRO, RESTORE, ARGV = "micro_batches", "restore_draws", "ARGV"
+MICRO, RESTORE, ENDED = "micro_batches", "restore_draws", "Ended"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
 _LOOPS = ast.For | ast.While | ast.AsyncFor
 _LEAVES = ast.Break | ast.Continue
+# Calls that end the script.
+_EXITS = ("sys.exit", "exit", "quit", "os._exit")
 
 
 @dataclass(frozen=True)
@@ -159,11 +161,8 @@ def _call(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
     path = path_to(code, caller.line) if code is not None else []
     for block, index in path[-1:]:
         for node in ast.walk(block[index]):
-            if isinstance(node, ast.Call):
-                name = node.func
-                word = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
-                if word == called.function:
-                    return node
+            if isinstance(node, ast.Call) and last_part(node.func) == called.function:
+                return node
     raise TrainError(
         f"{script.at(caller.line)}: {called.function} is not called by its name here",
         "call the training function by its name",
@@ -194,6 +193,7 @@ class _Scope:
         dropped: statements that train.
         needed: names that kept statements read.
         kept: kept statements.
+        ends: kept statement that leaves the function or the script → what stands in its place.
     """
 
     body: list[ast.stmt]
@@ -201,6 +201,7 @@ class _Scope:
     dropped: set[ast.stmt] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
     kept: set[ast.stmt] = field(default_factory=set)
+    ends: dict[ast.stmt, str] = field(default_factory=dict)
 
 
 class _Slicer:
@@ -331,7 +332,7 @@ class _Slicer:
         while True:
             before = len(scope.kept), len(scope.needed)
             for statement in scope.body:
-                self._visit(scope, statement, in_loop=False)
+                self._visit(scope, statement)
             if before == (len(scope.kept), len(scope.needed)):
                 break
         self._require_independent(scope, bound)
@@ -375,6 +376,7 @@ class _Slicer:
             for statement in dict.fromkeys(inner for loop in loops for inner in _every(loop))
             if statement in scope.kept
             and statement not in scope.marks
+            and statement not in scope.ends
             and not isinstance(statement, FunctionNode | ast.ClassDef)
         ]
         reads = {statement: _read(statement) for statement in kept}
@@ -402,13 +404,19 @@ class _Slicer:
         pending = [statement]
         while pending:
             for node in ast.walk(pending.pop()):
-                word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-                more = functions.pop(word, [])
+                more = functions.pop(last_part(node), []) if isinstance(node, ast.expr) else []
                 called += more
                 pending += more
         return called
 
-    def _visit(self, scope: _Scope, statement: ast.stmt, *, in_loop: bool) -> bool:
+    def _visit(self, scope: _Scope, statement: ast.stmt, around: tuple[ast.stmt, ...] = ()) -> bool:
+        """Keep a statement if it is needed, with what is needed inside of it; return whether it is kept.
+
+        Args:
+            scope: the part that is kept so far.
+            statement: the statement.
+            around: statements that it is in, from the outermost loop that trains on.
+        """
         if statement in scope.dropped:
             return False
         if statement in scope.marks:
@@ -417,19 +425,18 @@ class _Slicer:
         inner = [child for block in blocks(statement) for child in block]
         if inner and not isinstance(statement, FunctionNode | ast.ClassDef):
             trains = self._trains(scope, statement)
-            inside = in_loop or (trains and isinstance(statement, _LOOPS))
-            kept = [self._visit(scope, child, in_loop=inside) for child in inner]
+            inside = around or (trains and isinstance(statement, _LOOPS))
+            within = (*around, statement) if inside else ()
+            kept = [self._visit(scope, child, within) for child in inner]
             # Another loop, over an evaluation set say, may use the names of the training loop.
             own = _targets(statement) & scope.needed - self._loop_names(scope)
             if any(kept) or (own and not trains):
-                self._keep(scope, statement, whole=not trains and not in_loop)
+                self._keep(scope, statement, whole=not trains and not around)
                 return True
             return False
-        if isinstance(statement, _LEAVES) and in_loop:
-            scope.kept.add(statement)
-            return True
-        if isinstance(statement, ast.Return) and in_loop:
-            statement.value = None
+        if around and self._leaves(scope, statement, around):
+            if isinstance(statement, ast.Raise) and statement not in scope.ends:
+                self._keep(scope, statement, whole=True)
             scope.kept.add(statement)
             return True
         binds, changes = stores(statement)
@@ -437,6 +444,23 @@ class _Slicer:
             self._keep(scope, statement, whole=True)
             return True
         return False
+
+    def _leaves(self, scope: _Scope, statement: ast.stmt, around: tuple[ast.stmt, ...]) -> bool:
+        """Whether a statement ends a loop that trains, or a kept block inside of it."""
+        if isinstance(statement, _LEAVES):
+            loop = next(s for s in reversed(around) if isinstance(s, _LOOPS))
+            # An evaluation may end its own loop as it likes.
+            return loop in scope.kept or self._trains(scope, loop)
+        if isinstance(statement, ast.Return):
+            scope.ends[statement] = "return"
+            return True
+        if _is_exit(statement):
+            scope.ends[statement] = f"raise {ENDED}"
+            return True
+        if isinstance(statement, ast.Raise) and statement.exc is None:
+            # It goes on with what was raised in the block.
+            return any(isinstance(s, ast.Try) and s in scope.kept for s in around)
+        return isinstance(statement, ast.Raise)
 
     def _keep(self, scope: _Scope, statement: ast.stmt, *, whole: bool) -> None:
         scope.kept.add(statement)
@@ -479,8 +503,7 @@ class _Slicer:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return False
         function = statement.value.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if name in _SEEDS:
+        if last_part(function) in _SEEDS:
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         return receiver in scope.needed - self._modules
@@ -539,8 +562,7 @@ class _Slicer:
         for statement in (*own, main):
             lines.append(self._emit(scope, statement, "    ", chain, sliced))
         head = f'def {MICRO}():\n    """Yield each micro-batch, and None where the weights are updated."""'
-        text = "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
-        return re.sub(r"\.parse_args\(\)", f".parse_args({ARGV})", text)
+        return "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
 
     def _settle_module(
         self, scope: _Scope, chain: set[ast.AST], sliced: Mapping[ast.AST, _Scope]
@@ -560,7 +582,7 @@ class _Slicer:
                         if statement not in chain:
                             scope.needed |= self._names_of(statement, chain, sliced)
                 else:
-                    self._visit(scope, statement, in_loop=False)
+                    self._visit(scope, statement)
             if before == (len(scope.kept), len(scope.needed)):
                 break
         self._require_independent(scope)
@@ -595,7 +617,9 @@ class _Slicer:
             used: set[str] = set()
             for member in members:
                 kept: Iterable[ast.AST] = sliced[member].kept if member in chain else [member]
-                marks = sliced[member].marks if member in chain else {}
+                marks = {}
+                if member in chain:
+                    marks = {**sliced[member].marks, **sliced[member].ends}
                 for node in kept:
                     if node in marks:
                         node = ast.parse(marks[node])
@@ -636,6 +660,9 @@ class _Slicer:
         if statement in scope.marks:
             self._lines.add(first_line(statement))
             return textwrap.indent(scope.marks[statement], indent)
+        if statement in scope.ends:
+            self._lines |= set(range(first_line(statement), (statement.end_lineno or 0) + 1))
+            return f"{indent}{scope.ends[statement]}"
         if statement in chain:
             assert isinstance(statement, FunctionNode)
             inner = sliced[statement]
@@ -653,7 +680,8 @@ class _Slicer:
         inner_statements = [n for n in _every(statement) if n is not statement]
         if not inner_statements or isinstance(statement, FunctionNode | ast.ClassDef):
             return self._verbatim(statement, indent)
-        if all(n in scope.kept and n not in scope.marks for n in inner_statements):
+        replaced = {*scope.marks, *(s for s in scope.ends if ast.unparse(s) != scope.ends[s])}
+        if all(n in scope.kept and n not in replaced for n in inner_statements):
             return self._verbatim(statement, indent)
         return self._partial(scope, statement, indent, chain, sliced)
 
@@ -683,8 +711,11 @@ class _Slicer:
         sliced: Mapping[ast.AST, _Scope],
     ) -> str:
         if isinstance(statement, ast.Try | ast.Match):
+            what = "a training step"
+            if not self._trains(scope, statement):
+                what = "leaving the training loop"
             raise TrainError(
-                f"{self._script.at(statement.lineno)}: a training step inside of this statement is not read",
+                f"{self._script.at(statement.lineno)}: {what} inside of this statement is not read",
                 "move it out of the statement",
             )
         lines = [textwrap.indent(self._head(statement), indent)]
@@ -785,6 +816,16 @@ def _is_literal(statement: ast.stmt) -> bool:
     return not any(
         isinstance(node, ast.Call | ast.Name | ast.Attribute) for node in ast.walk(statement.value)
     )
+
+
+def _is_exit(statement: ast.stmt) -> bool:
+    """Whether a statement ends the script: `sys.exit(1)`, `raise SystemExit`."""
+    if isinstance(statement, ast.Raise) and statement.exc is not None:
+        raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        return isinstance(raised, ast.Name) and raised.id == "SystemExit"
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    return ast.unparse(statement.value.func) in _EXITS
 
 
 def _line_in(frames: Sequence[Frame], position: tuple[str, int]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from dataclasses import dataclass
 
 from migrate.train.errors import TrainError
@@ -47,7 +46,6 @@ class LossSlice:
         text: the statements, without indentation.
         result: the expression of the loss.
         free: names that they read from outside, in order.
-        contexts: lines of the `with` statements that were flattened.
     """
 
     frame: Frame
@@ -56,13 +54,6 @@ class LossSlice:
     text: str
     result: str
     free: tuple[str, ...]
-    contexts: tuple[int, ...]
-
-    def source(self, name: str) -> str:
-        """A function of the free names that returns the loss."""
-        body = textwrap.indent(self.text, "    ")
-        middle = f"{body}\n" if self.text else ""
-        return f"def {name}({', '.join(self.free)}):\n{middle}    return {self.result}\n"
 
 
 def loss_slice(script: ScriptText, frame: Frame) -> LossSlice:
@@ -93,7 +84,6 @@ def loss_slice(script: ScriptText, frame: Frame) -> LossSlice:
         "\n".join(script.text(statement) for statement in taken),
         ast.unparse(result),
         tuple(name for name in order if name in cut.needed and not _is_builtin(name)),
-        tuple(cut.contexts),
     )
 
 
@@ -143,7 +133,6 @@ class _Cut:
         self.needed = set(needed)
         self._local: set[str] = set()
         self.taken: list[ast.stmt] = []
-        self.contexts: list[int] = []
 
     def backwards(self, statements: list[ast.stmt]) -> None:
         """Take what is needed of statements that run one after another."""
@@ -152,10 +141,7 @@ class _Cut:
 
     def _consider(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.With) and all(map(self._has_no_effect, statement.items)):
-            before = len(self.taken)
             self.backwards(statement.body)
-            if len(self.taken) > before:
-                self.contexts.append(statement.lineno)
             return
         if _is_source(statement) or not self._is_needed(statement):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, free_names
@@ -11,7 +12,8 @@ from migrate.train.slice.text import FunctionNode, ScriptText, free_names
 def read_names(script: ScriptText, loss: LossSlice) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Attributes, and global variables, that the statements and functions of the script they call read.
 
-    A function counts as called if its name is read; `forward` and `__call__` always count. The statements'
+    What is filled only, as `self.history` in `self.history.append(x)`, is not read. A function
+    counts as called if its name is read; `forward` and `__call__` always count. The statements'
     own free names are not among the global variables.
     """
     functions: dict[str, list[ast.AST]] = {}
@@ -24,10 +26,13 @@ def read_names(script: ScriptText, loss: LossSlice) -> tuple[tuple[str, ...], tu
     variables: set[str] = set()
     while pending:
         code = pending.pop()
-        read = {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and _is_read(n)}
-        held = {n.attr for n in ast.walk(code) if isinstance(n, ast.Attribute) and _is_read(n)}
+        filled = set(_filled(code))
+        nodes = [node for node in ast.walk(code) if node not in filled]
+        read = {n.id for n in nodes if isinstance(n, ast.Name) and _is_read(n)}
+        held = {n.attr for n in nodes if isinstance(n, ast.Attribute) and _is_read(n)}
         if isinstance(code, FunctionNode):
-            variables |= free_names(code)
+            only = {n.id for n in filled if isinstance(n, ast.Name)} - read
+            variables |= free_names(code) - only
         attributes |= held
         for name in sorted(read | held):
             pending += functions.pop(name, [])
@@ -36,3 +41,13 @@ def read_names(script: ScriptText, loss: LossSlice) -> tuple[tuple[str, ...], tu
 
 def _is_read(node: ast.Name | ast.Attribute) -> bool:
     return isinstance(node.ctx, ast.Load)
+
+
+def _filled(code: ast.AST) -> Iterator[ast.AST]:
+    """Yield the containers that statements fill: `x` in `x.append(1)` and in `x["a"] = 1`."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if isinstance(node.value.func, ast.Attribute):
+                yield node.value.func.value
+        elif isinstance(node, ast.Assign):
+            yield from (t.value for t in node.targets if isinstance(t, ast.Subscript))

@@ -51,12 +51,11 @@ class ScriptText:
                     return node
         return None
 
-    def text(self, statement: ast.stmt, *, comments: bool = True) -> str:
+    def text(self, statement: ast.stmt) -> str:
         """Text of a statement without its indentation, with the comments right above it."""
         first = first_line(statement)
-        if comments:
-            while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
-                first -= 1
+        while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
+            first -= 1
         lines = self.lines[first - 1 : statement.end_lineno]
         indent = self.lines[first_line(statement) - 1][: statement.col_offset]
         if indent.strip():  # another statement stands before it on the line

@@ -1,4 +1,4 @@
-"""First run of a script, inside its process: from where it trains. `shims.activate` loads this module."""
+"""First run of a script, inside its process: the lines that train. `shims.activate` loads this module."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from converters.errors import ConversionError
+from converters.graph.recording.modes import preserved
 from migrate.port.compiler import compiled
 from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
@@ -89,11 +90,6 @@ class Gate:
                 "the loss reads no tensor of a batch", "give the batch to the step by name"
             )
         self._bound, self.inputs, self.data = bound, dict(bound.inputs), list(bound.data)
-        self._constants = {
-            name: value
-            for name, value in bound.constants.items()
-            if isinstance(value, int | float | bool | str)
-        }
         modules = [
             *bound.modules.values(),
             *(module for value in bound.objects.values() for _, module in held_modules(value)),
@@ -107,8 +103,10 @@ class Gate:
             children_of_step = children(bound, called)
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
-        held = {**bound.objects, **bound.constants}
-        self._steady = Steady(self.step, held, self._namespace, *self._question["reads"])
+        attributes, names = self._question["reads"]
+        self._steady = Steady(
+            self.step, bound.objects, self._namespace, attributes, names, bound.constants
+        )
         before = {id(buffer): value for buffer, value in buffers}
         kept = {id(b): n for n, b in self.step.named_buffers(remove_duplicate=False)}
         self._weights = self.state()
@@ -167,17 +165,17 @@ class Gate:
             worst_here = _distance(
                 zero if gradient is None else gradient, zero if theirs is None else theirs
             )
-            if worst_here > _LIMIT:
+            if not worst_here <= _LIMIT:  # NaN too
                 raise Refusal(
                     f"the statements that compute the loss, run again, give another gradient of {name} "
                     f"(relative difference {worst_here:.1e})",
                     "compute the loss from the batch and the model alone",
                 )
             worst = max(worst, worst_here)
-        if _distance(own, loss) > _LIMIT:
+        if not _distance(own, loss) <= _LIMIT:
             raise Refusal(
-                f"the statements that compute the loss, run again, give {float(own):.8g}, "
-                f"not {float(loss):.8g}",
+                f"the statements that compute the loss, run again, give {own.item():.8g}, "
+                f"not {loss.item():.8g}",
                 "compute the loss from the batch and the model alone",
             )
         self._difference = worst
@@ -222,10 +220,9 @@ class Gate:
                 name: type(module).__name__ for name, module in self.step.named_children()
             },
             "state": self._weights,
-            "frozen": [n for n, p in self.step.named_parameters() if not p.requires_grad],
             "training": {name: m.training for name, m in self.step.named_children()},
+            "unlike": unlike_modes(self.step),
             "dropout": listen.switched_off(),
-            "constants": self._constants,
             "tied": self._tied(),
         }
 
@@ -240,10 +237,14 @@ class Gate:
         return {id(p): name for name, p in self.step.named_parameters()}
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
+        """Gradients of the step's parameters, as they are held now: later calls change them."""
+        return {name: p.grad for name, p in self.step.named_parameters()}
+
+    def copied_gradients(self) -> dict[str, torch.Tensor | None]:
         """Copies of the gradients of the step's parameters."""
         return {
-            name: None if p.grad is None else p.grad.detach().clone()
-            for name, p in self.step.named_parameters()
+            name: None if gradient is None else gradient.detach().clone()
+            for name, gradient in self.gradients().items()
         }
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -278,31 +279,22 @@ class Gate:
             frame = frame.f_back
         return names
 
-    def compare_constants(self, values: Mapping[str, Any]) -> None:
-        """Report numbers that change from step to step: the port has their first values.
+    def compare_state(self, frame: FrameType, values: Mapping[str, Any]) -> None:
+        """Report modules, modes, frozen parameters and constants that are not those of the first step.
+
+        Args:
+            frame: the frame that calls `backward`.
+            values: values of the statements' free names.
 
         Raises:
-            Refusal: one did.
+            Refusal: one differs.
         """
-        for name, value in self._constants.items():
-            if values.get(name, value) != value:
-                raise Refusal(
-                    f"{name} is {value!r} in the first step and {values[name]!r} in a later one",
-                    "numbers that change between steps are not supported in a loss yet",
-                )
         for name, module in self._bound.modules.items():
             if values.get(name, module) is not module:
                 raise Refusal(
                     f"{name} is another module in a later step", "train one model from start to end"
                 )
-
-    def compare_state(self, frame: FrameType) -> None:
-        """Report modes, frozen parameters and numbers of objects that are not those of the first step.
-
-        Raises:
-            Refusal: one differs.
-        """
-        change = self._steady.change(frame.f_globals)
+        change = self._steady.change(frame.f_globals, values)
         if change:
             raise Refusal(change, "keep it from the first update to the last")
 
@@ -325,6 +317,20 @@ class Gate:
             return RecordedClip("value", limit, names=some, line=line)
         limit, order = (float(bound.arguments[key]) for key in ("max_norm", "norm_type"))
         return RecordedClip("norm", limit, order, some, line)
+
+
+def unlike_modes(step: nn.Module) -> tuple[str, ...]:
+    """Names of modules whose mode is another one than `train(mode)` of the model around them sets.
+
+    A port has one mode for each model: that of its outermost module.
+    """
+    flags = {name: module.training for name, module in step.named_modules()}
+    with preserved(step):
+        for child in step.children():
+            child.train(child.training)
+        return tuple(
+            name for name, module in step.named_modules() if module.training != flags[name]
+        )
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -97,10 +97,8 @@ class OptimizerRecorder:
         self._note_argument(frame)
         return rates
 
-    def recorded(
-        self, accumulation: int, without_gradient: tuple[str, ...], file: str
-    ) -> RecordedOptimizer:
-        """Everything that was noted."""
+    def recorded(self, without_gradient: tuple[str, ...], file: str) -> RecordedOptimizer:
+        """Everything that was noted. Gradients are summed by the program, not by its optimizer."""
         import dataclasses
 
         constant = len(set(self._momenta)) == 1
@@ -118,7 +116,6 @@ class OptimizerRecorder:
             tuple(self._rates),
             momenta=() if constant else tuple(self._momenta),
             clips=tuple(self.clips),
-            accumulation=accumulation,
             schedules=schedules,
             function=function,
             without_gradient=without_gradient,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from migrate.prove.record import listen
+from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
 from migrate.train.watch.finder import FOLDER, SCRIPT
@@ -58,7 +59,7 @@ class _Recorder:
         self._values: dict[str, Any] | None = None
         self._data: dict[str, Any] = {}
         self._gate: Gate | None = None
-        self._expected: dict[str, torch.Tensor] = {}
+        self._expected: dict[str, torch.Tensor | None] = {}
         self._zeroed = False
         rate = self._question["rate"]
         self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
@@ -156,12 +157,11 @@ class _Recorder:
         else:
             if frames[0].line != self._question["line_of_backward"]:
                 raise Refusal("a second backward, after the first updates", "one loss is supported")
-            self._gate.compare_constants(self._values)
-            self._gate.compare_state(frame)
+            self._gate.compare_state(frame, self._values)
             self._require_accumulated()
             run()
         self._zeroed = False
-        self._expected = self._gate.gradients()
+        self._expected = self._gate.copied_gradients()
         if self._is_later:
             self._micro.append({})
             self._values = None
@@ -179,10 +179,7 @@ class _Recorder:
         }
         self._micro.append({"batch": batch, "inputs": flat, "loss": float(loss.detach())})
         if len(self._record["updates"]) == 0 and len(self._micro) == 1:
-            self._record["gradients"] = {
-                name: None if gradient is None else gradient.clone()
-                for name, gradient in self._expected.items()
-            }
+            self._record["gradients"] = self._expected
         self._values = None
 
     def _require_accumulated(self) -> None:
@@ -212,7 +209,7 @@ class _Recorder:
         if not self._record["updates"]:
             self._optimizers.clips.append(clip)
         self._clips.append(clip)
-        self._expected = self._gate.gradients()
+        self._expected = self._gate.copied_gradients()
 
     def _before_clipping(self) -> None:
         if self._gate is None or self._done:
@@ -290,8 +287,9 @@ class _Recorder:
         updates = self._record["updates"]
         updates.append({"micro": self._micro, "rates": self._rates})
         self._micro = []
-        if len(updates) in (1, self._question["updates"]):
-            self._record["first" if len(updates) == 1 else "last"] = self._gate.state()
+        # The last one is kept at once: what the script does after its training may change the weights.
+        self._record["last" if len(updates) > 1 else "first"] = self._gate.state()
+        self._record["divides"] = divides(optimizer)
         self._stepping = False
         if self._is_later:
             self._until = time.monotonic() + _SECONDS
@@ -322,8 +320,6 @@ class _Recorder:
         if os.getpid() != self._process or self._done or self._gate is None:
             return
         if self._record["updates"]:
-            if not self._is_later:
-                self._record["last"] = self._gate.state()
             self._record["ended"] = "failed" not in self._record
             self._write()
 
@@ -332,10 +328,9 @@ class _Recorder:
         self._record["later"] = self._later
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
-            accumulation = len(self._record["updates"][0]["micro"])
             without = [n for n, g in self._record["gradients"].items() if g is None]
             self._record["optimizer"] = self._optimizers.recorded(
-                accumulation, tuple(without), self._question["file"]
+                tuple(without), self._question["file"]
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
         temporary = self._folder / f"{RECORD}.new"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from migrate import process
@@ -19,24 +19,19 @@ def run_script(
     script: Path,
     args: Sequence[str],
     plugin: str,
-    variables: Mapping[str, str],
     folder: Path,
     expected: str,
     timeout: float,
-) -> Path:
+) -> None:
     """Run a script on the CPU under a plugin, until the plugin has written its file.
 
     Args:
         script: the training script.
         args: its arguments.
         plugin: function that is called when the script has imported torch.
-        variables: environment variables for the plugin, beside the folder's.
         folder: folder for what the plugin writes.
         expected: the file in it that the plugin writes at its end.
         timeout: seconds until then.
-
-    Returns:
-        The script in the mirror, as its code names it.
 
     Raises:
         TrainError: the script failed, or ran too long.
@@ -50,7 +45,6 @@ def run_script(
         **activate.environment("cpu", 1, [plugin]),
         "MIGRATE_TRAIN_SCRIPT": str(inside),
         "MIGRATE_TRAIN_FOLDER": str(folder),
-        **variables,
     }
     code, output = process.run(
         [sys.executable, "-c", _RUN, str(inside), *place.args(args)],
@@ -59,9 +53,8 @@ def run_script(
         cwd=place.folder,
     )
     if (folder / expected).exists():
-        return inside
-    last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
-    last = place.text_outside(last).strip()[:300]
+        return
+    last = place.text_outside(process.last_line(output)).strip()[:300]
     if code is None:
         raise TrainError(
             f"{script}: was not done with its first steps within {timeout:.0f} s",

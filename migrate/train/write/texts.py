@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
@@ -146,6 +147,7 @@ def restore_draws():
 '''
     return f'''"""The batches of {script}: its own loop, without what trains."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -161,6 +163,20 @@ from config import ARGV
 # Modules of the script's own folder.
 sys.path.append({folder!r})
 {restore if restores else ""}
+
+class Ended(BaseException):
+    """The script ends here."""
+
+
+@contextlib.contextmanager
+def command_line():
+    """The command line of {script}: its own statements read it."""
+    kept, sys.argv = sys.argv, [{str(Path(folder) / script)!r}, *ARGV]
+    try:
+        yield
+    finally:
+        sys.argv = kept
+
 
 {source.rstrip()}
 
@@ -181,12 +197,13 @@ def arrays(value):
 def batches():
     """Yield the micro-batches of each update of the weights."""
     micro = []
-    for batch in micro_batches():
-        if batch is None:
-            yield micro
-            micro = []
-        else:
-            micro.append(arrays(batch))
+    with command_line(), contextlib.suppress(Ended):
+        for batch in micro_batches():
+            if batch is None:
+                yield micro
+                micro = []
+            else:
+                micro.append(arrays(batch))
 '''
 
 
@@ -295,12 +312,12 @@ def train_step(state, micro):
 
 def main():
     """Train on the script's batches."""
-    from data import batches
-
     parser = argparse.ArgumentParser(description=__doc__.partition("\\n")[0])
     parser.add_argument("--updates", type=int, help="updates of the weights; default: all of the script")
     parser.add_argument("--save", type=Path, help="file for the trained weights")
     asked = parser.parse_args()
+    from data import batches
+
     state, pending = load(), None
     for number, micro in enumerate(batches()):
         if number == asked.updates:

@@ -95,8 +95,9 @@ def test_loops_are_refused_or_evaluated_before_training(function):
     with pytest.raises(Unportable):
         port(recorded_function(function), ModuleNames())
     recorded = handwritten(function, [(function(i),) for i in range(6)], range(6))
-    with pytest.raises(TrainError, match="cannot be written as a function of the step"):
+    with pytest.raises(TrainError, match="cannot be written as a function of the step") as refusal:
         choose_rates(recorded)
+    assert "record the whole training with a large --updates" in refusal.value.remedy
     if function is by_containers:
         texts = choose_rates(dataclasses.replace(recorded, updates=20))
         assert "by_containers_values" in texts.source

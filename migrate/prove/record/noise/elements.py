@@ -62,6 +62,11 @@ def gradients(held: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, t
     return elements
 
 
+def divides(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer that has stepped divides each element's gradient by its own size."""
+    return next(_divisors(optimizer), None) is not None
+
+
 def _divisors(
     optimizer: torch.optim.Optimizer,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

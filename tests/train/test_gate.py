@@ -1,0 +1,47 @@
+"""The gate before a port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from migrate.train.watch.gate import Gate, Refusal, unlike_modes
+from migrate.train.watch.step import Bound
+
+
+class Step(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), nn.Linear(2, 1))
+        self.scale = scale
+
+    def forward(self) -> torch.Tensor:
+        return self.model(torch.ones(2)).sum() * self.scale
+
+
+@pytest.mark.parametrize("nan", ["gradient", "loss"])
+def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
+    step = Step(1.0).eval()
+    loss = step()
+    loss.backward()
+    gate: Any = Gate.__new__(Gate)
+    gate.step, gate._bound = step, Bound({}, {}, {}, {})
+    gate._require_equal(loss, {})
+    if nan == "loss":
+        loss = loss * float("nan")
+    else:
+        step.model[0][0].weight.grad[0, 0] = float("nan")
+    with pytest.raises(Refusal, match="run again, give"):
+        gate._require_equal(loss, {})
+
+
+def test_a_mode_inside_of_a_model_is_seen() -> None:
+    step = Step(1.0).train()
+    assert unlike_modes(step) == ()
+    step.model[0].eval()
+    assert unlike_modes(step) == ("model.0", "model.0.0", "model.0.1")
+    assert not step.model[0].training
+    assert step.model.training
