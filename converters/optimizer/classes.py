@@ -20,7 +20,8 @@ def call_of_class(name: str, group: Group, rate: Any) -> OptaxCall:
     """Return the transformation that updates a group as the class does.
 
     Args:
-        name: class name without its module: "AdamW".
+        name: name of a class of torch.optim, or Lion, without its module: "AdamW". Whether it is that
+            class and no other one of its name is the caller's to know.
         group: options of the group.
         rate: learning rate: a number, or `Code` of a schedule.
 

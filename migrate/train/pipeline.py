@@ -43,7 +43,7 @@ from migrate.train.slice.data import (
     loop_statements,
 )
 from migrate.train.slice.loss import LossSlice, loss_slice
-from migrate.train.slice.rate import rate_function
+from migrate.train.slice.rate import _is_rate, rate_function
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
@@ -360,8 +360,20 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
     optimizer = recorded["optimizer"]
     source = _constructor(script, optimizer.line, optimizer.name.rpartition(".")[2])
     count = len(optimizer.rates) if recorded.get("ended") else None
-    optimizer = replace(optimizer, source=source, updates=count)
-    names: dict[str, list[str]] = {}
+    assigned = [
+        node.lineno
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if _is_rate(target)
+    ]
+    optimizer = replace(
+        optimizer,
+        source=source,
+        updates=count,
+        accumulation=1,
+        sets_rate=min(assigned, default=0),
+    )
     for name, paths in weights.paths.items():
         if name not in recorded["tied"] and name in recorded["gradients"]:
             for path in paths:

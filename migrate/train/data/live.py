@@ -39,6 +39,7 @@ def recorded_loader(
     sampler = getattr(batch_sampler, "sampler", loader.sampler)
     described = _sampler(sampler, None if iterable else _size(loader.dataset), epochs)
     generator = getattr(sampler, "generator", None)
+    drawn = generator is not None and _has_drawn(generator)
     collate = loader.collate_fn
     return RecordedLoader(
         described,
@@ -47,10 +48,11 @@ def recorded_loader(
         loader.num_workers,
         iterable,
         _name(type(batch_sampler)) if foreign else "",
-        None if generator is None else int(generator.initial_seed()),
+        None if generator is None or drawn else int(generator.initial_seed()),
         generator is not None and loader.generator is generator,
         seeds,
-        "" if _is_default(collate) else _name(collate),
+        "" if _is_default(collate, batches=batch_sampler is not None) else _name(collate),
+        drawn,
         file=file,
         line=line,
     )
@@ -73,10 +75,18 @@ def _sampler(sampler: Any, size: int | None, epochs: tuple[int, ...]) -> Recorde
     )
 
 
-def _is_default(collate: Any) -> bool:
+def _is_default(collate: Any, *, batches: bool) -> bool:
     from torch.utils.data import default_collate, default_convert
 
-    return collate in (default_collate, default_convert)
+    return collate is (default_collate if batches else default_convert)
+
+
+def _has_drawn(generator: Any) -> bool:
+    """Whether a generator is in another state than the one after its seed."""
+    import torch
+
+    fresh = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+    return not torch.equal(fresh.get_state(), generator.get_state())
 
 
 def _size(dataset: Any) -> int | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-IGNORED = -100  # torch's default `ignore_index`
 _MORE = 5  # positions that are added in the proof
 
 

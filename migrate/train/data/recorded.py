@@ -24,8 +24,6 @@ class RecordedSampler:
         drop_last: `DistributedSampler.drop_last`.
         replicas: number of its replicas.
         epochs: epoch of each recorded iteration, as the script's `set_epoch` left it.
-        indices: indices of SubsetRandomSampler.
-        line: line of the script; 0 if unknown.
     """
 
     order: Order
@@ -38,8 +36,6 @@ class RecordedSampler:
     drop_last: bool = False
     replicas: int = 1
     epochs: tuple[int, ...] = ()
-    indices: tuple[int, ...] = ()
-    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,9 +54,8 @@ class RecordedLoader:
         loader_has_generator: whether DataLoader itself was given that generator. It draws from it once in
             every epoch, before the sampler.
         seeds: seed that RandomSampler drew from the default generator at the start of each recorded epoch.
-        collate: qualified name of `collate_fn`.
-        padding: keyword under which `collate_fn` pads and the value that it pads with, where the loss proves
-            that padded positions do not count; empty if nothing proves it.
+        collate: qualified name of a `collate_fn` that is not torch's default; "" for the default.
+        drawn: whether the script's own generator has been drawn from before the first epoch.
         file: the script, as messages name it.
         line: line of the DataLoader's construction.
     """
@@ -75,7 +70,7 @@ class RecordedLoader:
     loader_has_generator: bool = False
     seeds: tuple[int, ...] = ()
     collate: str = ""
-    padding: tuple[tuple[str, float], ...] = ()
+    drawn: bool = False
     file: str = "train.py"
     line: int = 0
 

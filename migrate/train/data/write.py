@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Literal
 
 from migrate.train.data.padding import PaddingRule
-from migrate.train.data.recorded import RecordedLoader
+from migrate.train.data.recorded import RecordedLoader, RecordedSampler
 from migrate.train.errors import TrainError
 
 _PACKAGE = "migrate.train.data.program"
@@ -71,9 +71,23 @@ def _why_unknown(loader: RecordedLoader) -> str:
         return "the dataset has no length"
     if loader.batch_size is None:
         return "the loader makes no batches"
+    if loader.drawn:
+        return "its generator has been drawn from before the first epoch"
+    if sampler.order == "distributed" and sampler.shuffle and _epochs_of(sampler) is None:
+        return "the recorded epochs do not show what set_epoch is called with"
     if sampler.order == "random" and loader.shared_generator is None and not loader.seeds:
         return "the seeds of its shuffle were not recorded"
     return ""
+
+
+def _epochs_of(sampler: RecordedSampler) -> Literal["counted", "fixed"] | None:
+    """Return whether `set_epoch` counts epochs or is never called; None if the record does not show it."""
+    epochs = sampler.epochs
+    if len(epochs) < 2:
+        return None
+    if epochs == tuple(range(len(epochs))):
+        return "counted"
+    return "fixed" if len(set(epochs)) == 1 else None
 
 
 def _order(loader: RecordedLoader) -> tuple[str, list[str]]:
@@ -90,9 +104,8 @@ def _order(loader: RecordedLoader) -> tuple[str, list[str]]:
         options = "" if sampler.shuffle else ", shuffle=False"
         options += f", seed={sampler.seed}" if sampler.seed else ""
         options += ", drop_last=True" if sampler.drop_last else ""
-        fixed = len(sampler.epochs) > 1 and len(set(sampler.epochs)) == 1
         notes = []
-        if fixed and sampler.shuffle:
+        if sampler.shuffle and _epochs_of(sampler) == "fixed":
             options += f", fixed_epoch={sampler.epochs[0]}"
             notes = ["the script never calls set_epoch: each epoch has the same order"]
         return f"Distributed({size}, {sampler.replicas}{options})", notes
@@ -121,6 +134,8 @@ def _by_order(
         constants.append(f"BUCKETS = Buckets({dict(padding.values)!r}{side})")
         bucketed = ", padding=BUCKETS"
     imports.append(f"from order import {kind}")
+    collate = "" if loader.collate else "=None"
+    doc = f"\n\n    `collate_fn` is {loader.collate}.\n    " if loader.collate else ""
     first = f"tuple(range({replicas}))" if replicas > 1 else "(0,)"
     return (
         f'"""Examples of {loader.at} in the same order, batch by batch."""\n\n'
@@ -128,9 +143,10 @@ def _by_order(
         + "\n\n"
         + "\n".join(constants)
         + f"\nREPLICAS = {first}\n\n\n"
-        "def batches(dataset, collate_fn=None, *, replicas=REPLICAS, "
+        f"def batches(dataset, collate_fn{collate}, *, replicas=REPLICAS, "
         f"workers={loader.workers}):\n"
-        '    """Batches of the replicas that this process feeds; `position` and `restore` resume them."""\n'
+        '    """Batches of the replicas that this process feeds; `position` and `restore` resume '
+        f'them.{doc}"""\n'
         "    return Batches(\n"
         "        dataset,\n"
         "        ORDER,\n"

@@ -1,4 +1,8 @@
-"""Comparison of the written optimizer with torch's own on random gradients, in float64 and float32."""
+"""Comparison of the written optimizer with torch's own on random gradients, in float64 and float32.
+
+The tests of each optimizer class call it. `migrate train` does not: to compile the updates of a model with
+150 arrays takes 10 s.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,34 @@
-"""Choice of the text of learning rates: the first that gives torch's own rates at every step."""
+"""Choice of the text of learning rates: the first that gives torch's own rates.
+
+Rates are compared at each of the first `HORIZON` updates (all of them where the training's length is known
+and at most four times that), and a function of the script at points of the later updates, too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from migrate.train.errors import TrainError
 from migrate.train.optimizer.functions import ModuleNames, Unportable, port
-from migrate.train.optimizer.recorded import RecordedCall, RecordedOptimizer
+from migrate.train.optimizer.points import far_points
+from migrate.train.optimizer.recorded import (
+    RecordedCall,
+    RecordedOptimizer,
+    RecordedSchedule,
+)
 from migrate.train.optimizer.replay import (
+    Failing,
     initial_rate,
+    momentum_of,
     python_function,
-    refused_schedule,
+    require_schedule,
     torch_rates,
 )
 from migrate.train.optimizer.schedules import (
@@ -78,11 +90,12 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
         TrainError: the rates follow from no schedule or function that can be written.
     """
     expected = reference(recorded)
+    far = _far_rates(recorded, expected)
     reasons = []
     for draft in _drafts(recorded, lr_name):
         try:
             texts = draft()
-            worst = rate_difference(texts, expected)
+            worst = rate_difference(texts, expected, far)
         except Unportable as reason:
             reasons.append(str(reason))
             continue
@@ -107,8 +120,15 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
     )
 
 
-def rate_difference(texts: RateTexts, reference: Sequence[Any]) -> float:
+def rate_difference(
+    texts: RateTexts, reference: Sequence[Any], far: Mapping[int, Any] = MappingProxyType({})
+) -> float:
     """Return the largest difference of rates and momenta, relative to the largest; in float64.
+
+    Args:
+        texts: the written rates.
+        reference: (rate, momentum) of each group at each of the first updates.
+        far: number of a later update → the same.
 
     Raises:
         Unportable: the text cannot be executed.
@@ -120,7 +140,8 @@ def rate_difference(texts: RateTexts, reference: Sequence[Any]) -> float:
     worst = 0.0
     with jax.enable_x64(True):
         namespace: dict[str, Any] = {"jax": jax, "jnp": jnp, "optax": optax, "np": np, "math": math}
-        steps = jnp.arange(len(reference))
+        steps = jnp.asarray([*range(len(reference)), *far])
+        reference = [*reference, *far.values()]
         try:
             exec(compile(texts.source, "optimizer.py", "exec"), namespace)
             for position, expressions in enumerate((texts.rates, texts.momenta)):
@@ -152,22 +173,36 @@ def reference(recorded: RecordedOptimizer) -> list[Any]:
         for i, rates in enumerate(recorded.rates)
     ]
     for item in recorded.schedules:
-        if item.name.rpartition(".")[2] == "ReduceLROnPlateau":
-            raise refused_schedule(item, recorded)
+        require_schedule(item, recorded)
     if recorded.function is not None and not recorded.schedules:
         return _of_function(recorded, recorded.function, expected)
     if not recorded.schedules:
         return expected
     result = _of_schedulers(recorded)
+    constant = [momentum_of(group.options) for group in recorded.groups]
     for update, (ours, theirs) in enumerate(zip(result, expected, strict=False)):
-        for (rate, _), (recorded_rate, _) in zip(ours, theirs, strict=True):
-            if not math.isclose(rate, recorded_rate, rel_tol=1e-9, abs_tol=1e-15):
-                raise TrainError(
-                    f"{recorded.at}: update {update} had the learning rate {recorded_rate:g}, but its "
-                    f"scheduler gives {rate:g}: something else sets it too",
-                    "set the learning rate in one place",
-                )
+        for g, (scheduled, watched) in enumerate(zip(ours, theirs, strict=True)):
+            momentum = watched[1] if recorded.momenta else constant[g]
+            _require_same(recorded, update, "learning rate", watched[0], scheduled[0])
+            _require_same(recorded, update, "momentum", momentum, scheduled[1])
     return result
+
+
+def _require_same(
+    recorded: RecordedOptimizer,
+    update: int,
+    what: str,
+    watched: float | None,
+    scheduled: float | None,
+) -> None:
+    if watched is None or scheduled is None:
+        return
+    if not math.isclose(scheduled, watched, rel_tol=1e-9, abs_tol=1e-15):
+        raise TrainError(
+            f"{recorded.at}: update {update} had the {what} {watched:g}, but its "
+            f"scheduler gives {scheduled:g}: something else sets it too",
+            f"set the {what} in one place",
+        )
 
 
 def _of_schedulers(recorded: RecordedOptimizer) -> list[Any]:
@@ -177,26 +212,79 @@ def _of_schedulers(recorded: RecordedOptimizer) -> list[Any]:
             f"{recorded.at}: its schedulers are stepped at different times",
             "step all schedulers together",
         )
+    last = min(map(_last_step, recorded.schedules))
     updates = horizon(recorded)
-    while True:
-        try:
-            return torch_rates(recorded, updates, [steps.count(i) for i in range(updates)])
-        except ValueError:  # OneCycleLR ends
-            if updates <= len(recorded.rates):
-                raise
-            updates = max(len(recorded.rates), _end(recorded, steps))
-        except Unportable as reason:
-            raise TrainError(
-                f"{recorded.at}: its learning rate is a function whose source is unknown ({reason})",
-                "write the function in the script",
-            ) from None
+    updates = next((i for i in range(updates) if steps.count(i) > last), updates)
+    updates = max(updates, len(recorded.rates))
+    try:
+        return torch_rates(recorded, updates, [steps.count(i) for i in range(updates)])
+    except Failing as failing:
+        raise _failing(recorded, failing) from None
+    except Unportable as reason:
+        raise TrainError(
+            f"{recorded.at}: its learning rate is a function whose source is unknown ({reason})",
+            "write the function in the script",
+        ) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise TrainError(
+            f"{recorded.at}: its schedulers cannot be made again ({type(error).__name__}: {error})",
+            "report this with the script",
+        ) from None
 
 
-def _end(recorded: RecordedOptimizer, steps: ScheduleSteps) -> int:
-    """Return the number of updates that OneCycleLR allows."""
-    totals = [s.options["total_steps"] for s in recorded.schedules if "total_steps" in s.options]
-    least = min(totals, default=0)
-    return next((i for i in range(10**7) if steps.count(i) > least), 0)
+def _last_step(item: RecordedSchedule) -> float:
+    """Return the number of steps that a scheduler allows: OneCycleLR has an end."""
+    if item.name.endswith(".OneCycleLR"):
+        return float(item.options["total_steps"])
+    if not item.name.endswith(".SequentialLR"):
+        return min(map(_last_step, item.children), default=math.inf)
+    bounds = [0, *item.options["_milestones"], math.inf]
+    ends = [start + _last_step(child) for child, start in zip(item.children, bounds, strict=False)]
+    return min(
+        (end for end, following in zip(ends, bounds[1:], strict=False) if end < following),
+        default=math.inf,
+    )
+
+
+def _failing(recorded: RecordedOptimizer, failing: Failing) -> TrainError:
+    return TrainError(
+        f"{recorded.at}: its learning rate is a function that fails: {failing}",
+        "give the function a value at each step",
+    )
+
+
+def _far_rates(recorded: RecordedOptimizer, expected: Sequence[Any]) -> dict[int, Any]:
+    """Return the rates of later updates, where a function of the script gives them, as `expected`.
+
+    Updates at which the function fails have no rates.
+    """
+    known = len(expected)
+    if recorded.function is not None and not recorded.schedules:
+        call = recorded.function
+        pythons = [_python(recorded, call)] * len(recorded.groups)
+        factors, functions = _scales(recorded, call), [call.function]
+        argument = _argument(recorded, call)
+        start, stride = argument(0), argument(1) - argument(0)
+    elif [item.name.rpartition(".")[2] for item in recorded.schedules] == ["LambdaLR"]:
+        (item,) = recorded.schedules
+        functions = list(item.functions)
+        pythons = [python_function(function) for function in functions]
+        factors = [initial_rate(group) for group in recorded.groups]
+        steps = steps_of(recorded, item.counts)
+        argument, start, stride = steps.count, steps.offset, steps.factor / steps.every
+    else:
+        return {}
+    result = {}
+    for update in far_points(functions, start, stride):
+        if known <= update < (recorded.updates or math.inf):
+            try:
+                rates = [p(argument(update)) * f for p, f in zip(pythons, factors, strict=True)]
+            except Failing:
+                continue
+            if all(isinstance(rate, int | float) and math.isfinite(rate) for rate in rates):
+                moments = [momentum for _, momentum in expected[-1]]
+                result[update] = list(zip(rates, moments, strict=True))
+    return result
 
 
 def horizon(recorded: RecordedOptimizer) -> int:
@@ -211,7 +299,10 @@ def _of_function(recorded: RecordedOptimizer, call: RecordedCall, expected: list
     scales = _scales(recorded, call)
     result = list(expected)
     for update in range(len(expected), horizon(recorded)):
-        rate = python(argument(update))
+        try:
+            rate = python(argument(update))
+        except Failing as failing:
+            raise _failing(recorded, failing) from None
         result.append([(rate * scale, None) for scale in scales])
     return result
 
@@ -253,7 +344,10 @@ def _scales(recorded: RecordedOptimizer, call: RecordedCall) -> list[float]:
         TrainError: a group's rates are no multiple of the function's values.
     """
     python = _python(recorded, call)
-    values = [python(argument) for argument in call.arguments]
+    try:
+        values = [python(argument) for argument in call.arguments]
+    except Failing as failing:
+        raise _failing(recorded, failing) from None
     scales = []
     for group in range(len(recorded.groups)):
         rates = [rates[group] for rates in recorded.rates]
@@ -280,7 +374,8 @@ def _drafts(recorded: RecordedOptimizer, lr_name: str) -> Iterator[Callable[[], 
         yield lambda: _function_texts(recorded, call, host=recorded.updates or 0)
     elif recorded.schedules:
         host = recorded.updates or 0
-        styles = [ScheduleStyle(), ScheduleStyle(optax=False)]
+        ends = recorded.updates is not None and recorded.updates <= horizon(recorded)
+        styles = [ScheduleStyle(ends=ends), ScheduleStyle(optax=False)]
         if host:
             styles.append(ScheduleStyle(optax=False, host=host + 1))
         for style in styles:
@@ -299,7 +394,15 @@ def _constant_texts(recorded: RecordedOptimizer, lr_name: str) -> RateTexts:
         expressions = [names.constant(lr_name, rates[0])] * len(rates)
     else:
         expressions = [f"{rate!r}" for rate in rates]
-    return RateTexts(names, (), tuple(expressions), ("",) * len(rates))
+    note = ""
+    if recorded.updates is None or recorded.updates > len(recorded.rates):
+        note = f"the learning rate is constant in the {len(recorded.rates)} watched updates"
+        if recorded.sets_rate:
+            note += (
+                f"; {recorded.file}:{recorded.sets_rate} sets a learning rate: what it does later is left "
+                "to do by hand in optimizer.py"
+            )
+    return RateTexts(names, (), tuple(expressions), ("",) * len(rates), note=note)
 
 
 def _table_texts(recorded: RecordedOptimizer) -> RateTexts:

@@ -7,6 +7,7 @@ caller then evaluates the script's own function before training.
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -47,12 +48,13 @@ class ModuleNames:
         raise Unportable(f"{name} has several values")
 
     def function(self, name: str, text: str) -> str:
-        """Add a function, and return the name that it has here."""
-        candidate, number = name, 2
-        while candidate in self.constants or self.functions.get(candidate, text) != text:
+        """Add a function or a table (`name = …`), and return the name that it has here."""
+        candidate, renamed, number = name, text, 2
+        while candidate in self.constants or self.functions.get(candidate, renamed) != renamed:
             candidate, number = f"{name}_{number}", number + 1
-            text = text.replace(f"def {name}(", f"def {candidate}(", 1)
-        self.functions[candidate] = text
+            defined = rf"^(def )?{re.escape(name)}(?=\(| = )"
+            renamed = re.sub(defined, rf"\g<1>{candidate}", text, count=1, flags=re.MULTILINE)
+        self.functions[candidate] = renamed
         return candidate
 
 

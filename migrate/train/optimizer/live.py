@@ -9,7 +9,12 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from migrate.train.optimizer.recorded import RecordedFunction, RecordedGroup, RecordedSchedule
+from migrate.train.optimizer.recorded import (
+    SCALE,
+    RecordedFunction,
+    RecordedGroup,
+    RecordedSchedule,
+)
 
 # How deep functions that call functions are followed; recursion has no end.
 _DEPTH = 8
@@ -49,6 +54,8 @@ def recorded_schedule(
     cls = type(scheduler)
     attributes = vars(scheduler)
     options = {key: plain(value) for key, value in attributes.items() if is_plain(value)}
+    if attributes.get(SCALE) is not None:
+        options[SCALE] = True
     # a counter of milestones is a dictionary by step
     functions = attributes.get("lr_lambdas", ())
     children = attributes.get("_schedulers", ())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+# CyclicLR's attribute of the script's own `scale_fn`; true in the options of a record that has one.
+SCALE = "_scale_fn_custom"
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class RecordedClip:
         kind: clipping by the norm of all, or of each element.
         limit: `max_norm` or `clip_value`.
         norm_type: order of the norm.
-        names: torch names of the clipped parameters; None for all that are trained.
+        names: torch names of the clipped parameters, trained or not; None for all that are trained.
         line: line of the script.
     """
 
@@ -95,19 +98,6 @@ class RecordedClip:
     norm_type: float = 2.0
     names: tuple[str, ...] | None = None
     line: int = 0
-
-
-@dataclass(frozen=True)
-class RecordedAverage:
-    """Average of the weights over updates.
-
-    Attributes:
-        decay: weight of the old average; None for the plain mean of all updates.
-        copies_first: whether the first update copies the weights (`AveragedModel`).
-    """
-
-    decay: float | None
-    copies_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,10 +111,9 @@ class RecordedOptimizer:
         momenta: `momentum` or `betas[0]` of each group in each recorded update; empty if constant.
         clips: clipping, in the order of the calls.
         accumulation: number of backwards in one update.
-        average: average of the weights that the script keeps.
         schedules: its schedulers, in the order of creation.
         function: function of the script that gives the learning rate.
-        updates_per_epoch: number of updates in an epoch of data; None if unknown.
+        sets_rate: line of the script that assigns a group's learning rate; 0 if none does.
         updates: number of updates of the whole training; None if unknown.
         without_gradient: torch names that the groups hold, but that have no gradient.
         changed_options: options of groups, other than the learning rate and the momentum, that were not
@@ -140,10 +129,9 @@ class RecordedOptimizer:
     momenta: tuple[tuple[float, ...], ...] = ()
     clips: tuple[RecordedClip, ...] = ()
     accumulation: int = 1
-    average: RecordedAverage | None = None
     schedules: tuple[RecordedSchedule, ...] = ()
     function: RecordedCall | None = None
-    updates_per_epoch: int | None = None
+    sets_rate: int = 0
     updates: int | None = None
     without_gradient: tuple[str, ...] = ()
     changed_options: tuple[str, ...] = ()
@@ -171,20 +159,3 @@ class ParameterArray:
     path: tuple[str, ...]
     ndim: int
     names: tuple[str, ...]
-
-
-def arrays_of(leaves: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]) -> list[ParameterArray]:
-    """Return the arrays of planned leaves, without linen's collection.
-
-    Args:
-        leaves: `converters.mapping.leaves.PlannedLeaf` of the weights' plan.
-        shapes: path of each leaf → shape of its array.
-    """
-    return [
-        ParameterArray(
-            tuple(leaf.path.removeprefix("params/").split("/")),
-            len(shapes[leaf.path]),
-            tuple(piece.key for piece in leaf.pieces),
-        )
-        for leaf in leaves
-    ]

@@ -13,6 +13,7 @@ from converters.optimizer.kinds import number
 from migrate.train.errors import TrainError
 from migrate.train.optimizer.functions import Unportable, parsed
 from migrate.train.optimizer.recorded import (
+    SCALE,
     RecordedFunction,
     RecordedGroup,
     RecordedOptimizer,
@@ -21,14 +22,36 @@ from migrate.train.optimizer.recorded import (
 
 # Options that choose how values are computed, not which.
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+_SCHEDULERS = "torch.optim.lr_scheduler"
+
+
+class Failing(Unportable):
+    """The script's function has no value at a number."""
 
 
 def python_function(function: RecordedFunction) -> Callable[[float], float]:
-    """Return the script's function as Python.
+    """Return the script's function as Python. What it raises becomes `Failing`.
 
     Raises:
         Unportable: its source, or what its defaults read, is unknown.
     """
+    python = _compiled(function)
+
+    def value(step: float) -> float:
+        try:
+            result = python(step)
+        except Exception as error:
+            raise Failing(
+                f"{function.name}({step:g}) raises {type(error).__name__}: {error}"
+            ) from None
+        if result is None:
+            raise Failing(f"{function.name}({step:g}) returns None")
+        return result
+
+    return value
+
+
+def _compiled(function: RecordedFunction) -> Callable[..., float]:
     import ast
 
     node = parsed(function)
@@ -45,12 +68,12 @@ def python_function(function: RecordedFunction) -> Callable[[float], float]:
             holder = holder.__dict__.setdefault(step, _Holder())
         setattr(holder, path[-1], value)
     for name, called in function.functions.items():
-        namespace[name] = python_function(called)
+        namespace[name] = _compiled(called)
     try:
         exec(compile(module, f"<{function.name}>", "exec"), namespace)
-    except (NameError, AttributeError) as unknown:  # in the default of an argument
+    except Exception as unknown:  # in the default of an argument
         raise Unportable(str(unknown)) from None
-    result = namespace[node.name]
+    result: Callable[..., float] = namespace[node.name]
     return functools.partial(result, **function.keywords) if function.keywords else result
 
 
@@ -149,10 +172,9 @@ def torch_schedule(item: RecordedSchedule, recorded: RecordedOptimizer, optimize
     """
     from torch.optim import lr_scheduler
 
+    require_schedule(item, recorded)
     name = item.name.rpartition(".")[2]
-    cls = getattr(lr_scheduler, name, None)
-    if cls is None or name == "ReduceLROnPlateau":
-        raise refused_schedule(item, recorded)
+    cls = getattr(lr_scheduler, name)
     if name == "ChainedScheduler":
         return cls([torch_schedule(child, recorded, optimizer) for child in item.children])
     if name == "SequentialLR":
@@ -161,11 +183,31 @@ def torch_schedule(item: RecordedSchedule, recorded: RecordedOptimizer, optimize
     return cls(optimizer, **_arguments(item, recorded))
 
 
+def require_schedule(item: RecordedSchedule, recorded: RecordedOptimizer) -> None:
+    """Require a scheduler of torch that depends on the number of its steps alone, and so its children.
+
+    Raises:
+        TrainError: it is another one.
+    """
+    from torch.optim import lr_scheduler
+
+    module, _, name = item.name.rpartition(".")
+    known = module == _SCHEDULERS and hasattr(lr_scheduler, name)
+    if not known or name == "ReduceLROnPlateau" or item.options.get(SCALE):
+        raise refused_schedule(item, recorded)
+    for child in item.children:
+        require_schedule(child, recorded)
+
+
 def refused_schedule(item: RecordedSchedule, recorded: RecordedOptimizer) -> TrainError:
     """Return the error for a scheduler that has no counterpart."""
-    name = item.name.rpartition(".")[2]
     at = f"{recorded.file}:{item.line}" if item.line else recorded.at
-    if name == "ReduceLROnPlateau":
+    if item.options.get(SCALE):
+        return TrainError(
+            f"{at}: CyclicLR scales by a function of the script (scale_fn)",
+            "use one of its modes, or LambdaLR",
+        )
+    if item.name == f"{_SCHEDULERS}.ReduceLROnPlateau":
         return TrainError(
             f"{at}: ReduceLROnPlateau sets the learning rate by a metric, which no schedule of steps has",
             "use a scheduler that depends on the step alone",

@@ -1,7 +1,8 @@
 """Torch schedulers as text: known classes as optax schedules, the others as a function of the step.
 
-Formulas are the closed forms in `torch/optim/lr_scheduler.py`. Nothing here is believed: `choice.py`
-compares each text with torch's own scheduler before it is written.
+Formulas are the closed forms in `torch/optim/lr_scheduler.py`. `choice.py` compares each text with torch's
+own scheduler before it is written: at each of the first updates, and functions of the script at points of the
+later ones, too.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.train.optimizer.functions import ModuleNames, Unportable, port
+from migrate.train.optimizer.points import far_points
 from migrate.train.optimizer.recorded import RecordedFunction, RecordedGroup, RecordedSchedule
-from migrate.train.optimizer.replay import milestones, python_function
+from migrate.train.optimizer.replay import Failing, milestones, python_function
 
 _MULTIPLICATIVE = (
     "ConstantLR",
@@ -54,12 +56,15 @@ class ScheduleStyle:
     """Forms that may be written.
 
     Attributes:
-        optax: optax's cosines, which stay at their end where torch's rise again.
+        optax: schedules of optax, where there is one.
+        ends: optax's cosines, which stay at their end where torch's rise again: only where rates are compared
+            to the end of the training.
         host: values of the script's own functions, computed before training, for this many steps; 0 for a
             function in JAX.
     """
 
     optax: bool = True
+    ends: bool = False
     host: int = 0
 
 
@@ -151,7 +156,7 @@ class ScheduleWriter:
 
     def _lambda(self, lr: str) -> ScheduleText:
         function = self.item.functions[self.number]
-        known = _of_transformers(function, lr) if self.style.optax else None
+        known = _of_transformers(function, lr, ends=self.style.ends) if self.style.optax else None
         if known is not None:
             return called(known)
         if self.style.host:
@@ -163,7 +168,11 @@ class ScheduleWriter:
     def _multiplicative(self, lr: str) -> ScheduleText:
         function = self.item.functions[self.number]
         python = python_function(function)
-        factors = {python(step) for step in range(1, 200)}
+        steps = (*range(1, 200), *filter(None, far_points([function])))
+        try:
+            factors = {python(step) for step in steps}
+        except Failing:  # it has an end
+            factors = set()
         if len(factors) == 1:
             factor = factors.pop()
             return called(
@@ -223,7 +232,7 @@ class ScheduleWriter:
 
     def _cosine(self, lr: str) -> ScheduleText:
         steps, floor = self.item.options["T_max"], self.item.options["eta_min"]
-        if self.style.optax:
+        if self.style.ends:
             alpha = f", alpha={floor!r} / {lr}" if floor else ""
             return called(f"optax.cosine_decay_schedule({lr}, {steps}{alpha})")
         text = """
@@ -300,10 +309,6 @@ def one_cycle(values, step):
         elif mode == "exp_range":
             self._fix("gamma", options["gamma"])
             scale = "gamma**step"
-        if mode not in ("triangular", "triangular2", "exp_range") or options.get(
-            "_scale_fn_custom"
-        ):
-            raise Unportable("CyclicLR scales by a function of the script")
         self._fix("total_size", options["total_size"])
         self._fix("step_ratio", options["step_ratio"])
         factor = "" if scale == "1.0" else f" * {scale}"
@@ -355,8 +360,9 @@ def python_text(function: RecordedFunction, names: ModuleNames) -> str:
     from migrate.train.optimizer.functions import parsed
 
     node = parsed(function)
-    for called_function in function.functions.values():
-        python_text(called_function, names)
+    for name, called_function in function.functions.items():
+        if python_text(called_function, names) != name:
+            raise Unportable(f"{name} is another function's name")
     for name, value in function.values.items():
         if "." in name or names.constant(name, value) != name:
             raise Unportable(f"{name} is an attribute")
@@ -369,7 +375,7 @@ def python_text(function: RecordedFunction, names: ModuleNames) -> str:
     return names.function(node.name, f"{comment}\n{text}")
 
 
-def _of_transformers(function: RecordedFunction, lr: str) -> str | None:
+def _of_transformers(function: RecordedFunction, lr: str, *, ends: bool) -> str | None:
     """Return optax's schedule for a schedule of transformers; None if it is another one."""
     if function.module != "transformers.optimization":
         return None
@@ -384,7 +390,7 @@ def _of_transformers(function: RecordedFunction, lr: str) -> str | None:
         case "_get_linear_schedule_with_warmup_lr_lambda":
             falling = f"optax.linear_schedule({lr}, 0.0, {total - warmup})"
             return f"optax.join_schedules([{rising}, {falling}], [{warmup}])" if warmup else falling
-        case "_get_cosine_schedule_with_warmup_lr_lambda" if options.get("num_cycles") == 0.5:
+        case "_get_cosine_schedule_with_warmup_lr_lambda" if ends and options["num_cycles"] == 0.5:
             if not warmup:
                 return f"optax.cosine_decay_schedule({lr}, {total})"
             return f"optax.warmup_cosine_decay_schedule(0.0, {lr}, {warmup}, {total})"

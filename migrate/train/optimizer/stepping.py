@@ -11,7 +11,7 @@ from migrate.train.optimizer.recorded import RecordedOptimizer
 
 @dataclass(frozen=True)
 class ScheduleSteps:
-    """Number of a schedule's steps before each update: `(update * factor + offset) // every`.
+    """Number of a schedule's steps before each update: `update * factor // every + offset`.
 
     Attributes:
         factor: its steps in one update.
@@ -49,8 +49,6 @@ def steps_of(recorded: RecordedOptimizer, counts: Sequence[int]) -> ScheduleStep
             "record two updates or more",
         )
     candidates = [ScheduleSteps()]
-    if recorded.updates_per_epoch:
-        candidates.append(ScheduleSteps(every=recorded.updates_per_epoch))
     candidates += [ScheduleSteps(factor=counts[1] - counts[0]), ScheduleSteps(offset=counts[0])]
     changes = [i for i in range(1, len(counts)) if counts[i] != counts[i - 1]]
     if len(changes) > 1:

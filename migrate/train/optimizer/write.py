@@ -19,10 +19,10 @@ from migrate.train.optimizer.choice import RateTexts, choose_rates
 from migrate.train.optimizer.functions import Unportable
 from migrate.train.optimizer.recorded import (
     ParameterArray,
-    RecordedAverage,
     RecordedClip,
     RecordedOptimizer,
 )
+from migrate.train.optimizer.replay import optimizer_class
 from migrate.train.optimizer.selections import name_of, select
 
 FROZEN = "frozen"
@@ -33,6 +33,10 @@ _STATIC = {
     "optax.sgd": ("nesterov",),
     "optax.adam": ("b2", "eps", "eps_root", "nesterov"),
     "optax.adamw": ("b2", "eps", "eps_root", "weight_decay", "mask", "nesterov"),
+}
+# Classes outside of torch.optim whose update is known → their options, with those that schedules add.
+_OTHERS = {
+    "lion_pytorch.lion_pytorch.Lion": frozenset(("lr", "betas", "weight_decay", "initial_lr"))
 }
 
 
@@ -61,11 +65,46 @@ def write_optimizer(
     Raises:
         TrainError: an optimizer, a schedule or a group has no counterpart; the message names the line.
     """
+    if recorded.changed_options:
+        raise TrainError(
+            f"{recorded.at}: {', '.join(recorded.changed_options)} of the optimizer changes "
+            "during the training",
+            "keep all options but the learning rate and the momentum as they are",
+        )
+    _require_class(recorded)
     members = group_members(recorded, arrays)
     options = _names_of_options(recorded)
     rates = choose_rates(recorded, options.get("lr", "learning_rate"))
     writer = _OptimizerWriter(recorded, arrays, members, rates, options)
     return writer.write()
+
+
+def _require_class(recorded: RecordedOptimizer) -> None:
+    """Require a class whose update is known: one of torch.optim itself, not a class of the same name.
+
+    Raises:
+        TrainError: it is another class, or a group has an option that the known class does not have.
+    """
+    import torch
+
+    module, _, name = recorded.name.rpartition(".")
+    if module == "torch.optim" or module.startswith("torch.optim."):
+        cls = optimizer_class(recorded)
+        if cls is getattr(torch.optim, name, None):
+            return  # it reads no other option
+    elif recorded.name in _OTHERS:
+        keys = {key for group in recorded.groups for key in group.options}
+        unknown = sorted(keys - _OTHERS[recorded.name])
+        if not unknown:
+            return
+        raise TrainError(
+            f"{recorded.at}: the update of {recorded.name} with {', '.join(unknown)} is unknown",
+            "use an optimizer of torch.optim",
+        )
+    raise TrainError(
+        f"{recorded.at}: {recorded.name} has no counterpart in optax that was compared with it",
+        "use an optimizer of torch.optim",
+    )
 
 
 def group_members(
@@ -122,12 +161,6 @@ class _OptimizerWriter:
 
     def write(self) -> WrittenOptimizer:
         """Return the module."""
-        if self._recorded.changed_options:
-            raise TrainError(
-                f"{self._recorded.at}: {', '.join(self._recorded.changed_options)} of the optimizer changes "
-                "during the training",
-                "keep all options but the learning rate and the momentum as they are",
-            )
         trained = [array for members in self._members for array in members]
         ids = {id(array) for array in trained}
         frozen = [array for array in self._arrays if id(array) not in ids]
@@ -320,14 +353,24 @@ class _OptimizerWriter:
             if clip.names is None or any(name in clip.names for name in array.names)
         ]
         others = [array for array in trained if array not in chosen]
-        if not others:
+        if clip.names is None:
             return update
-        if not chosen or any(not set(a.names) <= set(clip.names or ()) for a in chosen):
+        held = {name for group in self._recorded.groups for name in group.names}
+        more = [n for n in clip.names if n not in {*held, *self._recorded.without_gradient}]
+        if clip.kind == "norm" and more:
+            raise TrainError(
+                f"{self._recorded.file}:{clip.line}: the norm is also of {more[0]}, which the optimizer does "
+                "not train",
+                "clip the parameters that the optimizer trains",
+            )
+        if not chosen or any(not set(a.names) <= set(clip.names) for a in chosen):
             raise TrainError(
                 f"{self._recorded.file}:{clip.line}: it clips a part of the trained parameters that is no "
                 "part of the program's arrays",
                 "clip model.parameters()",
             )
+        if not others:
+            return update
         name = self._mask("clipped", "Arrays whose gradients are clipped.", chosen, others)
         return call("optax.masked", update, Code(name))
 
@@ -343,7 +386,6 @@ class _OptimizerWriter:
             *self._functions,
             f"optimizer = {text}",
             *([_ACCUMULATE] if recorded.accumulation > 1 else []),
-            *([_average(recorded.average)] if recorded.average is not None else []),
         ]
         body = "\n\n\n".join(block.strip() for block in blocks if block.strip())
         name = recorded.name.rpartition(".")[2]
@@ -366,22 +408,6 @@ def accumulate(value_and_grad, params, micro_batches):
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(value_and_grad, params, first)
     )
     return jax.lax.scan(add, zeros, micro_batches)[0]
-'''
-
-
-def _average(average: RecordedAverage) -> str:
-    """Return the function that updates the average of the weights."""
-    first = "count == 0" if average.copies_first else ""
-    if average.decay is None:
-        doc, size = "Mean of the weights after each update", "1 / (count + 1)"
-    else:
-        doc, size = "Moving average of the weights", f"1 - {average.decay!r}"
-        if first:
-            size = f"jnp.where({first}, 1.0, {size})"
-    return f'''
-def update_average(average, params, count):
-    """{doc}; `count` is the number of updates that are in `average`."""
-    return optax.incremental_update(params, average, {size})
 '''
 
 

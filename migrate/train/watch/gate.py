@@ -307,16 +307,17 @@ class Gate:
         bound.apply_defaults()
         parameters = bound.arguments["parameters"]
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        names, clipped = self.names(), {id(parameter) for parameter in parameters}
-        trained = [p for p in self.step.parameters() if p.grad is not None]
-        some = None
-        if any(id(parameter) not in clipped for parameter in trained):
-            some = tuple(names[number] for number in clipped if number in names)
+        known = self.names()
+        names = tuple(
+            known.get(id(p), "a parameter outside of the loss")
+            for p in parameters
+            if id(p) in known or p.grad is not None
+        )
         if name == "clip_grad_value_":
             limit = float(bound.arguments["clip_value"])
-            return RecordedClip("value", limit, names=some, line=line)
+            return RecordedClip("value", limit, names=names, line=line)
         limit, order = (float(bound.arguments[key]) for key in ("max_norm", "norm_type"))
-        return RecordedClip("norm", limit, order, some, line)
+        return RecordedClip("norm", limit, order, names, line)
 
 
 def unlike_modes(step: nn.Module) -> tuple[str, ...]:

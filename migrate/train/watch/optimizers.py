@@ -85,7 +85,11 @@ class OptimizerRecorder:
                 "line": self._lines.get(id(optimizer), 0),
                 "options": options,
             }
+        if len(options) != len(self._first["options"]):
+            self._changed.add("param_groups")
         for first, now in zip(self._first["options"], options, strict=False):
+            if tuple(now.get("betas") or ())[1:] != tuple(first.get("betas") or ())[1:]:
+                self._changed.add("betas[1]")
             self._changed |= {
                 key for key in now if key not in _SCHEDULED and now[key] != first.get(key)
             }

@@ -203,3 +203,27 @@ def test_scripts_own_loader_continues_at_a_position():
     resumed = ScriptBatches(loader)
     resumed.restore({"epoch": 1, "step": 1})
     assert next(iter(resumed)).tolist() == expected[4]
+
+
+def test_generator_that_was_drawn_from_is_unknown():
+    generator = torch.Generator().manual_seed(8)
+    torch.rand(3, generator=generator)
+    loader = DataLoader(Pairs(), 4, shuffle=True, generator=generator)
+    with pytest.raises(TrainError, match="its generator has been drawn from"):
+        written(loader, "grain")
+    assert written(loader).by_script
+
+
+@pytest.mark.parametrize("epochs", [(), (0,), (3, 4), (0, 2)])
+def test_epochs_that_do_not_show_set_epoch_are_unknown(epochs):
+    loader = DataLoader(Pairs(), 4, sampler=DistributedSampler(Pairs(), 2, 0))
+    with pytest.raises(TrainError, match="do not show what set_epoch is called with"):
+        written(loader, "grain", epochs=epochs)
+    assert "fixed_epoch" not in written(loader, "grain", epochs=(0, 1)).files["data.py"]
+
+
+def test_collate_fn_of_the_script_has_to_be_passed():
+    data = written(DataLoader(Pairs(), 4, collate_fn=collate)).files["data.py"]
+    assert "def batches(dataset, collate_fn, *" in data
+    compile(data, "data.py", "exec")
+    assert "collate_fn=None" in written(DataLoader(Pairs(), 4)).files["data.py"]

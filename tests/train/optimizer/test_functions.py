@@ -9,10 +9,12 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR, ReduceLROnPlateau
 
 from migrate.train.errors import TrainError
-from migrate.train.optimizer.choice import choose_rates
+from migrate.train.optimizer.choice import choose_rates, rate_difference
 from migrate.train.optimizer.functions import ModuleNames, Unportable, port
 from migrate.train.optimizer.live import recorded_function
+from migrate.train.optimizer.points import far_points
 from migrate.train.optimizer.recorded import RecordedCall, RecordedGroup, RecordedOptimizer
+from migrate.train.optimizer.schedules import table_text
 from tests.train.optimizer.test_schedules import get_lr, record
 
 
@@ -215,3 +217,84 @@ def test_schedules_of_transformers(name, options, words, monkeypatch):
     texts = choose_rates(record(make, total=30))
     assert words in texts.source
     assert math.isfinite(texts.worst)
+
+
+late_steps = 50_000
+
+
+def rounded(step):
+    return 0.1 if step <= late_steps else 0.1 / (1 + (step - late_steps) ** 8)
+
+
+def test_functions_are_compared_at_the_numbers_that_they_have():
+    points = far_points([recorded_function(rounded)])
+    assert {late_steps - 1, late_steps, late_steps + 1, 2**22} <= set(points)
+    recorded = handwritten(rounded, [(0.1,)] * 6, range(6))
+    texts = choose_rates(recorded)
+    wrong = texts.source.replace("<= late_steps", "< late_steps + 1000")
+    assert wrong != texts.source
+    names = ModuleNames(functions={"rounded": wrong})
+    far = {late_steps + 1: [(rounded(late_steps + 1), None)]}
+    expected = [[(0.1, None)]] * 3000
+    changed = dataclasses.replace(texts, names=names)
+    assert rate_difference(changed, expected) < 1e-9
+    assert rate_difference(changed, expected, far) > 0.1
+
+
+def unknown_after_ten(step):
+    return 0.1 if step < 10 else absent * step  # type: ignore[name-defined] # noqa: F821
+
+
+@pytest.mark.parametrize("schedule", [True, False])
+def test_function_that_fails_is_refused(schedule):
+    if schedule:
+        recorded = record(lambda o: LambdaLR(o, unknown_after_ten), updates=9)
+        recorded = dataclasses.replace(recorded, line=4)
+    else:
+        recorded = dataclasses.replace(
+            handwritten(unknown_after_ten, [(0.1,)] * 6, range(6)), line=4
+        )
+    with pytest.raises(TrainError, match=r"train.py:4: .*\(10\) raises NameError"):
+        choose_rates(recorded)
+
+
+def nothing_after_ten(step):
+    return 0.1 if step < 10 else None
+
+
+def test_function_that_returns_none_is_refused():
+    recorded = dataclasses.replace(handwritten(nothing_after_ten, [(0.1,)] * 6, range(6)), line=4)
+    with pytest.raises(TrainError, match=r"train.py:4: .*\(10\) returns None"):
+        choose_rates(recorded)
+
+
+FACTORS = [0.9] * 30
+
+
+def factor_of_list(step):
+    return FACTORS[step]
+
+
+def test_factors_of_a_list_are_no_constant():
+    recorded = record(lambda o: MultiplicativeLR(o, factor_of_list), updates=9, total=20)
+    assert "factor_of_list_values" in choose_rates(recorded).source
+
+
+def test_constant_rate_names_what_was_watched():
+    recorded = handwritten(rounded, [(0.1,)] * 6, range(6))
+    recorded = dataclasses.replace(recorded, function=None)
+    assert choose_rates(recorded).note == "the learning rate is constant in the 6 watched updates"
+    sets = dataclasses.replace(recorded, sets_rate=31)
+    assert "train.py:31 sets a learning rate" in choose_rates(sets).note
+    assert not choose_rates(dataclasses.replace(sets, updates=6)).note
+
+
+def test_third_definition_of_a_name():
+    names = ModuleNames()
+    for number in range(3):
+        name = names.function("f", f"def f(step):\n    return {number}")
+        table = table_text("values", f"jnp.asarray([{number}])", names)
+        suffix = f"_{number + 1}" if number else ""
+        assert names.functions[name].startswith(f"def f{suffix}(")
+        assert names.functions[f"values{suffix}"].startswith(f"values{suffix} = ")
+        assert table("step").startswith(f"values{suffix}.at")

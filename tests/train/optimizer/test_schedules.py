@@ -1,5 +1,6 @@
 """Schedules of torch and of scripts: recorded from real objects, written, and equal at every step."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch.optim import lr_scheduler as schedulers
 
 from migrate.train.errors import TrainError
-from migrate.train.optimizer.choice import choose_rates
+from migrate.train.optimizer.choice import choose_rates, reference
 from migrate.train.optimizer.live import recorded_groups, recorded_schedule
 from migrate.train.optimizer.recorded import RecordedOptimizer
 from migrate.train.optimizer.replay import momentum_of
@@ -60,7 +61,6 @@ def record(make, *, rates=(0.1,), updates=12, every=1, total=None, cls=torch.opt
         tuple(momenta),
         schedules=tuple(described),
         updates=total,
-        updates_per_epoch=every if every > 1 else None,
     )
 
 
@@ -158,3 +158,57 @@ def test_cosine_within_a_known_training_is_optaxs():
 def test_momentum_of_one_cycle_for_adam():
     recorded = record(CASES["one cycle"][0], cls=torch.optim.AdamW)
     assert choose_rates(recorded).momenta == ("momentum",)
+
+
+def test_function_that_scales_a_cycle_is_refused():
+    recorded = record(
+        lambda o: schedulers.CyclicLR(
+            o, 0.01, 0.2, 50, scale_fn=lambda x: 0.5 if x > 90 else 1.0, cycle_momentum=False
+        )
+    )
+    with pytest.raises(TrainError, match=r"train.py:7: CyclicLR scales by a function"):
+        choose_rates(recorded)
+
+
+class StepLR(schedulers.StepLR):
+    def get_lr(self):
+        return [rate * (0.5 if self.last_epoch > 1000 else 1.0) for rate in self.base_lrs]
+
+
+def test_scheduler_of_the_scripts_own_is_not_the_one_of_its_name():
+    with pytest.raises(TrainError, match=r"train.py:7: the scheduler .*StepLR is unknown"):
+        choose_rates(record(lambda o: StepLR(o, 10**6)))
+
+
+def test_momentum_that_is_not_the_schedulers():
+    recorded = record(CASES["one cycle"][0], momentum=0.9)
+    momenta = (*recorded.momenta[:-1], (0.5,))
+    with pytest.raises(TrainError, match=r"had the momentum 0.5, .* something else sets it too"):
+        choose_rates(dataclasses.replace(recorded, momenta=momenta))
+
+
+def test_cosine_of_a_training_longer_than_the_comparison_rises_again():
+    texts = choose_rates(record(lambda o: schedulers.CosineAnnealingLR(o, 50_000)))
+    assert "def cosine(" in texts.source
+
+
+def test_one_cycle_within_a_sequence_ends():
+    recorded = record(
+        lambda o: schedulers.SequentialLR(
+            o,
+            [
+                schedulers.ConstantLR(o, 1.0, 1),
+                schedulers.OneCycleLR(o, 0.4, total_steps=40, cycle_momentum=False),
+            ],
+            milestones=[5],
+        )
+    )
+    assert len(reference(recorded)) == 46
+
+
+def test_schedulers_that_cannot_be_made_again_are_refused():
+    recorded = record(CASES["step"][0])
+    (item,) = recorded.schedules
+    item = dataclasses.replace(item, options={**item.options, "step_size": "5"})
+    with pytest.raises(TrainError, match=r"cannot be made again \(TypeError"):
+        choose_rates(dataclasses.replace(recorded, schedules=(item,)))

@@ -10,11 +10,12 @@ from migrate.train.optimizer.check import check_updates
 from migrate.train.optimizer.live import recorded_groups
 from migrate.train.optimizer.recorded import (
     ParameterArray,
-    RecordedAverage,
     RecordedClip,
+    RecordedGroup,
     RecordedOptimizer,
 )
 from migrate.train.optimizer.write import write_optimizer
+from migrate.train.watch.optimizers import OptimizerRecorder
 from tests.train.optimizer.test_schedules import CASES, record
 
 ARRAYS = [
@@ -210,23 +211,55 @@ def test_option_that_changes_is_refused():
         write_optimizer(recorded, ARRAYS)
 
 
-def test_average_of_the_weights():
-    recorded = dataclasses.replace(
-        optimizer(torch.optim.SGD, lr=0.1), average=RecordedAverage(0.999, copies_first=True)
+class SGD(torch.optim.SGD):
+    def __init__(self, params, trust=0.1, **options):
+        super().__init__(params, **options)
+        for group in self.param_groups:
+            group["trust"] = trust
+
+
+@pytest.mark.parametrize("name", ["", "timm.optim.nadam.NAdam", "bitsandbytes.optim.adamw.AdamW"])
+def test_class_that_only_has_the_name_of_torchs_is_refused(name):
+    recorded = optimizer(SGD, lr=0.1)
+    recorded = dataclasses.replace(recorded, name=name or recorded.name)
+    with pytest.raises(TrainError, match=r"train.py:12: .* has no counterpart"):
+        write_optimizer(recorded, ARRAYS)
+
+
+def test_lion_with_an_unknown_option_is_refused():
+    options = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
+    lion = RecordedOptimizer(
+        "lion_pytorch.lion_pytorch.Lion", (RecordedGroup(NAMES, options),), ((1e-4,),), line=12
     )
-    namespace = {}
-    exec(write_optimizer(recorded, ARRAYS).source, namespace)
-    model = torch.nn.Linear(2, 2).double()
-    multi = torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)
-    averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=multi)
-    average = {"w": torch.zeros(2, 2).numpy()}
-    for count in range(4):
-        with torch.no_grad():
-            model.weight.add_(count)
-        averaged.update_parameters(model)
-        average = namespace["update_average"](
-            average, {"w": model.weight.detach().float().numpy()}, count
-        )
-    torch.testing.assert_close(
-        torch.tensor(average["w"].tolist()), averaged.module.weight.detach().float()
-    )
+    assert "optax.lion" in write_optimizer(lion, ARRAYS).source
+    cautious = RecordedGroup(NAMES, {**options, "cautious_factor": 0.5})
+    with pytest.raises(TrainError, match="with cautious_factor is unknown"):
+        write_optimizer(dataclasses.replace(lion, groups=(cautious,)), ARRAYS)
+
+
+def test_norm_of_parameters_that_are_not_trained_is_refused():
+    recorded = optimizer(torch.optim.SGD, (NAMES[1:], {}), lr=0.1)
+    clip = RecordedClip("norm", 1.0, names=NAMES, line=20)
+    with pytest.raises(TrainError, match=r"train.py:20: the norm is also of embed.weight"):
+        write_optimizer(dataclasses.replace(recorded, clips=(clip,)), ARRAYS)
+    frozen = dataclasses.replace(recorded, clips=(clip,), without_gradient=NAMES[:1])
+    assert "optax.clip_by_global_norm" in write_optimizer(frozen, ARRAYS).source
+
+
+def test_clip_of_a_part_of_the_only_array_is_refused():
+    arrays = [ParameterArray(("h",), 2, NAMES)]
+    clip = RecordedClip("norm", 1.0, names=NAMES[1:])
+    recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=0.1), clips=(clip,))
+    with pytest.raises(TrainError, match="clips a part of the trained parameters"):
+        write_optimizer(recorded, arrays)
+
+
+def test_changes_of_the_second_beta_and_of_the_groups_are_seen():
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    made = torch.optim.Adam(parameters[:1])
+    watched = OptimizerRecorder("train.py", None)
+    watched.before_update(made, {id(parameters[0]): "p"}, None)
+    made.param_groups[0]["betas"] = (0.8, 0.99)
+    made.add_param_group({"params": parameters[1:]})
+    watched.before_update(made, {id(parameters[0]): "p"}, None)
+    assert watched.recorded(1, (), "train.py").changed_options == ("betas[1]", "param_groups")

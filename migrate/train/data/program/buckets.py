@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Buckets:
-    """Buckets of batches to the lengths of buckets.
+    """Pads batches to a few fixed lengths.
 
     Attributes:
         values: key of each array that grows with the length → the value that fills it. The loss of the
