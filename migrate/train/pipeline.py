@@ -371,9 +371,9 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
         optimizer,
         source=source,
         updates=count,
-        accumulation=1,
         sets_rate=min(assigned, default=0),
     )
+    names: dict[str, list[str]] = {}
     for name, paths in weights.paths.items():
         if name not in recorded["tied"] and name in recorded["gradients"]:
             for path in paths:

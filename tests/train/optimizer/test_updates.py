@@ -262,4 +262,4 @@ def test_changes_of_the_second_beta_and_of_the_groups_are_seen():
     made.param_groups[0]["betas"] = (0.8, 0.99)
     made.add_param_group({"params": parameters[1:]})
     watched.before_update(made, {id(parameters[0]): "p"}, None)
-    assert watched.recorded(1, (), "train.py").changed_options == ("betas[1]", "param_groups")
+    assert watched.recorded((), "train.py").changed_options == ("betas[1]", "param_groups")
