@@ -124,6 +124,7 @@ docs: install
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/gallery.py
+	$(BIN)/python docs/gallery_mesh.py
 
 # The site, in an environment of its own: pages as they are, warnings are errors, no network.
 DOCS := $(VENV)-docs

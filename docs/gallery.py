@@ -130,6 +130,8 @@ def index() -> str:
             "|---|--:|---|",
             *rows,
             "",
+            "[Llama on 8 devices](llama_mesh/README.md): training with rules, generation, Flax NNX.",
+            "",
         ]
     )
 

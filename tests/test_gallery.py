@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.zoo_models.gallery import PIECES
@@ -51,6 +53,24 @@ def _as_written(name: str) -> None:
     if installed(package) != version:
         pytest.skip(f"made with {package} {version}")
     check(name)
+
+
+def test_losses_on_8_devices_are_those_of_one() -> None:
+    page = (GALLERY / "llama_mesh" / "README.md").read_text()
+    rows = re.findall(r"^step +\d+: 8 devices ([\d.]+), one device ([\d.]+)$", page, re.MULTILINE)
+    losses = np.array(rows, float)
+    assert losses.shape == (10, 2)
+    # The rounding of bfloat16.
+    np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=2**-8)
+    assert losses[-1].max() < losses[0].min() / 2
+    assert "nnx equals linen: yes" in page.splitlines()
+
+
+@pytest.mark.long
+def test_llama_on_8_devices_prints_what_its_page_says() -> None:
+    command = [sys.executable, "-W", "ignore", ROOT / "docs" / "gallery_mesh.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_port_passes_ruff_and_mypy() -> None:

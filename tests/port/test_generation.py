@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -155,7 +156,12 @@ def test_draws_have_the_distribution_of_torch() -> None:
         ({"top_k": 0, "key": jax.random.key(0)}, "top_k=0: pass at least 1"),
         ({"top_p": 1.5, "key": jax.random.key(0)}, "top_p=1.5: pass a number above 0"),
         ({"attention_mask": np.array([[1, 1, 0]])}, "pad on the left"),
-        ({"attention_mask": np.array([[1, 1]])}, "mask of shape"),
+        (
+            {"attention_mask": np.array([[1, 1]])},
+            r"attention_mask of shape \(1, 2\): pass the shape of input_ids, \(1, 3\)",
+        ),
+        ({"attention_mask": np.ones((2, 3))}, r"attention_mask of shape \(2, 3\)"),
+        ({"attention_mask": np.ones(3)}, r"attention_mask of shape \(3,\)"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_compiled(
@@ -166,6 +172,79 @@ def test_bad_options_are_refused_before_anything_is_compiled(
     with pytest.raises(ValueError, match=message):
         generate.generate(model, params, PROMPT, **options)
     assert generate.generate_padded._cache_size() == 0
+
+
+@pytest.mark.parametrize("tokens", [5, [5, 6], [[]], [[[5, 6]]]])
+def test_tokens_without_rows_or_length_are_refused(tokens: Any) -> None:
+    generate, model, params = llama()
+    with pytest.raises(ValueError, match=r"input_ids of shape \(.*\): pass \(batch, length\)"):
+        generate.generate(model, params, tokens)
+
+
+SOURCE = np.full((2, 5), 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (
+            SOURCE,
+            {"attention_mask": np.ones((1, 5))},
+            r"attention_mask of shape \(1, 5\): pass the shape of input_ids, \(2, 5\)",
+        ),
+        (SOURCE, {"attention_mask": np.ones((2, 4))}, r"attention_mask of shape \(2, 4\)"),
+        (SOURCE, {"attention_mask": np.ones(5)}, r"attention_mask of shape \(5,\)"),
+        (SOURCE[0], {}, r"input_ids of shape \(5,\): pass \(batch, length\)"),
+        (SOURCE[:, :0], {}, r"input_ids of shape \(2, 0\): pass \(batch, length\)"),
+        (
+            SOURCE,
+            {"decoder_input_ids": np.ones((3, 1))},
+            "decoder_input_ids have a batch of 3, input_ids of 2: pass the same batch",
+        ),
+        (
+            SOURCE,
+            {"decoder_input_ids": np.ones((2, 3)), "decoder_attention_mask": np.ones((2, 2))},
+            r"decoder_attention_mask of shape \(2, 2\): pass the shape of decoder_input_ids",
+        ),
+        (
+            SOURCE,
+            {"decoder_input_ids": np.ones((2, 2)), "decoder_attention_mask": [[1, 1], [1, 0]]},
+            "decoder_attention_mask: a prompt ends with padding; pad on the left",
+        ),
+    ],
+)
+def test_arguments_of_an_encoder_that_do_not_go_together_are_refused(
+    source: Any, options: dict[str, Any], message: str
+) -> None:
+    names = written_alone(Ends(start=0), T5)
+    with pytest.raises(ValueError, match=message):
+        names["generate"](SimpleNamespace(config=None), {}, source, **options)
+    assert names["encode"]._cache_size() == 0
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "message"),
+    [
+        (
+            np.ones((10, 60)),
+            {},
+            r"input_features of shape \(10, 60\): pass 3 axes, the batch first",
+        ),
+        (np.ones((0, 10, 60)), {}, r"input_features of shape \(0, 10, 60\)"),
+        (
+            np.ones((2, 10, 60)),
+            {"decoder_input_ids": [[3]]},
+            "decoder_input_ids have a batch of 1, input_features of 2: pass the same batch",
+        ),
+    ],
+)
+def test_features_and_tokens_of_different_batches_are_refused(
+    features: Any, options: dict[str, Any], message: str
+) -> None:
+    names = written_alone(Ends(start=0), WHISPER)
+    with pytest.raises(ValueError, match=message):
+        names["generate"](SimpleNamespace(config=None), {}, features, **options)
+    assert names["encode"]._cache_size() == 0
 
 
 def test_cached_logits_are_proven_and_a_fault_is_found(tmp_path: Path) -> None:
@@ -237,9 +316,22 @@ def test_more_tokens_than_positions_are_refused() -> None:
         names["require_length"](SimpleNamespace(size=10), 8, 3, 8, None)
 
 
-def written_alone(ends: Ends) -> dict[str, Any]:
+LLAMA = CachedForward("input_ids", "attention_mask", "position_ids", (), True)
+T5 = CachedForward(
+    "decoder_input_ids",
+    "decoder_attention_mask",
+    "",
+    (),
+    True,
+    encoder=("input_ids",),
+    encoder_axes=2,
+    encoder_mask="attention_mask",
+)
+WHISPER = replace(T5, encoder=("input_features",), encoder_axes=3, encoder_mask="")
+
+
+def written_alone(ends: Ends, recorded: CachedForward = LLAMA) -> dict[str, Any]:
     """The names of a `generate.py` whose model is not there."""
-    recorded = CachedForward("input_ids", "attention_mask", "position_ids", (), True)
     written_cache = Cache(recorded, ({"key": ("batch_size", "length")},), "1", "config.size")
     source = generate_text("Model", "Config", written_cache, ends)
     source = source.replace("from .config import Config", "class Config: pass")

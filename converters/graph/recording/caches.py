@@ -66,6 +66,7 @@ class CachedForward:
         grows: whether the cache has an axis of length. States of a recurrence have none, and the
             model then takes one token at a time.
         encoder: the inputs of the encoder; empty if the model has no encoder.
+        encoder_axes: number of axes of the encoder's input; 0 if there is none.
         encoder_mask: the input with the mask of the encoder's tokens; "" if there is none.
         table: path of the embedding that positions are looked up in; None if there is none.
     """
@@ -76,6 +77,7 @@ class CachedForward:
     slots: tuple[CacheSlot, ...]
     grows: bool
     encoder: tuple[str, ...] = ()
+    encoder_axes: int = 0
     encoder_mask: str = ""
     table: str | None = None
 
@@ -166,6 +168,7 @@ def cached_forward(module: torch.nn.Module, inputs: Tensors) -> CachedForward:
         tuple(slots),
         grows.pop(),
         encoder,
+        inputs[encoder[0]].dim() if encoder else 0,
         mask,
     )
     return replace(cached, table=_table(module, cached, inputs))

@@ -225,23 +225,37 @@ def cache_dtype(model: __MODEL__, variables: Any) -> DTypeLike:
 }
 
 _CHECKS = '''\
+def require_mask(
+    name: str, tokens: ArrayLike, mask_name: str, mask: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and their mask; without a mask, nothing is padding.
+
+    Raises:
+        ValueError: there are no tokens, or the mask has another shape.
+    """
+    ids = np.asarray(tokens)
+    if ids.ndim != 2 or not ids.size:
+        raise ValueError(f"{name} of shape {ids.shape}: pass (batch, length)")
+    mask = np.ones(ids.shape, np.int32) if mask is None else np.asarray(mask)
+    if mask.shape != ids.shape:
+        raise ValueError(
+            f"{mask_name} of shape {mask.shape}: pass the shape of {name}, {ids.shape}"
+        )
+    return ids, mask
+
+
 def padded(
-    tokens: ArrayLike, attention_mask: ArrayLike | None, bucket: int, pad: int
+    tokens: ArrayLike, attention_mask: ArrayLike | None, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and their mask, padded on the left to a bucket.
 
     Raises:
-        ValueError: a prompt is empty, or not padded on the left.
+        ValueError: a prompt is empty or not padded on the left, or the mask has another shape.
     """
-    ids = np.asarray(tokens)
-    mask = np.ones(ids.shape, np.int32) if attention_mask is None else np.asarray(attention_mask)
-    if ids.ndim != 2 or not ids.size or mask.shape != ids.shape:
-        raise ValueError(
-            f"tokens of shape {ids.shape}, mask of shape {mask.shape}: pass (batch, length)"
-        )
+    ids, mask = require_mask("__TOKENS__", tokens, "__TOKENS_MASK__", attention_mask)
     if not mask[:, -1].all():
-        raise ValueError("attention_mask: a prompt ends with padding; pad on the left")
-    missing = ((0, 0), (bucket - ids.shape[1], 0))
+        raise ValueError("__TOKENS_MASK__: a prompt ends with padding; pad on the left")
+    missing = ((0, 0), (bucket_of(ids.shape[1]) - ids.shape[1], 0))
     return (
         np.pad(ids, missing, constant_values=pad).astype(np.int32),
         np.pad(mask, missing).astype(np.int32),
@@ -336,11 +350,10 @@ def generate(
         ValueError: an argument is out of range, before anything is compiled.
     """
     options = require_options(key, max_new_tokens, temperature, top_k, top_p)
-    count = np.shape(input_ids)[-1]
-    bucket = bucket_of(count)
+    prompt, mask = padded(input_ids, attention_mask, pad_token_id)
+    bucket, count = prompt.shape[1], np.shape(input_ids)[1]
     length = require_length(model.config, bucket, count, max_new_tokens, cache_length)  #? limit
     length = require_length(bucket, count, max_new_tokens, cache_length)  #? not limit
-    prompt, mask = padded(input_ids, attention_mask, bucket, pad_token_id)
     eos = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
     return generate_padded(
         model,
@@ -363,11 +376,9 @@ RECURRENT = substitute(
         _LENGTHS: "",
         "    cache_length: int | None = None,\n": "",
         "        cache_length: length of the cache; None: as long as needed.\n": "",
-        "    count = np.shape(input_ids)[-1]\n    bucket = bucket_of(count)\n": "",
+        "    bucket, count = prompt.shape[1], np.shape(input_ids)[1]\n"
         "    length = require_length(model.config, bucket, count, max_new_tokens, cache_length)  #? limit\n"
-        "    length = require_length(bucket, count, max_new_tokens, cache_length)  #? not limit\n": (
-            "    bucket = bucket_of(np.shape(input_ids)[-1])\n"
-        ),
+        "    length = require_length(bucket, count, max_new_tokens, cache_length)  #? not limit\n": "",
         "        length=length,\n": "",
     },
 )
@@ -427,20 +438,30 @@ def generate(
         ValueError: an argument is out of range, before anything is compiled.
     """
     options = require_options(key, max_new_tokens, temperature, top_k, top_p)
-    source = np.asarray(__ENCODER_INPUT__)
+    source, encoder_mask = require_mask(  #? encoder_mask
+        "__ENCODER_INPUT__", __ENCODER_INPUT__, "attention_mask", attention_mask  #? encoder_mask
+    )  #? encoder_mask
+    source = np.asarray(__ENCODER_INPUT__)  #? not encoder_mask
+    if source.ndim != __ENCODER_AXES__ or not source.size:  #? not encoder_mask
+        raise ValueError(  #? not encoder_mask
+            f"__ENCODER_INPUT__ of shape {source.shape}: "  #? not encoder_mask
+            "pass __ENCODER_AXES__ axes, the batch first"  #? not encoder_mask
+        )  #? not encoder_mask
     if decoder_input_ids is None:
         decoder_input_ids = np.full((len(source), 1), START_TOKEN_ID, np.int32)
-    count = np.shape(decoder_input_ids)[-1]
-    bucket = bucket_of(count)
+    prompt, mask = padded(decoder_input_ids, decoder_attention_mask, pad_token_id)
+    if len(prompt) != len(source):
+        raise ValueError(
+            f"decoder_input_ids have a batch of {len(prompt)}, __ENCODER_INPUT__ of {len(source)}: "
+            "pass the same batch"
+        )
+    bucket, count = prompt.shape[1], np.shape(decoder_input_ids)[1]
     length = require_length(model.config, bucket, count, max_new_tokens, cache_length)  #? limit
     length = require_length(bucket, count, max_new_tokens, cache_length)  #? not limit
-    prompt, mask = padded(decoder_input_ids, decoder_attention_mask, bucket, pad_token_id)
     eos = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
-    encoder_mask = np.ones(source.shape, np.int32)  #? encoder_mask
-    if attention_mask is not None:  #? encoder_mask
-        encoder_mask = np.asarray(attention_mask, np.int32)  #? encoder_mask
     behind = ((0, 0), (0, bucket_of(source.shape[1]) - source.shape[1]))  #? encoder_mask
-    source, encoder_mask = np.pad(source, behind), np.pad(encoder_mask, behind)  #? encoder_mask
+    source = np.pad(source, behind)  #? encoder_mask
+    encoder_mask = np.pad(encoder_mask, behind).astype(np.int32)  #? encoder_mask
     cross = encode(model, variables, source, encoder_mask)  #? encoder_mask
     cross = encode(model, variables, source)  #? not encoder_mask
     return generate_padded(

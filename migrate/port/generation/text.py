@@ -71,6 +71,9 @@ def generate_text(model: str, config: str, cache: Any, ends: Ends) -> str:
         "DECODE_ARGUMENTS": ", ".join(passed),
         "POSITIONS_LIMIT": cache.positions or "None",
         "ENCODER_INPUT": recorded.encoder[0] if recorded.encoder else "",
+        "ENCODER_AXES": str(recorded.encoder_axes),
+        "TOKENS_MASK": "decoder_attention_mask" if recorded.encoder else "attention_mask",
+        "TOKENS": recorded.tokens,
     }
     for name, value in fills.items():
         text = text.replace(f"__{name}__", value)
