@@ -268,7 +268,7 @@ def compared(
         stats[side] = compiled.stats[0]
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
-            Path(keep, f"{name}, {side}.hlo").write_text(compiled.texts[0])
+            Path(keep, f"{name}, {side}.hlo".replace("/", "-")).write_text(compiled.texts[0])
     port, by_hand = stats["port"], stats["by hand"]
     return {
         "program": name,
