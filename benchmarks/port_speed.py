@@ -30,9 +30,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from flax import linen as nn
 from history import append
 
+from benchmarks import flax_by_hand
 from benchmarks.zoo_models.port_package import imported
 
 GOALS = {
@@ -61,97 +61,11 @@ VIT = {
 }
 
 
-# By hand.
-
-
-class RMSNorm(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6) * scale
-
-
-def rotate(x, cos, sin):
-    first, second = jnp.split(x, 2, axis=-1)
-    return x * cos + jnp.concatenate([-second, first], axis=-1) * sin
-
-
-class LlamaByHand(nn.Module):
-    @nn.compact
-    def __call__(self, input_ids):
-        width, heads, shared = 256, 8, 2
-        side = width // heads
-        x = nn.Embed(512, width)(input_ids)
-        angles = jnp.arange(x.shape[1])[:, None] / 10000.0 ** (jnp.arange(0, side, 2) / side)
-        angles = jnp.concatenate([angles, angles], axis=-1)[:, None]
-        cos, sin = jnp.cos(angles), jnp.sin(angles)
-        for _ in range(4):
-            y = RMSNorm()(x)
-            q = nn.DenseGeneral((heads, side), use_bias=False)(y)
-            k = nn.DenseGeneral((shared, side), use_bias=False)(y)
-            v = nn.DenseGeneral((shared, side), use_bias=False)(y)
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            y = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-            x = x + nn.DenseGeneral(width, axis=(-2, -1), use_bias=False)(y)
-            y = RMSNorm()(x)
-            gate, up = nn.Dense(688, use_bias=False)(y), nn.Dense(688, use_bias=False)(y)
-            x = x + nn.Dense(width, use_bias=False)(nn.silu(gate) * up)
-        return nn.Dense(512, use_bias=False)(RMSNorm()(x))
-
-
-class ViTByHand(nn.Module):
-    @nn.compact
-    def __call__(self, pixel_values):
-        width, heads = 192, 3
-        x = nn.Conv(width, (8, 8), (8, 8), "VALID")(jnp.moveaxis(pixel_values, 1, -1))
-        x = x.reshape(x.shape[0], -1, width)
-        first = self.param("cls", nn.initializers.zeros, (1, 1, width))
-        x = jnp.concatenate([jnp.broadcast_to(first, (x.shape[0], 1, width)), x], axis=1)
-        x = x + self.param("positions", nn.initializers.zeros, (1, x.shape[1], width))
-        for _ in range(6):
-            y = nn.LayerNorm(epsilon=1e-12)(x)
-            q, k, v = (nn.DenseGeneral((heads, width // heads))(y) for _ in range(3))
-            x = x + nn.DenseGeneral(width, axis=(-2, -1))(jax.nn.dot_product_attention(q, k, v))
-            y = nn.Dense(768)(nn.LayerNorm(epsilon=1e-12)(x))
-            x = x + nn.Dense(width)(nn.gelu(y, approximate=False))
-        return nn.LayerNorm(epsilon=1e-12)(x)
-
-
-class Bottleneck(nn.Module):
-    width: int
-    stride: int
-
-    @nn.compact
-    def __call__(self, x):
-        norm = lambda: nn.BatchNorm(use_running_average=True, epsilon=1e-5)  # noqa: E731
-        y = nn.relu(norm()(nn.Conv(self.width, (1, 1), use_bias=False)(x)))
-        sides, pairs = (self.stride, self.stride), ((1, 1), (1, 1))
-        y = nn.relu(norm()(nn.Conv(self.width, (3, 3), sides, pairs, use_bias=False)(y)))
-        y = norm()(nn.Conv(4 * self.width, (1, 1), use_bias=False)(y))
-        if x.shape != y.shape:
-            x = norm()(nn.Conv(4 * self.width, (1, 1), sides, use_bias=False)(x))
-        return nn.relu(x + y)
-
-
-class ResNetByHand(nn.Module):
-    @nn.compact
-    def __call__(self, pixel_values):
-        x = jnp.moveaxis(pixel_values, 1, -1)
-        x = nn.Conv(64, (7, 7), (2, 2), ((3, 3), (3, 3)), use_bias=False)(x)
-        x = nn.relu(nn.BatchNorm(use_running_average=True, epsilon=1e-5)(x))
-        x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
-        for stage, depth in enumerate((3, 4, 6, 3)):
-            for block in range(depth):
-                stride = 2 if stage and not block else 1
-                x = Bottleneck(64 * 2**stage, stride)(x)
-        return x.mean(axis=(1, 2))
-
-
 def llama() -> tuple[Any, dict[str, Any], Any]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     ids = torch.randint(0, 512, (4, 128), generator=torch.Generator().manual_seed(0))
-    return LlamaForCausalLM(LlamaConfig(**LLAMA)), {"input_ids": ids}, LlamaByHand()
+    return LlamaForCausalLM(LlamaConfig(**LLAMA)), {"input_ids": ids}, flax_by_hand.Llama()
 
 
 def vit() -> tuple[Any, dict[str, Any], Any]:
@@ -159,14 +73,14 @@ def vit() -> tuple[Any, dict[str, Any], Any]:
 
     image = torch.randn(4, 3, 96, 96, generator=torch.Generator().manual_seed(0))
     model = ViTModel(ViTConfig(**VIT), add_pooling_layer=False)
-    return model, {"pixel_values": image}, ViTByHand()
+    return model, {"pixel_values": image}, flax_by_hand.ViT()
 
 
 def resnet50() -> tuple[Any, dict[str, Any], Any]:
     from transformers import ResNetConfig, ResNetModel
 
     image = torch.randn(4, 3, 96, 96, generator=torch.Generator().manual_seed(0))
-    return ResNetModel(ResNetConfig()), {"pixel_values": image}, ResNetByHand()
+    return ResNetModel(ResNetConfig()), {"pixel_values": image}, flax_by_hand.ResNet50()
 
 
 MODELS = {"llama": llama, "vit": vit, "resnet50": resnet50}

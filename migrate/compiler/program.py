@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +41,22 @@ def program_of_jax(function: Any, *args: Any, name: str = "") -> CompilerProgram
     return CompilerProgram(
         name or getattr(function, "__name__", "function"), "stablehlo", text.encode()
     )
+
+
+@contextlib.contextmanager
+def on_tpu(devices: int) -> Iterator[None]:
+    """Let JAX say that it runs on a TPU of so many devices, as it will where the program runs.
+
+    Models choose kernels by `jax.default_backend()`.
+    """
+    import jax
+
+    before = jax.default_backend, jax.device_count
+    jax.default_backend, jax.device_count = lambda: "tpu", lambda backend=None: devices
+    try:
+        yield
+    finally:
+        jax.default_backend, jax.device_count = before
 
 
 def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> CompilerProgram:

@@ -13,7 +13,7 @@ import numpy as np
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import ConversionError
 from converters.output.sharding import load_rules, partition
-from migrate.compiler.program import CompilerProgram
+from migrate.compiler.program import CompilerProgram, on_tpu
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.optimizers import optimizer_named
 from migrate.fit.lowered.shapes import shapes_of
@@ -79,7 +79,7 @@ def lower_jax(runner: JaxRunner, wanted: Wanted) -> LoweredStep:
         args = (*state[:3], *inputs, state[3])
     else:
         function, args = _outputs(runner, bound, train=False), (there, *inputs)
-    with in_user_code(wanted.target), layout.around(rules is not None):
+    with in_user_code(wanted.target), layout.around(rules is not None), on_tpu(wanted.devices):
         donated = (0, 1, 2) if wanted.optimizer else ()
         traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*args)
         text = traced.lower(lowering_platforms=("tpu",)).as_text(debug_info=True)

@@ -15,6 +15,7 @@ from converters.graph.ops.functions.attention import biased_attention, masked_at
 from converters.graph.ops.functions.kernels import (
     dot_product_attention,
     kernel_lacks,
+    kernel_of_device,
     sees_a_key,
     splash_attention,
 )
@@ -103,13 +104,15 @@ def test_which_queries_see_a_key_needs_no_matrix() -> None:
         ("cudnn", {}, "attention='cudnn': JAX runs on cpu, and cuDNN needs a GPU"),
         ("splash", {"bias": jnp.zeros((1, 2, 5, 5))}, "splash attention has no bias"),
         ("splash", {"mask": jnp.ones((5, 5), bool)}, "no mask that differs by query or head"),
+        ("splash", {"dtype": jnp.float16}, "needs bfloat16 or float32, not float16"),
         ("flash", {}, "attention='flash': unknown; known are"),
     ],
 )
 def test_a_call_that_a_kernel_does_not_support_is_refused(
     implementation: str, options: dict[str, Any], why: str
 ) -> None:
-    *given, _ = arrays(5, 5)
+    dtype = options.pop("dtype", jnp.float32)
+    given = [array.astype(dtype) for array in arrays(5, 5)[:3]]
     with pytest.raises(ValueError, match=why):
         jax.eval_shape(
             lambda q, k, v: dot_product_attention(
@@ -137,6 +140,39 @@ def test_what_cudnn_lacks(
     said = kernel_lacks("cudnn", array, array, mask, None)
     assert why in said
     assert bool(said) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "kernel"),
+    [("cpu", 1, "xla"), ("gpu", 8, "cudnn"), ("tpu", 1, "splash"), ("tpu", 8, "xla")],
+)
+def test_auto_is_the_kernel_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, count: int, kernel: str
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: device)
+    monkeypatch.setattr(jax, "device_count", lambda: count)
+    assert kernel_of_device() == kernel
+
+
+def test_each_device_of_a_shard_map_has_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    chosen = []
+
+    def device(x: jax.Array) -> jax.Array:
+        chosen.append(kernel_of_device())
+        return x
+
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "tensor"))
+    everywhere = jax.sharding.PartitionSpec("data")
+    for axes in ({"data", "tensor"}, {"data"}):
+        jax.eval_shape(
+            jax.shard_map(
+                device, mesh=mesh, in_specs=everywhere, out_specs=everywhere, axis_names=axes
+            ),
+            jax.ShapeDtypeStruct((8, 4), jnp.float32),
+        )
+    assert chosen == ["splash", "xla"]
 
 
 def a_class(name: str, setup: str, result: str, configured: bool) -> Class:

@@ -43,7 +43,7 @@ def dot_product_attention(
         bias = jnp.where(seen, bias, 0)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if implementation == "auto":
-        implementation = {"gpu": "cudnn", "tpu": "splash"}.get(jax.default_backend(), "xla")
+        implementation = kernel_of_device()
         if implementation != "xla" and kernel_lacks(implementation, query, key, mask, bias):
             implementation = "xla"
     elif lacks := kernel_lacks(implementation, query, key, mask, bias):
@@ -68,6 +68,19 @@ def dot_product_attention(
     return attended.reshape(shape)
 
 
+def kernel_of_device() -> str:
+    """Return the kernel of the device on which JAX runs, or "xla".
+
+    XLA cannot divide splash attention over devices: it is the kernel of a single device, and within
+    `jax.shard_map` over all axes of the mesh.
+    """
+    kernel = {"gpu": "cudnn", "tpu": "splash"}.get(jax.default_backend(), "xla")
+    mesh = jax.sharding.get_abstract_mesh()
+    mapped = bool(mesh.axis_names) and set(mesh.manual_axes) == set(mesh.axis_names)
+    divided = jax.device_count() > 1 and not mapped
+    return "xla" if kernel == "splash" and divided else kernel
+
+
 def kernel_lacks(
     implementation: str,
     query: jax.Array,
@@ -86,6 +99,8 @@ def kernel_lacks(
         if (mask is not None or bias is not None) and (query.shape[1] % 2 or key.shape[1] % 2):
             return f"with a mask cuDNN needs even lengths, not {query.shape[1]} and {key.shape[1]}"
     elif implementation == "splash":
+        if query.dtype not in (jnp.bfloat16, jnp.float32):
+            return f"splash attention needs bfloat16 or float32, not {query.dtype}"
         if bias is not None:
             return "splash attention has no bias"
         if mask is not None and mask.shape[1:3] != (1, 1):
