@@ -14,9 +14,7 @@ from migrate.train.slice.text import ScriptText
 from tests.train.scripts import NANO
 
 
-def cut(
-    source: str, function: str = "<module>", changing: Sequence[str] = ()
-) -> LossSlice:
+def cut(source: str, function: str = "<module>", changing: Sequence[str] = ()) -> LossSlice:
     """Slice at the line with `backward`."""
     script = ScriptText("train.py", textwrap.dedent(source))
     line = next(n for n, text in enumerate(script.lines, 1) if ".backward(" in text)
