@@ -118,7 +118,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         progress(f"running {script}: where it trains")
         events, loss = _read(text, options, work)
         progress(f"running {script}: {options.updates} updates")
-        recorded = _run(text, events, loss, options, work)
+        recorded, loss, work = _recorded(text, events, loss, options, work)
         port, weights = pickle.loads((work / "port.pickle").read_bytes())
         if not weights.by_mapping:
             raise TrainError(
@@ -247,10 +247,34 @@ def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
             )
 
 
+def _recorded(
+    script: ScriptText, events: TrainingCalls, loss: LossSlice, options: TrainOptions, work: Path
+) -> tuple[dict[str, Any], LossSlice, Path]:
+    """Record the first updates; what is computed from numbers that change between steps becomes data.
+
+    Returns:
+        The record, the statements of the loss that are left, and the folder of the run.
+    """
+    changing: set[str] = set()
+    while True:
+        folder = work / f"run-{len(changing)}"
+        folder.mkdir()
+        recorded = _run(script, events, loss, options, folder)
+        if "refused" not in recorded:
+            return recorded, loss, folder
+        line, what, remedy = recorded["refused"]
+        more = set(recorded["changing"]) - changing
+        changing |= more
+        shorter = loss_slice(script, events.backward[0], changing)
+        if not more or set(shorter.free) & changing:
+            raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
+        loss = shorter
+
+
 def _run(
     script: ScriptText, events: TrainingCalls, loss: LossSlice, options: TrainOptions, work: Path
 ) -> dict[str, Any]:
-    """Record the first updates, and port the loss in the script's process."""
+    """Run the script: record the first updates, and port the loss in the script's process."""
     loop = events.backward[loop_level(script, events.backward)]
     question = {
         "slice": [loss.frame.function, loss.frame.first],
@@ -280,8 +304,7 @@ def _run(
     )
     recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
     if "refused" in recorded:
-        line, what, remedy = recorded["refused"]
-        raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
+        return recorded
     count = len(recorded["updates"])
     if recorded.get("failed") and count < options.updates:
         raise TrainError(

@@ -167,6 +167,23 @@ def test_statements_that_share_a_line_are_seen(source: str, line: int) -> None:
     assert shared_line(tree, at) == line
 
 
+def test_a_block_without_gradients_is_a_statement_of_the_loss() -> None:
+    source = """
+        for batch in loader:
+            with torch.no_grad():
+                wanted = teacher(batch)
+            loss = (model(batch) - wanted).sum()
+            loss.backward()
+            optimizer.step()
+        """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    backward = frames(script, ("loss.backward", "<module>"))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert "teacher" not in text
+    assert "yield {'batch': batch}" in text
+
+
 def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     source = textwrap.dedent(
         """

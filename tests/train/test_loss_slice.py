@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,14 +14,14 @@ from migrate.train.slice.text import ScriptText
 from tests.train.scripts import NANO
 
 
-def cut(source: str, function: str = "<module>") -> LossSlice:
+def cut(source: str, function: str = "<module>", changing: Sequence[str] = ()) -> LossSlice:
     """Slice at the line with `backward`."""
     script = ScriptText("train.py", textwrap.dedent(source))
     line = next(n for n, text in enumerate(script.lines, 1) if ".backward(" in text)
     first = 1
     if function != "<module>":
         first = next(n for n, t in enumerate(script.lines, 1) if f"def {function}(" in t)
-    return loss_slice(script, Frame(line, function, first))
+    return loss_slice(script, Frame(line, function, first), changing)
 
 
 def test_autocast_is_flattened_and_the_scaler_is_stripped() -> None:
@@ -97,3 +98,39 @@ def test_what_fetches_a_batch_is_no_part_of_the_loss(fetch: str) -> None:
     )
     assert loss.text == "loss = model(x, y)"
     assert loss.free == ("model", "x", "y")
+
+
+def test_what_a_changing_number_selects_belongs_to_the_data() -> None:
+    source = """
+        for batch in loader:
+            for k in range(2):
+                part = {key: value[k * rows:(k + 1) * rows] for key, value in batch.items()}
+                x = part["x"] * 2
+                loss = model(x).mean()
+                loss.backward()
+        """
+    assert cut(source).free == ("k", "rows", "batch", "model")
+    loss = cut(source, changing=["k"])
+    assert loss.text.splitlines()[0] == 'x = part["x"] * 2'
+    assert loss.free == ("part", "model")
+
+
+def test_names_that_a_block_binds_itself_are_not_read_from_outside() -> None:
+    loss = cut(
+        """
+        for x in loader:
+            with torch.inference_mode():
+                states = teacher(x)
+                wanted = states.mean()
+            if mode == "a":
+                weight = 1.0
+            else:
+                weight = 2.0
+            def scaled(value):
+                half = value / 2
+                return half * weight
+            loss = (scaled(model(x)) - wanted).square().mean()
+            loss.backward()
+        """
+    )
+    assert loss.free == ("torch", "teacher", "x", "mode", "model")

@@ -53,7 +53,7 @@ def gradients_followed(module: torch.nn.Module) -> Iterator[None]:
     required = [parameter for parameter in module.parameters() if parameter.requires_grad]
     regions.replace_set_grad_with_hop_pass = labelled
     try:
-        with torch.enable_grad(), _inference_is_no_grad():
+        with torch.enable_grad(), inference_is_no_grad():
             for parameter in required:
                 parameter.requires_grad_(False)
             yield
@@ -64,7 +64,7 @@ def gradients_followed(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _inference_is_no_grad() -> Iterator[None]:
+def inference_is_no_grad() -> Iterator[None]:
     """Replace `torch.inference_mode`, which a recording does not show, by `torch.set_grad_enabled`."""
     cls: Any = torch.inference_mode
     enter, leave = cls.__enter__, cls.__exit__

@@ -40,7 +40,7 @@ from converters.graph.recording.detours import (
     unaware,
     values_known,
 )
-from converters.graph.recording.gradients import gradients_followed
+from converters.graph.recording.gradients import gradients_followed, inference_is_no_grad
 from converters.graph.recording.guards import Bound, bounds
 from converters.graph.recording.nodes import (
     drawn_anew,
@@ -405,6 +405,7 @@ def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
         ties = stack.enter_context(Ties())
         narrow = stack.enter_context(NarrowSeen())
         finite = stack.enter_context(FiniteValues())
+        stack.enter_context(inference_is_no_grad())  # tensors of inference have no versions
         stack.enter_context(own_gradients_noted(called.own_gradients))
         try:
             module(**inputs)

@@ -261,8 +261,8 @@ class _Slicer:
         for value in self._values.values():
             scope.needed |= loads(ast.parse(value))
         if self._level == 0:
-            at = self._statement(code, self._loss.line)
-            scope.dropped |= {self._statement(code, first) for first, _ in self._loss.lines} | {
+            at = self._whole(code, self._loss.line)
+            scope.dropped |= {self._whole(code, first) for first, _ in self._loss.lines} | {
                 self._statement(code, frame.line)
             }
         else:
@@ -291,13 +291,18 @@ class _Slicer:
                     scope.dropped.add(statement)
 
     def _statement(self, code: ast.AST, line: int) -> ast.stmt:
-        path = path_to(code, line)
-        block, index = path[-1]
-        if any(blocks(block[index])):
+        """The statement at a line, which must be a simple one."""
+        statement = self._whole(code, line)
+        if any(blocks(statement)):
             raise TrainError(
                 f"{self._script.at(line)}: a call that trains is part of the head of a block",
                 "write it as a statement of its own",
             )
+        return statement
+
+    def _whole(self, code: ast.AST, line: int) -> ast.stmt:
+        """The statement at a line, with its block: `with torch.no_grad(): …`."""
+        block, index = path_to(code, line)[-1]
         return block[index]
 
     def _delegated(

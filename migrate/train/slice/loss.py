@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from migrate.train.errors import TrainError
@@ -13,6 +14,7 @@ from migrate.train.slice.text import (
     blocks,
     first_line,
     loads,
+    outside,
     path_to,
     root,
     stores,
@@ -56,8 +58,14 @@ class LossSlice:
     free: tuple[str, ...]
 
 
-def loss_slice(script: ScriptText, frame: Frame) -> LossSlice:
+def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ()) -> LossSlice:
     """Cut out what computes the loss on which a frame calls `backward`.
+
+    Args:
+        script: the script.
+        frame: the frame.
+        changing: names whose numbers change between steps. What a statement computes from them, the part
+            `batch[k * rows : (k + 1) * rows]` for instance, belongs to the data.
 
     Raises:
         TrainError: it is no expression of the frame, or control flow leaves the statements.
@@ -71,7 +79,7 @@ def loss_slice(script: ScriptText, frame: Frame) -> LossSlice:
         )
     block, index = path[-1]
     result = _started(script, block[index], frame.line)
-    cut = _Cut(script, loads(result))
+    cut = _Cut(script, loads(result), changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
@@ -128,8 +136,9 @@ def _within_loop(path: list[tuple[list[ast.stmt], int]]) -> list[tuple[list[ast.
 class _Cut:
     """Statements that are needed, collected from the last to the first."""
 
-    def __init__(self, script: ScriptText, needed: set[str]) -> None:
+    def __init__(self, script: ScriptText, needed: set[str], changing: Collection[str]) -> None:
         self._script = script
+        self._changing = set(changing)
         self.needed = set(needed)
         self._local: set[str] = set()
         self.taken: list[ast.stmt] = []
@@ -145,6 +154,9 @@ class _Cut:
             return
         if _is_source(statement) or not self._is_needed(statement):
             return
+        reads, binds = outside([statement])
+        if reads & self._changing:
+            return
         leaving = next(
             (
                 node
@@ -159,10 +171,8 @@ class _Cut:
                 "batch and the loss",
                 "move the condition before the first statement that computes the loss",
             )
-        binds, _ = stores(statement)
-        if not any(blocks(statement)):  # a compound statement may leave a name as it was
-            self.needed -= binds
-        self.needed |= loads(statement)
+        self.needed -= binds
+        self.needed |= reads
         self.needed |= {root(node) for node in _changed(statement)} - {""}
         self.taken.append(statement)
 

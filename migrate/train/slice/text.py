@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -130,6 +130,44 @@ def loads(node: ast.AST) -> set[str]:
         inner = set[str]().union(*map(loads, ast.iter_child_nodes(node))) - bound
         return inner | loads(node.generators[0].iter)
     return set[str]().union(*map(loads, ast.iter_child_nodes(node)))
+
+
+def outside(statements: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
+    """Names that statements read before they bind them, and names that they bind on every way through."""
+    reads, binds = set[str](), set[str]()
+    for statement in statements:
+        more, bound = _outside(statement)
+        reads |= more - binds
+        binds |= bound
+    return reads, binds
+
+
+def _outside(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        heads = [item.context_expr for item in statement.items]
+        targets = _targets(*(item.optional_vars for item in statement.items))
+        reads, binds = outside(statement.body)
+        return set[str]().union(reads - targets, *map(loads, heads)), binds | targets
+    if isinstance(statement, ast.If):
+        reads, binds = outside(statement.body)
+        others, also = outside(statement.orelse)
+        return loads(statement.test) | reads | others, binds & also
+    if isinstance(statement, ast.For | ast.AsyncFor):
+        targets = _targets(statement.target)
+        reads, _ = outside(statement.body)
+        others, _ = outside(statement.orelse)
+        return loads(statement.iter) | (reads - targets) | others, set()
+    if isinstance(statement, FunctionNode | ast.ClassDef):
+        return free_names(statement), {statement.name}
+    if any(blocks(statement)):  # `while`, `match` and `try` may leave a name as it was
+        return loads(statement), set()
+    return loads(statement), stores(statement)[0]
+
+
+def _targets(*nodes: ast.AST | None) -> set[str]:
+    """Names that targets of loops and context managers bind."""
+    every = (inner for node in nodes if node is not None for inner in ast.walk(node))
+    return {n.id for n in every if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def free_names(statement: ast.stmt) -> set[str]:

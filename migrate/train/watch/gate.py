@@ -39,11 +39,13 @@ class Refusal(Exception):  # noqa: N818 (a decision, reported by the parent proc
         what: the obstacle, without its position.
         remedy: what to do.
         line: line of the script; 0: the line that runs.
+        changing: names whose numbers change between steps, if that is the obstacle.
     """
 
-    def __init__(self, what: str, remedy: str, line: int = 0) -> None:
+    def __init__(self, what: str, remedy: str, line: int = 0, changing: Sequence[str] = ()) -> None:
         super().__init__(what)
         self.what, self.remedy, self.line = what, remedy, line
+        self.changing = tuple(changing)
 
 
 class Gate:
@@ -296,7 +298,11 @@ class Gate:
                 )
         change = self._steady.change(frame.f_globals, values)
         if change:
-            raise Refusal(change, "keep it from the first update to the last")
+            raise Refusal(
+                change,
+                "keep it from the first update to the last",
+                changing=self._steady.changing(values),
+            )
 
     def clip(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: int

@@ -58,6 +58,7 @@ class _Recorder:
         self._process = os.getpid()
         self._values: dict[str, Any] | None = None
         self._data: dict[str, Any] = {}
+        self._grown = ""  # a value of the statements that the model has computed before them
         self._gate: Gate | None = None
         self._expected: dict[str, torch.Tensor | None] = {}
         self._zeroed = False
@@ -110,6 +111,14 @@ class _Recorder:
             for name, value in self._values.items()
             if not isinstance(value, torch.nn.Module) and is_data(value)
         }
+        self._grown = next(
+            (
+                name
+                for name in self._data
+                if any(tensor.grad_fn is not None for _, tensor in leaves(self._values[name]))
+            ),
+            "",
+        )
         if self._gate is None:
             self._buffers = [
                 (buffer, buffer.detach().clone())
@@ -147,6 +156,11 @@ class _Recorder:
     def _backward_of(self, loss: Any, run: Any, frames: Any, frame: Any) -> None:
         if self._values is None or frame is None:
             raise Refusal("its backward came before its statements", "report this with the script")
+        if self._grown:
+            raise Refusal(
+                f"{self._grown} is computed from the model, and from numbers that change between steps",
+                "compute what changes between steps before the model is called",
+            )
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise Refusal("backward starts from more than one number", "sum the losses first")
         if self._gate is None:
@@ -312,7 +326,8 @@ class _Recorder:
     # ------------------------------------------------------------------ the end
 
     def _refuse(self, line: int, refusal: Refusal) -> None:
-        self._record = {"refused": (line, refusal.what, refusal.remedy)}
+        refused = (line, refusal.what, refusal.remedy)
+        self._record = {"refused": refused, "changing": refusal.changing}
         self._write()
         self._leave()
 

@@ -68,6 +68,18 @@ class Steady:
                 return f"{name} changes"
         return ""
 
+    def changing(self, values: Mapping[str, Any]) -> list[str]:
+        """Names of the statements whose numbers are other ones now.
+
+        Args:
+            values: values of the names of the statements.
+        """
+        return [
+            name
+            for name in sorted(self._constants & set(values))
+            if not _equal(self._values[name], _constant(values[name]))
+        ]
+
     def _now(
         self, variables: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any]]:

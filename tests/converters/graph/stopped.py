@@ -76,7 +76,7 @@ class Teacher(nn.Module):
 
     @torch.inference_mode()
     def inferred(self, h: torch.Tensor) -> torch.Tensor:
-        return self.teacher(h).tanh()
+        return self.teacher(h * 1.0).tanh()  # a module is given a tensor that is made in this mode
 
     def target(self, h: torch.Tensor) -> torch.Tensor:
         if self.way == "no_grad":
