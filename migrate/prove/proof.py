@@ -502,7 +502,8 @@ def record_run(
         output="capture",
         settings=settings,
         reordered=reordered,
-        start=settings.start if side == "original" else None,
+        # Without graphs, a rewrite starts its ranks as its original does.
+        start=None if _runs_graphs(side) else settings.start,
         place=place,
         until=until,
         checkpoint=checkpoint,

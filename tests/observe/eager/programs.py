@@ -12,8 +12,9 @@ import torch.nn as nn
 
 
 def train(rank: int, kind: str, port: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", port
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = "2"
     dist.init_process_group("tpu_dist", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = nn.Linear(6, 1)
