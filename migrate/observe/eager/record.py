@@ -1,13 +1,13 @@
 """Watch a process that trains on torch_tpu; loaded through `shims.activate`.
 
-Compilations are torch_tpu's own record (`observe.eager.trace`). Losses are read at the end, so that no step
-waits for them.
+Compilations are torch_tpu's own record (`observe.eager.trace`). torch_tpu runs operators later than Python
+calls them, so this waits for the device at the ends of each backward pass and of each optimizer step: what is
+recorded until then belongs to it. Losses are read at the end.
 """
 
 from __future__ import annotations
 
 import atexit
-import bisect
 import contextlib
 import functools
 import hashlib
@@ -17,6 +17,7 @@ import re
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.observe.untrained import OptimizerWatch
 
 _NOT_IMPLEMENTED = re.compile(r"operator '(?P<op>[^']+)' is not implemented for TPU")
-# Events of the last operators arrive from the threads that compile them.
+# The last events may arrive from the threads that compile.
 _LATE_SECONDS = 0.5
 
 
@@ -60,10 +61,10 @@ class EagerWatch:
     def _forget(self) -> None:
         self._record = records.EagerRecord()
         self._optimizers = OptimizerWatch(lambda: _rank() or 0)
-        self._events: list[Any] = []
-        # Times of the optimizer steps, and the backward passes by the time of their start.
-        self._stepped_at: list[int] = []
-        self._passes: list[tuple[int, int, DumpFrame | None]] = []
+        # Times of the optimizer steps, in seconds.
+        self._stepped_at: list[float] = []
+        # Line of the backward pass that runs.
+        self._backward: DumpFrame | None = None
         self._losses: list[torch.Tensor] = []
         # Parameters with a gradient, and their first values. The model may be a local variable of a function
         # that has returned when they are compared.
@@ -103,8 +104,20 @@ class EagerWatch:
         self._record.dropped += drained.get("dropped_since_last_drain", 0)
         for event in drained.get("events", ()):
             self._record.operators += 1
-            if not event["cache_hit"]:
-                self._events.append(event)
+            entry = compilation(event, len(self._stepped_at), self._backward)
+            if entry is not None:
+                self._record.compilations.append(entry)
+
+    def _wait(self) -> None:
+        """Wait for the device, and take what it has recorded."""
+        with warnings.catch_warnings():
+            # torch_tpu calls the name experimental.
+            warnings.simplefilter("ignore")
+            tpu: Any = torch.tpu
+            if not tpu.is_initialized():
+                return
+        torch.accelerator.synchronize()
+        self._drain()
 
     def _follow_backward(self) -> None:
         run_backward = torch.autograd.backward
@@ -115,11 +128,17 @@ class EagerWatch:
             if len(starts) == 1 and starts[0].numel() == 1:
                 # The first and the last are kept.
                 self._losses[1:] = [starts[0].detach()]
-            begin, line = _now(), current_line()
+            if self._backward is not None:
+                # Checkpointing runs a backward pass inside another.
+                run_backward(tensors, *args, **kwargs)
+                return
+            self._wait()
+            self._backward = current_line()
             try:
                 run_backward(tensors, *args, **kwargs)
+                self._wait()
             finally:
-                self._passes.append((begin, _now(), line))
+                self._backward = None
 
         torch.autograd.backward = backward
 
@@ -155,7 +174,8 @@ class EagerWatch:
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._optimizers.stepped(optimizer)
-        self._stepped_at.append(_now())
+        self._wait()
+        self._stepped_at.append(time.perf_counter())
 
     def finish(self) -> None:
         """Read what is pending, and write the record."""
@@ -175,26 +195,16 @@ class EagerWatch:
         self._drain()
         record.rank = _rank()
         record.steps = len(self._stepped_at)
-        compilations = (compilation(event, self._situation) for event in self._events)
-        record.compilations = [entry for entry in compilations if entry is not None]
         record.seconds = self._steady_seconds()
         if record.operators or record.steps or record.failure:
             self._optimizers.write(self._folder)
             records.write(self._folder, record)
 
-    def _situation(self, at: int) -> tuple[int, DumpFrame | None]:
-        """Return the steps before a time, and the line of the backward pass that ran then."""
-        number = bisect.bisect_right(self._passes, at, key=lambda entry: entry[0])
-        line = self._passes[number - 1][2] if number else None
-        return bisect.bisect_right(self._stepped_at, at), line
-
     def _steady_seconds(self) -> list[float]:
         """Seconds between optimizer steps without a compilation in between."""
         warm = {entry.step for entry in self._record.compilations}
         pairs = zip(self._stepped_at, self._stepped_at[1:], strict=False)
-        return [
-            (end - begin) * 1e-6 for step, (begin, end) in enumerate(pairs, 1) if step not in warm
-        ]
+        return [end - begin for step, (begin, end) in enumerate(pairs, 1) if step not in warm]
 
 
 def _noting_workers(wrap: Callable[..., Any], note: Callable[[BaseException], None]) -> Any:
@@ -219,11 +229,6 @@ def _digest(tensor: torch.Tensor) -> bytes:
     with torch.no_grad():
         values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
     return hashlib.blake2b(values.numpy().tobytes(), digest_size=16).digest()
-
-
-def _now() -> int:
-    """Return the time in microseconds, by the clock of torch_tpu's events."""
-    return time.time_ns() // 1000
 
 
 _last_rank: list[int] = []

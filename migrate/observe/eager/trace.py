@@ -15,7 +15,7 @@ A kernel counts as new once for each process, also if it comes from the cache on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from migrate.observe.eager.records import Compilation
@@ -30,21 +30,20 @@ _OP = re.compile(r"^%\d+.* = (?P<op>\w+)[.\w]*\(", re.M)
 _VIEWS = frozenset({"as_strided", "as_strided_inverse", "empty"})
 _MICROSECONDS = 1e-6
 
-# Time in microseconds → the number of steps before it, and the line of the backward pass that ran then.
-Situation = Callable[[int], tuple[int, DumpFrame | None]]
 
-
-def compilation(event: Mapping[str, Any], situation: Situation) -> Compilation | None:
+def compilation(
+    event: Mapping[str, Any], step: int, backward: DumpFrame | None
+) -> Compilation | None:
     """Return the compilation of an event; None if its kernel was known, or is this program's own.
 
     Args:
         event: an event of torch_tpu's buffer.
-        situation: what the script was doing at a time.
+        step: number of optimizer steps before it.
+        backward: the user's line of the backward pass that ran; None: none ran.
     """
     if event["cache_hit"]:
         return None
     graph = event["aten_graph"]
-    step, backward = situation(int(event["ts_us"]))
     frames = [
         DumpFrame(match["function"], match["file"], int(match["line"]))
         for match in _LINE.finditer(graph)

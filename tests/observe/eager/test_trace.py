@@ -36,13 +36,12 @@ def event(graph: str, *, hit: bool = False) -> dict[str, object]:
         "cache_hit": hit,
         "compile_failed": False,
         "aten_graph": graph,
-        "ts_us": 5,
         "dur_us": 2000,
     }
 
 
 def of(graph: str, *, hit: bool = False) -> Compilation | None:
-    return compilation(event(graph, hit=hit), lambda at: (3, STEP))
+    return compilation(event(graph, hit=hit), 3, STEP)
 
 
 def test_an_operator_has_its_shapes_and_the_users_line() -> None:
