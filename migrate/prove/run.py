@@ -192,7 +192,8 @@ def run_script(
             f"{shown_script(script)} hangs: {hang[0]}; no rank has made progress for {watch.seconds:.0f} s",
             "every rank must reach the same collectives"
             + (": on GPUs this hangs too" if side == "original" else "; on a TPU this hangs too"),
-            "",
+            # A rank that fails may wait for the others before it ends: torch_tpu's do.
+            said() if "Traceback (most recent call last)" in said() else "",
         )
     if returncode == _STOPPED:
         raise RunTimeoutError(
