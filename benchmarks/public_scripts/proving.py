@@ -49,6 +49,8 @@ def proved(
         # A copy for each: a rewritten project takes the place of the original's files.
         theirs, mine = (_prepared(script, repositories, scratch / name) for name in ("a", "b"))
         path, rewriting = rewritten(script, mine.repository, target)
+        # A rewritten folder takes the place of the original, without this empty folder.
+        mine.out.mkdir(exist_ok=True)
         originals = runs(theirs, path)
         with _inside(mine):
             ours = runs(mine, path).record(RUNTIMES[target].side)
