@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shims import tpu
+from shims._simulated_tpu.variables import AUTOLOAD
 from shims._simulated_tpu.variables import variables as variables_of_tpu
 from shims._started import shared_names, stand_in
 from shims._started.quick_imports import uncollected
@@ -86,6 +87,9 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
         variables |= {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
     if backend in ("simulate-tpu", "tpu"):
         variables |= variables_of_tpu()
+    if backend == "cpu":
+        # Without a TPU, torch_tpu that torch loads by itself leaves backward passes waiting forever.
+        variables[AUTOLOAD] = "0"
     if backend in ("cpu", "xla", "tpu"):
         # A real GPU would run calls that the backend has not mapped. Without a GPU they are errors.
         variables["CUDA_VISIBLE_DEVICES"] = ""

@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "syntax": set(),
     "port": {"parity", "place", "process"},
     "fit": {"compiler", "parity", "place", "process", "quick_xla"},
-    "prove": {"observe", "place", "process", "quick_xla"},
+    "prove": {"catalogue", "observe", "place", "process", "quick_xla"},
     "parity": {"compiler", "process"},
     "observe": set(),
     "compiler": {"process"},
@@ -147,7 +147,10 @@ def test_no_import_leads_back(package: str) -> None:
 
 
 # The last one runs on the hosts of a job.
-COMMAND_LINES = ("migrate/cli/", "shims/__main__.py", "migrate/launch/host/__main__.py")
+COMMAND_LINES = (
+    *("migrate/cli/", "migrate/launch/host/__main__.py"),
+    *("shims/__main__.py", "shims/_started/__main__.py"),
+)
 # These run inside the user's program and end it as the launcher of torch_xla would, or keep it from
 # running without the shims that it was to have.
 END_THE_USERS_PROGRAM = {"shims/_simulated/launch.py", "shims/_site/sitecustomize.py"}

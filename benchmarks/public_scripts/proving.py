@@ -12,8 +12,10 @@ from places import Place, prepared
 from rewriting import rewritten
 from scripts import Script
 
+from migrate.catalogue.target import XLA, Target
 from migrate.errors import MigrateError
 from migrate.prove.proof import Runs, compared
+from migrate.prove.runtimes import RUNTIMES
 from migrate.prove.settings import Settings
 
 
@@ -25,7 +27,14 @@ class Proved:
     cells: str
 
 
-def proved(script: Script, repositories: Path, scratch: Path, ranks: int, seconds: float) -> Proved:
+def proved(
+    script: Script,
+    repositories: Path,
+    scratch: Path,
+    ranks: int,
+    seconds: float,
+    target: Target = XLA,
+) -> Proved:
     """Run the original and its rewrite, each in a mirror of the repository's copy, and compare them."""
     rewriting = ""
 
@@ -34,15 +43,17 @@ def proved(script: Script, repositories: Path, scratch: Path, ranks: int, second
         folder.mkdir()
         args = place.args(f"{script.args} {script.args_on_xla} {script.args_to_prove}")
         settings = Settings(amp="off", start=script.start or None, timeout=seconds)
-        return Runs(folder, place.repository / script.path, path, args, ranks, settings)
+        return Runs(folder, place.repository / script.path, path, args, ranks, settings, target)
 
     try:
         # A copy for each: a rewritten project takes the place of the original's files.
         theirs, mine = (_prepared(script, repositories, scratch / name) for name in ("a", "b"))
-        path, rewriting = rewritten(script, mine.repository)
+        path, rewriting = rewritten(script, mine.repository, target)
+        # A rewritten folder takes the place of the original, without this empty folder.
+        mine.out.mkdir(exist_ok=True)
         originals = runs(theirs, path)
         with _inside(mine):
-            ours = runs(mine, path).record("xla")
+            ours = runs(mine, path).record(RUNTIMES[target].side)
         with _inside(theirs):
             proof = compared(
                 originals.record("original"),

@@ -11,27 +11,33 @@ from typing import Any
 
 from scripts import Script
 
-MIGRATE = str(Path(sys.executable).with_name("migrate"))
+from migrate.catalogue.target import XLA, Target
+from migrate.rewrite.write import beside
+
+MIGRATE = (sys.executable, "-m", "migrate")
 
 
-def rewritten(script: Script, repository: Path) -> tuple[Path, str]:
+def rewritten(script: Script, repository: Path, target: Target = XLA) -> tuple[Path, str]:
     """Rewrite the script, or the folder that its line names; return its path and what was done."""
     path = repository / script.path
     if not script.project:
-        done = _rewrite(str(path))
-        return path.with_name(f"{path.stem}_xla.py"), _counts(done)
+        done = _rewrite(target, str(path))
+        return beside(path, target), _counts(done)
     folder = repository / script.project
     into = repository.with_name(f"{repository.name}_xla")
-    done = _rewrite(str(folder), "-o", str(into))
+    done = _rewrite(target, str(folder), "-o", str(into))
     # In the place of the originals: what the script looks for by its place is where it was.
     shutil.rmtree(folder)
     shutil.move(into, folder)
     return path, _counts(done)
 
 
-def _rewrite(*args: str) -> Any:
+def _rewrite(target: Target, *args: str) -> Any:
     done = subprocess.run(
-        [MIGRATE, "rewrite", "--json", *args], capture_output=True, text=True, check=False
+        [*MIGRATE, "rewrite", "--json", "--target", target, *args],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode not in (0, 1):
         raise SystemExit(f"migrate rewrite {' '.join(args)}: {done.stderr}")

@@ -2,6 +2,7 @@
 
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--prove] [--only NAME]
+    python benchmarks/public_scripts/run.py --repositories DIR --prove --target torch_tpu [--only NAME]
 
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
 and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
@@ -35,6 +36,8 @@ from proving import proved
 from rewriting import MIGRATE, rewritten
 from scripts import SCRIPTS, Script
 
+from migrate.catalogue.target import TARGETS, XLA
+
 RANKS = 2
 SECONDS = 400
 REWRITTEN = "rewritten"
@@ -65,7 +68,7 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
     command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
     command.append(str(path))
     if backend == REWRITTEN:
-        command = [MIGRATE, "run", "--no-report", f"--replicas={RANKS}", str(path), "--"]
+        command = [*MIGRATE, "run", "--no-report", f"--replicas={RANKS}", str(path), "--"]
     records = scratch / "records"
     records.mkdir()
     variables = place.variables | {"PUBLIC_SCRIPTS_RECORDS": str(records)}
@@ -133,6 +136,7 @@ def main() -> int:
     parser.add_argument(
         "--prove", action="store_true", help="compare the rewrite with the original"
     )
+    parser.add_argument("--target", choices=TARGETS, default=XLA, help="of the proofs")
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
@@ -144,7 +148,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             scratch = Path(folder)
             if options.prove:
-                proof = proved(script, options.repositories, scratch, RANKS, options.seconds)
+                proof = proved(
+                    script, options.repositories, scratch, RANKS, options.seconds, options.target
+                )
                 failed += proof.verdict not in ("equal", "vacuous")
                 print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)
                 continue

@@ -12,13 +12,14 @@ import click
 
 from migrate.cli import recording
 from migrate.cli.grouping import SectionedCommand
-from migrate.cli.options import as_html, as_json, takes_a_script
+from migrate.cli.options import as_html, as_json, configuration, takes_a_script, target
 from migrate.cli.progress import working
 from migrate.cli.rewritten import copied_for_the_run, rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 from migrate.prove.settings import AMPS, Amp, Settings
 
 if TYPE_CHECKING:
+    from migrate.catalogue.target import Target
     from migrate.prove.proof import Proof
     from migrate.prove.resume import ResumeProof
 
@@ -29,8 +30,8 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.command(
     cls=SectionedCommand,
     sections={
-        "Common options": ["--replicas", "--steps", "--rewritten", "--amp", "--html"],
-        "Runs": ["--timeout", "--deterministic", "--start"],
+        "Common options": ["--target", "--replicas", "--steps", "--rewritten", "--html"],
+        "Runs": ["--amp", "--timeout", "--deterministic", "--start"],
         "Resuming from a checkpoint": ["--from-checkpoint", "--resume-args"],
         "Original on another machine": ["--record", "--against"],
     },
@@ -38,6 +39,7 @@ STARTS = ("environment", "option", "spawn", "alone")
     short_help="Prove that the rewritten script trains the same.",
 )
 @takes_a_script
+@target
 @click.option(
     "--rewritten",
     type=click.Path(path_type=Path),
@@ -97,6 +99,7 @@ def prove(
     script: Path,
     args: tuple[str, ...],
     replicas: int,
+    target: Target | None,
     rewritten: Path | None,
     timeout: float | None,
     deterministic: bool,
@@ -112,9 +115,9 @@ def prove(
 ) -> None:
     """Run the original and its rewrite, and compare losses and weights step by step.
 
-    The original runs unedited on the CPU, with N ranks over gloo; the rewrite runs on N XLA replicas. The
-    proof compares the loss of every step on every rank, and the final weights. The exit code is 1 if they
-    differ; the report then names the first difference and its cause.
+    The original runs unedited on the CPU, with N ranks over gloo; the rewrite runs on N replicas of
+    torch_xla, or of torch_tpu. The proof compares the loss of every step on every rank, and the final
+    weights. The exit code is 1 if they differ; the report then names the first difference and its cause.
 
     If the script trains on GPUs today, use --record FILE on that machine and --against FILE here.
     """
@@ -126,25 +129,27 @@ def prove(
         from migrate.prove.proof import prove as prove_scripts
         from migrate.prove.resume import prove_resuming
         from migrate.prove.run import require_script
+        from migrate.prove.runtimes import RUNTIMES
         from migrate.report.html.page import check_page_target
         from migrate.report.html.prove import write_prove_page
         from migrate.report.text import prove as views
-        from migrate.versions import NEEDS
 
         proof: Proof | ResumeProof
         settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
         require_script(script)
-        require_installed(*(("torch",) if record is not None else NEEDS["prove"]))
         if record is not None:
+            require_installed("torch")
             recording.record(script, args, record, settings, json_output)
             return
+        package = configuration(script, target=target).target
+        RUNTIMES[package].require(replicas)
         if against is not None:
             # Before the script is rewritten: a file that does not belong to this script is reported at once.
             recording.require_reference(against, script, args)
         if rewritten is None:
-            rewritten = rewritten_for_the_run(script, stack)
+            rewritten = rewritten_for_the_run(script, stack, package)
         elif rewritten.is_dir():
             rewritten = copied_for_the_run(rewritten, script, stack)
         require_script(rewritten)
@@ -153,9 +158,12 @@ def prove(
                 "replicas": replicas,
                 "settings": settings,
                 "progress": progress,
+                "target": package,
             }
             if against is not None:
-                proof = recording.prove_against(against, script, rewritten, args, timeout, progress)
+                proof = recording.prove_against(
+                    against, script, rewritten, args, timeout, progress, package
+                )
                 summary, plain = views.proof_summary(proof), views.proof_as_json(proof)
             elif from_checkpoint is None:
                 proof = prove_scripts(script, rewritten, args, **shared)

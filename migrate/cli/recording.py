@@ -16,6 +16,7 @@ from migrate.progress import Progress
 from migrate.prove.settings import Settings
 
 if TYPE_CHECKING:
+    from migrate.catalogue.target import Target
     from migrate.prove.proof import Proof
 
 # The options that a record has settled.
@@ -105,12 +106,20 @@ def prove_against(
     args: tuple[str, ...],
     timeout: float | None,
     progress: Progress,
+    target: Target,
 ) -> Proof:
     """The proof of the rewrite against the record."""
     from migrate.prove.reference import against
 
     return against.prove_against(
-        path, script, rewritten, args, asked=_given_options(), timeout=timeout, progress=progress
+        path,
+        script,
+        rewritten,
+        args,
+        asked=_given_options(),
+        timeout=timeout,
+        progress=progress,
+        target=target,
     )
 
 

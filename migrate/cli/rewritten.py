@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from migrate.catalogue.target import XLA, Target
 from migrate.cli.show import show
 from migrate.counts import many
 
@@ -17,16 +18,18 @@ if TYPE_CHECKING:
 _MOST_NAMES = 20
 
 
-def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack) -> Path:
+def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack, target: Target = XLA) -> Path:
     """Write the rewritten form of `script` and of its imports to a folder of their own; return where.
 
     The folder is there until `stack` ends. Which files were rewritten is shown, and what is left to do by
     hand: should the run fail, it is the first suspect.
     """
+    from migrate.check.config import Config
     from migrate.report.text.rewrite import findings_of_files
+    from migrate.rewrite.options import RewriteOptions
     from migrate.rewrite.temporary import rewritten_with_imports, written_apart
 
-    done = rewritten_with_imports(script)
+    done = rewritten_with_imports(script, RewriteOptions(config=Config(target=target)))
     click.echo(f"… {_what_was_rewritten(done)}", err=True)
     for problem in done.problems:
         click.echo(f"migrate: runs as it is: {problem}", err=True)

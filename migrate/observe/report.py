@@ -218,17 +218,17 @@ def observed(
     """
     steps = read_lines(folder)
     known = {str(path.resolve()): name for path, name in (names or {}).items()}
-    line_of = functools.partial(_line_of, known)
+    of = functools.partial(line_of, known)
     return Observed(
         ranks=len({step.rank for step in steps}),
-        loops=tuple(_loops(steps, line_of)),
-        reads=tuple(_reads(steps, line_of)),
-        recompilations=tuple(_recompilations(steps, line_of)),
-        fallbacks=tuple(_fallbacks(steps, line_of)),
-        divergences=tuple(_divergences(partings(steps, stopped=stopped), line_of)),
-        alone=tuple(_divergences(alone(steps), line_of)),
-        untrained=tuple(_untrained(folder, line_of)),
-        unended=tuple(_unended(steps, line_of)),
+        loops=tuple(_loops(steps, of)),
+        reads=tuple(_reads(steps, of)),
+        recompilations=tuple(_recompilations(steps, of)),
+        fallbacks=tuple(_fallbacks(steps, of)),
+        divergences=tuple(_divergences(partings(steps, stopped=stopped), of)),
+        alone=tuple(_divergences(alone(steps), of)),
+        untrained=tuple(untrained_optimizers(folder, of)),
+        unended=tuple(_unended(steps, of)),
         simulated=any(
             execution.cause is ExecutionCause.SIMULATION
             for step in steps
@@ -238,7 +238,13 @@ def observed(
     )
 
 
-def _line_of(names: Mapping[str, str], frame: DumpFrame) -> ObservedLine:
+def line_of(names: Mapping[str, str], frame: DumpFrame) -> ObservedLine:
+    """Return a line of the user's code, with its text.
+
+    Args:
+        names: what to call files, by their path.
+        frame: the line.
+    """
     relative = os.path.relpath(frame.file)
     name = names.get(frame.file) or (frame.file if relative.startswith("..") else relative)
     return ObservedLine(name, frame.line, linecache.getline(frame.file, frame.line).strip())
@@ -278,7 +284,8 @@ def _unended(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Unended]:
         yield Unended(line, max(step.steps_in_graph for step in where), ranks)
 
 
-def _untrained(folder: Path, line_of: LineOf) -> Iterator[Untrained]:
+def untrained_optimizers(folder: Path, line_of: LineOf) -> Iterator[Untrained]:
+    """Yield the optimizers of a run whose parameters never got a gradient."""
     ranks: dict[tuple[ObservedLine | None, str, int], dict[int, int]] = defaultdict(dict)
     for optimizer in untrained(folder):
         line = line_of(optimizer.line) if optimizer.line else None

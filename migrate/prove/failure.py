@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from migrate.catalogue.target import XLA, Target
 from migrate.place import Place
 from migrate.prove.errors import (
     HangError,
@@ -17,13 +18,16 @@ from migrate.prove.errors import (
     RunTimeoutError,
     ScriptFailedError,
 )
-from migrate.prove.run import Side, run_script
+from migrate.prove.run import run_script
+from migrate.prove.runtimes import RUNTIMES, SIDES, Side
 
 # Time limit of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.
 _AT_LEAST_SECONDS, _TIMES_AS_LONG = 60.0, 2.0
 
 
-def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> str:
+def whose(
+    script: Path, args: Sequence[str], replicas: int, seconds: float, target: Target = XLA
+) -> str:
     """Run the original to see whose error ended the rewrite of a script; return that in one line.
 
     It runs on the CPU with gloo, in a mirror of its folders that is removed at the end.
@@ -33,7 +37,9 @@ def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> s
         args: its arguments.
         replicas: number of ranks.
         seconds: time after which the rewrite failed; an original that runs longer does not have the error.
+        target: package that drives the TPU in the rewrite.
     """
+    ours = f"the error comes from the rewrite or from {RUNTIMES[target].where}, not from the script"
     limit = max(_AT_LEAST_SECONDS, _TIMES_AS_LONG * seconds)
     with tempfile.TemporaryDirectory(prefix="migrate-run-") as folder:
         try:
@@ -49,9 +55,9 @@ def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> s
         except HangError as hang:
             return f"{hang.what}: that is the script's own, not the rewrite's"
         except RunTimeoutError:
-            return f"the original was still running on the CPU after {limit:.0f} s: {_OURS}"
+            return f"the original was still running on the CPU after {limit:.0f} s: {ours}"
     if not result.returncode:
-        return f"the original runs to its end on the CPU: {_OURS}"
+        return f"the original runs to its end on the CPU: {ours}"
     error = failure(script, "original", result.returncode, result.output)
     if isinstance(error, NotAnsweredError):
         return f"whose error it is was not found out: the original {error.what.partition(' ')[2]}"
@@ -59,9 +65,6 @@ def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> s
         f"the original fails on the CPU too ({error.reason}): if that is the same error, it is the script's "
         "own, not the rewrite's"
     )
-
-
-_OURS = "the error comes from the rewrite or from XLA, not from the script"
 
 
 def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFailedError:
@@ -90,7 +93,7 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
             reason,
         )
     return RewriteFailedError(
-        f"{path} failed on XLA where the original runs: {reason}",
+        f"{path} failed on {SIDES[side].where} where the original runs: {reason}",
         "fix the rewritten script at the line in the traceback",
         output,
         reason,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from migrate.catalogue.target import XLA, Target
 from migrate.observe.divergences import GraphDivergence, alone, partings
 from migrate.observe.records import read_lines
 from migrate.place import Place
@@ -26,11 +27,12 @@ from migrate.prove.failure import failure
 from migrate.prove.progress import recorded_steps, steps_told
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
-from migrate.prove.run import Side, run_script
+from migrate.prove.run import run_script
+from migrate.prove.runtimes import RUNTIMES, SIDES, Runtime, Side
 from migrate.prove.settings import Settings
 
 DEFAULT = Settings()
-# Subfolder of a recording for XLA's activity in the rewrite.
+# Subfolder of a recording for what the target does in the rewrite.
 OBSERVED = "observed"
 
 
@@ -93,19 +95,21 @@ def prove(
     replicas: int = 2,
     settings: Settings = DEFAULT,
     progress: Progress = no_progress,
+    target: Target = XLA,
 ) -> Proof:
-    """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
+    """Run the original on the CPU with gloo and the rewrite on its target, and compare all their steps.
 
     Each runs in a folder of its own: see `migrate.place`. If they differ by a little, the original
     runs once more with other rounding: see `compare.gates`.
 
     Args:
         script: the original CUDA script.
-        rewritten: its rewrite for torch_xla.
+        rewritten: its rewrite for the target.
         args: arguments for both.
         replicas: number of ranks on both sides.
         settings: settings of both sides, with the number of steps.
         progress: called with a few words on what is running.
+        target: package that drives the TPU in the rewrite.
 
     Raises:
         OriginalFailedError: the original does not run.
@@ -114,13 +118,8 @@ def prove(
         RecordingError: what a run recorded is incomplete.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
-        return Runs(Path(folder), script, rewritten, args, replicas, settings).proof(progress)
-
-
-SIDES: dict[Side, str] = {
-    "original": "original on {} gloo ranks on the CPU",
-    "xla": "rewrite on {} XLA replicas",
-}
+        runs = Runs(Path(folder), script, rewritten, args, replicas, settings, target)
+        return runs.proof(progress)
 
 
 class ComparedRun(Protocol):
@@ -175,6 +174,7 @@ class Runs:
         args: arguments for both.
         replicas: number of ranks.
         settings: settings of the proof.
+        target: package that drives the TPU in the rewrite.
     """
 
     folder: Path
@@ -183,17 +183,25 @@ class Runs:
     args: Sequence[str]
     replicas: int
     settings: Settings
+    target: Target = XLA
     _count: int = 0
     _tell: Callable[[int], None] = lambda steps: None
 
+    @property
+    def runtime(self) -> Runtime:
+        """Runtime of the rewrite."""
+        return RUNTIMES[self.target]
+
     def proof(self, progress: Progress = no_progress) -> Proof:
         """Run both sides and compare them: see `prove`."""
-        self.telling(progress, f"running the {SIDES['original'].format(self.replicas)}")
+        message = f"running the original on {self.replicas} gloo ranks on the CPU"
+        self.telling(progress, message)
         original = self.record("original")
         steps = max((len(record.steps) for record in original.ranks.values()), default=0)
-        self.telling(progress, f"running the {SIDES['xla'].format(self.replicas)}", steps)
+        message = f"running the rewrite on {self.replicas} {self.runtime.replicas}"
+        self.telling(progress, message, steps)
         try:
-            ours = self.record("xla")
+            ours = self.record(self.runtime.side)
         except ReplicasPartedError as error:
             return self.without_steps(ProofVerdict.PARTED, error.where, original)
         progress("comparing")
@@ -224,7 +232,11 @@ class Runs:
             steps=(),
             weights=(),
             difference=None,
-            notes=(*self.settings.notes(), *original.notes),
+            notes=(
+                *self.settings.notes(),
+                *original.notes,
+                *self.runtime.limits(self.replicas),
+            ),
             original_seconds=original.seconds,
             rewritten_seconds=0.0,
             settings=self.settings,
@@ -282,8 +294,9 @@ class Runs:
             "too large to copy, so a run after it may have read that"
             for changed in place.changed()
         )
-        parted = parted_replicas(folder) if side == "xla" else ""
-        if side == "xla" and not parted:
+        graphs = _runs_graphs(side)
+        parted = parted_replicas(folder) if graphs else ""
+        if graphs and not parted:
             notes += _alone_replicas(folder)
         return RecordedRun(ranks, seconds, place, folder, notes, parted)
 
@@ -333,21 +346,26 @@ def compared(
     if ours.parted and judgement.verdict is not ProofVerdict.DIFFERS:
         said = f"{ours.parted}. Of the values: {judgement.verdict.value}, {judgement.message}"
         judgement = replace(judgement, verdict=ProofVerdict.PARTED, message=said)
+    words, difference = runs.runtime.in_words, judgement.difference
+    if difference is not None:
+        difference = replace(difference, message=words(difference.message))
+    seen = notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor)
     return Proof(
         verdict=judgement.verdict,
-        message=judgement.message + _in_bfloat16(original.ranks),
+        message=words(judgement.message) + _in_bfloat16(original.ranks),
         replicas=runs.replicas,
         steps=judgement.steps,
         weights=judgement.weights,
-        difference=judgement.difference,
+        difference=difference,
         notes=(
-            *notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor),
+            *filter(None, map(words, seen)),
             *failed,
             *runs.settings.notes(),
             *([_WITHOUT_AUTOCAST] if bfloat16 and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
             *ours.notes,
+            *runs.runtime.limits(runs.replicas),
         ),
         original_seconds=original.seconds,
         rewritten_seconds=ours.seconds,
@@ -386,6 +404,11 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
             f"{_in_words(parting)}. Nothing waits on a TPU, but each shape is compiled",
         )
     return ()
+
+
+def _runs_graphs(side: Side) -> bool:
+    """Whether the steps of a side are graphs, which its replicas may run differently."""
+    return side != "original" and SIDES[side].runs_graphs
 
 
 def _in_words(parting: GraphDivergence) -> str:
@@ -465,7 +488,7 @@ def record_run(
         OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
     """
     observed = None
-    if side == "xla":
+    if _runs_graphs(side):
         observed = folder / OBSERVED
         observed.mkdir(exist_ok=True)
     result = run_script(
@@ -479,7 +502,8 @@ def record_run(
         output="capture",
         settings=settings,
         reordered=reordered,
-        start=settings.start if side == "original" else None,
+        # Without graphs, a rewrite starts its ranks as its original does.
+        start=None if _runs_graphs(side) else settings.start,
         place=place,
         until=until,
         checkpoint=checkpoint,

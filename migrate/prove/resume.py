@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from migrate.catalogue.target import XLA, Target
 from migrate.place import Place
 from migrate.progress import Progress, no_progress
 from migrate.prove.compare.verdict import ProofVerdict
@@ -30,7 +31,7 @@ from migrate.prove.errors import (
 from migrate.prove.proof import DEFAULT, Proof, RecordedRun, Runs, compared
 from migrate.prove.record.capture import copy, kept_path, stamp
 from migrate.prove.recording.records import RankRecord
-from migrate.prove.run import Side
+from migrate.prove.runtimes import Side
 from migrate.prove.settings import Settings
 
 Ranks = Mapping[int, RankRecord]
@@ -85,6 +86,7 @@ def prove_resuming(
     replicas: int = 2,
     settings: Settings = DEFAULT,
     progress: Progress = no_progress,
+    target: Target = XLA,
 ) -> ResumeProof:
     """Prove both directions.
 
@@ -97,6 +99,7 @@ def prove_resuming(
         replicas: number of ranks.
         settings: settings of both sides; `steps` are counted from the checkpoint.
         progress: called with a few words on what is running.
+        target: package that drives the TPU in the rewrite.
 
     Raises:
         CheckpointPlaceError: the file is in no mirrored folder.
@@ -106,7 +109,7 @@ def prove_resuming(
         RecordingError: what a run recorded is incomplete.
     """
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
-        runs = Runs(Path(folder), script, rewritten, args, replicas, settings)
+        runs = Runs(Path(folder), script, rewritten, args, replicas, settings, target)
         return _Resuming(runs, checkpoint, resume_args, progress).proof()
 
 
@@ -165,7 +168,7 @@ class _Resuming:
     def _forward(self, original: RecordedRun, theirs: Path, fresh: Ranks) -> Proof:
         self._runs.telling(self._progress, "starting the rewrite from the original's checkpoint")
         try:
-            ours = self._from("xla", theirs)
+            ours = self._from(self._runs.runtime.side, theirs)
         except RewriteFailedError as error:
             return self._cannot("the rewrite", "the original", error, original)
         proof = compared(
@@ -182,7 +185,7 @@ class _Resuming:
 
     def _reverse(self, original: RecordedRun) -> Proof:
         try:
-            _, mine = self._written("xla")
+            _, mine = self._written(self._runs.runtime.side)
         except (NotWrittenError, RewriteFailedError) as error:
             return self._runs.without_steps(ProofVerdict.CANNOT_RESUME, error.what, original)
         if self._start is not None:

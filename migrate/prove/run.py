@@ -1,4 +1,4 @@
-"""Run a script in a process group of its own: the original on the CPU, or the rewrite on XLA."""
+"""Run a script in a process group of its own: the original on the CPU, or the rewrite on its target."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ from migrate.prove.errors import (
 from migrate.prove.record.stop import all_stopped
 from migrate.prove.recording.records import RECORD_DIRECTORY
 from migrate.prove.reference import gpus
+from migrate.prove.runtimes import SIDES, Side
 from migrate.prove.settings import CHECKPOINT, STEPS, On, Settings
 from migrate.prove.waiting import DIRECTORY, Watch, noted
-from migrate.quick_xla import compiling_quickly
-from migrate.versions import NEEDS
 from shims import activate
 from shims._started import stand_in
-from shims.tpu import tpu_present
 
-Side = Literal["original", "xla"]
 Output = Literal["inherit", "stderr", "capture"]
-# Packages that each side needs, and the extra of this package that installs them.
-_NEEDED: dict[Side, tuple[str, ...]] = {"original": ("torch",), "xla": NEEDS["run"]}
 
 # Enough for the traceback of a process; earlier output of a script is not needed here.
 _TAIL_LINES = 80
@@ -95,7 +90,7 @@ def run_script(
         args: its arguments.
         side: "original" runs CUDA code on the CPU, with `replicas` devices and gloo, started as
             `python -m shims` starts it; "xla" runs torch_xla code on this machine's TPU, or on
-            `replicas` simulated replicas without one.
+            `replicas` simulated replicas without one; "tpu" runs torch_tpu code on simulated TPUs.
         replicas: number of ranks, at least 1. On a TPU the number of its chips counts instead.
         record_dir: where every process records its steps; None records nothing.
         observe_dir: where every process writes what XLA does in it; None: it is not watched.
@@ -107,21 +102,24 @@ def run_script(
             `start` and `timeout` are not looked at.
         reordered: True makes a recorded run round otherwise (`record.noise`).
         start: how the ranks of an original that can start them in several ways are started, as for
-            `python -m shims --start`; None: as torchrun does. On XLA, "torchrun" starts them with torchrun;
-            None: `torch_xla.launch` in the script does.
+            `python -m shims --start`; None: as torchrun does. Of a rewrite, "torchrun" starts them with
+            torchrun; None: as the script expects, on XLA by its `torch_xla.launch`.
         place: the mirror to run in; None: the working directory itself.
         until: ends the run, as if it had ended well, as soon as this is true.
         checkpoint: a file whose first version is kept beside the recording: see `record.capture`.
 
     Raises:
         NoScriptError: the script is not a file.
-        MissingDependencyError: torch, or torch_xla for the side "xla", is not installed.
+        MissingDependencyError, NotSimulatedError: a package that the side needs is not installed.
         RunTimeoutError: it ran longer than `timeout`.
         HangError: its ranks wait for each other for ever.
         KeyboardInterrupt: Ctrl-C, after all its processes were stopped.
     """
     require_script(script)
-    require_installed(*_NEEDED[side])
+    if side == "original":
+        require_installed("torch")
+    else:
+        SIDES[side].require(replicas)
     settings = settings or Settings(deterministic=False)
     waiting = tempfile.TemporaryDirectory(prefix="migrate-waiting-")
     environment = _environment(
@@ -193,8 +191,9 @@ def run_script(
         raise HangError(
             f"{shown_script(script)} hangs: {hang[0]}; no rank has made progress for {watch.seconds:.0f} s",
             "every rank must reach the same collectives"
-            + ("; on a TPU this hangs too" if side == "xla" else ": on GPUs this hangs too"),
-            "",
+            + (": on GPUs this hangs too" if side == "original" else "; on a TPU this hangs too"),
+            # A rank that fails may wait for the others before it ends: torch_tpu's do.
+            said() if "Traceback (most recent call last)" in said() else "",
         )
     if returncode == _STOPPED:
         raise RunTimeoutError(
@@ -253,11 +252,8 @@ def require_script(script: Path) -> None:
 def _command(
     side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None, on: On = "cpu"
 ) -> list[str]:
-    if side == "xla":
-        # -P: imports are beside the script that a stand-in stands for.
-        alone = ["-P"] if stand_in.stands_for(script) else []
-        module = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={replicas}"]
-        return [sys.executable, *(module if start == "torchrun" else alone), str(script), *args]
+    if side != "original":
+        return SIDES[side].command(script, args, replicas, start)
     # The ranks are started as the script expects: by itself, or as torchrun would. -P: a folder of the
     # user's may be called shims too.
     command = [sys.executable, "-P", "-m", "shims", "--backend", on, "--ranks", str(replicas)]
@@ -281,19 +277,15 @@ def _environment(
         plugins.append(f"migrate.prove.record.noise.summation:{how}")
     if plugins and checkpoint is not None:
         plugins.append("migrate.prove.record.capture:install")
-    if observe_dir is not None:
-        plugins.append("migrate.observe.record:install")
+    if observe_dir is not None and side != "original":
+        plugins.append(SIDES[side].observer)
     plugins.append("migrate.prove.record.stacks:install")
     if side == "original":
         variables = {activate.PLUGINS: ",".join(plugins)}
         if settings.on == "cuda":
             variables |= gpus.environment(replicas, tf32=settings.tf32)
-    elif tpu_present():
-        variables = activate.environment(activate.NO_BACKEND, replicas, plugins)
-        variables["PJRT_DEVICE"] = "TPU"
     else:
-        variables = activate.environment("simulate", replicas, plugins)
-        variables |= compiling_quickly(os.environ)
+        variables = SIDES[side].environment(replicas, plugins, observe_dir)
     if record_dir is not None:
         variables[RECORD_DIRECTORY] = str(record_dir.resolve())
         variables[STEPS] = "" if settings.steps is None else str(settings.steps)

@@ -12,6 +12,7 @@ from migrate.errors import MigrateError
 from migrate.model.project.project import Project, root_of
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import files_of, rewrite_folder
+from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.results import Note
 from migrate.rewrite.write import beside
 from shims._started import stand_in
@@ -54,10 +55,14 @@ class RewrittenFiles:
     problems: tuple[str, ...] = ()
 
 
-def rewritten_with_imports(script: Path) -> RewrittenFiles:
+def rewritten_with_imports(script: Path, options: RewriteOptions = DEFAULT) -> RewrittenFiles:
     """Return the rewritten form of `script` and of all files of its project that it imports.
 
     The files are rewritten together, as by `migrate rewrite FOLDER`: each file is analyzed with the others.
+
+    Args:
+        script: the script.
+        options: the form of the output.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
@@ -68,7 +73,7 @@ def rewritten_with_imports(script: Path) -> RewrittenFiles:
     reached = [path for path in Project.of_script(script).modules if path.is_relative_to(root)]
     resolved = script.resolve()
     if set(reached) <= {resolved}:
-        alone = rewrite_file(script)
+        alone = rewrite_file(script, options)
         return RewrittenFiles(
             script,
             root,
@@ -76,7 +81,7 @@ def rewritten_with_imports(script: Path) -> RewrittenFiles:
             tuple((str(script), note) for note in alone.findings),
             (str(script),) if alone.changed else (),
         )
-    done = rewrite_folder(root, only=reached)
+    done = rewrite_folder(root, options=options, only=reached)
 
     def shown(name: Path) -> str:
         path = root / name

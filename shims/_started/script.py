@@ -54,7 +54,8 @@ def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
             return Start("option", option)
     if "environment" in signs:
         return Start("environment")
-    if "spawn" in signs:
+    # A loop of Process whose function joins as the rank that it was passed.
+    if "spawn" in signs or {"process", "ranked group"} <= signs:
         return Start("spawn")
     # "env://" alone also joins a group: torch then reads the variables.
     return Start("environment" if "group" in signs else "alone")
@@ -146,8 +147,13 @@ def _signs(tree: ast.Module) -> Iterator[str]:
                         yield str(arg.value)
             if last in ("spawn", "start_processes") and name not in ("random.spawn",):
                 yield "spawn"
+            options = {keyword.arg for keyword in node.keywords}
+            if last == "Process" and "target" in options:
+                yield "process"
             if last == "init_process_group":
                 yield "group"
+                if "rank" in options:
+                    yield "ranked group"
         elif (
             isinstance(node, ast.Constant)
             and node.value in _RANK_VARIABLES

@@ -14,8 +14,6 @@ from tests.waiting import LIMIT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAUNCHES = sorted(folder.name for folder in EXAMPLES.glob("launch_*"))
-# Starts its processes with `Process` itself, which `python -m shims` does not see by itself.
-START = {"launch_process": "alone"}
 # One starts two processes whatever it is given, one joins a group only if it is not alone.
 REPLICAS = {"launch_process": (2,), "launch_local_rank": (2, 4)}
 CASES = [
@@ -59,7 +57,7 @@ def trains_the_same(name: str, replicas: int, amp: Amp, monkeypatch: pytest.Monk
         EXAMPLES / name / "after.py",
         ARGS.get(name, ()),
         replicas=replicas,
-        settings=Settings(amp=amp, start=START.get(name), timeout=LIMIT),
+        settings=Settings(amp=amp, timeout=LIMIT),
     )
     assert proof.verdict is ProofVerdict.EQUAL, proof.message
     assert {step.rank for step in proof.steps} == set(range(replicas))

@@ -95,6 +95,18 @@ value = torch.ones(1).cuda()
 dist.all_reduce(value)
 """
 
+FAILING = """\
+import atexit
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+atexit.register(dist.barrier)  # as torch_tpu does
+if dist.get_rank() == 0:
+    raise ValueError("no such file")
+dist.recv(torch.ones(1).cuda(), 0)
+"""
+
 
 def line(text: str, mark: str) -> int:
     return next(number for number, one in enumerate(text.splitlines(), 1) if mark in one)
@@ -126,6 +138,14 @@ def test_ranks_that_the_script_starts_itself(tmp_path: Path, soon: None) -> None
     assert (
         f"rank 0 waits in recv (train.py:{at}), rank 1 in recv (train.py:{at})" in raised.value.what
     )
+
+
+def test_the_error_of_a_rank_that_waits_at_its_end_is_shown(tmp_path: Path, soon: None) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FAILING)
+    with pytest.raises(HangError) as raised:
+        run_script(script, side="original", replicas=2, output="capture", timeout=LIMIT)
+    assert "ValueError: no such file" in raised.value.output
 
 
 def test_a_rank_that_works_while_another_waits_is_no_hang(tmp_path: Path, soon: None) -> None:

@@ -40,6 +40,8 @@ def written(folder: Path, source: str) -> Path:
         ("p.add_argument('-l', '--local-rank')", Start("option", "--local-rank")),
         ("import os; os.environ['RANK'] = '0'; mp.spawn(f)", Start("spawn")),
         ("dist.init_process_group('nccl')", Start("environment")),
+        ("mp.Process(target=f); dist.init_process_group('nccl', rank=r)", Start("spawn")),
+        ("mp.Process(target=f); dist.init_process_group('nccl')", Start("environment")),
         ("import torch", Start("alone")),
         ("this does not parse", Start("alone")),
     ],

@@ -60,13 +60,13 @@ def _put(name: str, function: Any) -> None:
         setattr(module, name, function)
 
 
-# For a generator on a GPU, by its identity: the generator itself, its seed, its twin on the host.
+# For a generator on a device, by its identity: the generator itself, its seed, its twin on the host.
 _twins: dict[int, tuple[torch.Generator, int, torch.Generator]] = {}
 
 
 def on_the_host(generator: torch.Generator) -> torch.Generator:
-    """Return the generator to draw from on the host: itself, or the twin of a generator on a GPU."""
-    if generator.device.type != "cuda":
+    """Return the generator to draw from on the host: itself, or the twin of a generator on a device."""
+    if generator.device.type == "cpu":
         return generator
     seed = generator.initial_seed()
     known = _twins.get(id(generator))

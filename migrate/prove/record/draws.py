@@ -1,10 +1,10 @@
 """Give both sides of a proof the same random numbers where a script draws them on its device.
 
-The original's device is the CPU, with a generator for each CUDA device (`shims.patches.rng`); XLA draws other
-numbers from the same seed. So on XLA every draw is made on the host, from one generator that is seeded, saved
-and put back as the device's, and moved to the device: no graph is cut by that. Only where the numbers depend
-on values on the device (`multinomial`, `bernoulli` and `poisson` of a tensor, `normal` of tensors) are
-these read.
+The original's device is the CPU, with a generator for each CUDA device (`shims.patches.rng`); XLA and
+torch_tpu draw other numbers from the same seed. So there every draw is made on the host, from one generator
+that is seeded, saved and put back as the device's, and moved to the device: no graph is cut by that. Only
+where the numbers depend on values on the device (`multinomial`, `bernoulli` and `poisson` of a tensor,
+`normal` of tensors) are these read.
 
 An original that runs on GPUs (`prove.reference`) draws on the host in the same way.
 
@@ -29,14 +29,14 @@ from typing import Any
 import torch
 
 from migrate.draws import FILLS, LIKES
-from migrate.prove.record import cuda_seeds, seeds
+from migrate.prove.record import cuda_seeds, seeds, tpu_seeds
 from migrate.prove.record import drawn as seen
 from migrate.prove.settings import ON
 from shims import activate
 from shims.patches import rng
 
 # Devices whose draws are made on the host; a process has one of them.
-_DEVICES = ("xla", "cuda")
+_DEVICES = ("xla", "tpu", "cuda")
 _MAKES = ("rand", "randint", "randn", "randperm")
 # The numbers depend on the values of the arguments; `normal` may also make a tensor of a size.
 _SAMPLES = ("bernoulli", "multinomial", "normal", "poisson")
@@ -47,7 +47,7 @@ _KEPT_STATES = 4096
 
 
 def install() -> None:
-    """Replace the functions that draw; for XLA also those that seed."""
+    """Replace the functions that draw; for XLA and torch_tpu also those that seed."""
     if os.environ.get(activate.BACKEND) == "cpu":
         for name in FILLS:
             _replace(torch.Tensor, name, _fill)
@@ -71,6 +71,8 @@ def install() -> None:
     generator.follow_seeds()
     if ON in os.environ:
         cuda_seeds.follow(generator)
+    if os.environ.get(activate.BACKEND) == "simulate-tpu":
+        tpu_seeds.follow(generator)
 
 
 def _replace(place: Any, name: str, draw: Callable[..., Any]) -> None:
@@ -97,7 +99,7 @@ def _like(make: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: 
 
 
 class DeviceGenerator:
-    """Generator of this process's XLA device, on the host."""
+    """Generator of this process's device, on the host."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -108,7 +110,7 @@ class DeviceGenerator:
         self, fill: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         """Fill a tensor, on the device or elsewhere."""
-        if not _on_xla(tensor):
+        if not _on_device(tensor):
             return fill(tensor, *args, **kwargs)
         with self._drawing(kwargs):
             host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
@@ -120,7 +122,7 @@ class DeviceGenerator:
     ) -> Any:
         """Make a tensor like another tensor."""
         device = kwargs.get("device")
-        if not _on_xla(tensor) or (
+        if not _on_device(tensor) or (
             device is not None and torch.device(device).type not in _DEVICES
         ):
             return make(tensor, *args, **kwargs)
@@ -149,7 +151,7 @@ class DeviceGenerator:
     def sample(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Draw from distributions whose parameters are tensors."""
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        devices = [tensor.device for tensor in tensors if _on_xla(tensor)]
+        devices = [tensor.device for tensor in tensors if _on_device(tensor)]
         if not devices:
             # A tensor of a size: `torch.normal(0.0, 1.0, (2, 3), device=...)`.
             return draw(*args, **kwargs) if tensors else self.make(draw, *args, **kwargs)
@@ -245,12 +247,12 @@ class DeviceGenerator:
             self._generator.set_state(state)
 
 
-def _on_xla(value: Any) -> bool:
+def _on_device(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type in _DEVICES
 
 
 def _host(value: Any) -> Any:
-    return value.detach().cpu() if _on_xla(value) else value
+    return value.detach().cpu() if _on_device(value) else value
 
 
 def _hosts(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -41,12 +41,19 @@ def seed_generators() -> None:
     random.seed(SEED)
     np.random.seed(SEED)
     if _by_script:
-        with drawn.SEED.ignored():
-            torch.manual_seed(torch.initial_seed())
+        _seed_torch(torch.initial_seed())
         return
-    with drawn.SEED.ignored():
-        torch.manual_seed(_first())
+    _seed_torch(_first())
     spread()
+
+
+def _seed_torch(seed: int) -> None:
+    with drawn.SEED.ignored():
+        if os.environ.get(activate.BACKEND) == "simulate-tpu":
+            # `torch.manual_seed` opens the TPU, which the process that starts the ranks must not do.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
 
 def spread() -> None:

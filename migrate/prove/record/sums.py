@@ -18,7 +18,12 @@ _LEAST = 8192
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert values to float32, complex numbers with a last dimension of two."""
+    """Convert values to float32, complex numbers with a last dimension of two.
+
+    Values of torch_tpu are added on the host: it would compile each operation for each shape.
+    """
+    if tensor.device.type == "tpu":
+        tensor = tensor.detach().cpu()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     return tensor.detach().to(torch.float32)

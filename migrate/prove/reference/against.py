@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from migrate.catalogue.target import XLA, Target
 from migrate.progress import Progress, no_progress
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import RecordingError, ReferenceFileError, ReplicasPartedError
@@ -84,8 +85,9 @@ def prove_against(
     asked: Mapping[str, Any],
     timeout: float | None = None,
     progress: Progress = no_progress,
+    target: Target = XLA,
 ) -> Proof:
-    """Run the rewrite on XLA, and compare its steps with those of the recorded original.
+    """Run the rewrite on XLA or torch_tpu, and compare its steps with those of the recorded original.
 
     Args:
         path: path of the record.
@@ -95,6 +97,7 @@ def prove_against(
         asked: as in `read_for`.
         timeout: seconds for the run.
         progress: called with a few words on what is running.
+        target: package that drives the TPU in the rewrite.
 
     Raises:
         ReferenceFileError: as in `read_for`.
@@ -105,14 +108,15 @@ def prove_against(
         run.mkdir()
         reference = read_for(path, run, script, args, asked)
         settings = Settings(**reference.settings, timeout=timeout)
-        runs = Runs(Path(folder), script, rewritten, reference.args, reference.replicas, settings)
+        replicas = reference.replicas
+        runs = Runs(Path(folder), script, rewritten, reference.args, replicas, settings, target)
         all_notes = (*notes(reference), *reference.notes)
         original = Recalled(records.read(run), reference.seconds, all_notes)
         steps = max((len(record.steps) for record in original.ranks.values()), default=0)
-        message = f"running the rewrite on {reference.replicas} XLA replicas"
+        message = f"running the rewrite on {replicas} {runs.runtime.replicas}"
         runs.telling(progress, message, steps)
         try:
-            ours = runs.record("xla")
+            ours = runs.record(runs.runtime.side)
         except ReplicasPartedError as error:
             return runs.without_steps(ProofVerdict.PARTED, error.where, original)
         progress(f"comparing it with {path.name}")

@@ -14,7 +14,7 @@ from migrate.report.text.tables import plain_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from migrate.observe.report import Divergence, Observed, ObservedLine
+    from migrate.observe.report import Divergence, Observed, ObservedLine, Untrained
 
 SHOWN = 12  # rows of a table; all are in the JSON and on the page
 
@@ -36,7 +36,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
             "\n[bold red]optimizers that train nothing[/bold red]: their parameters never got a gradient; "
             "make an optimizer after the model was moved to the device"
         )
-        yield _untrained(report)
+        yield untrained_table(report.untrained, report.ranks)
     if report.reads:
         yield "\n[bold]graphs run between step boundaries[/bold]: Python waited for a value"
         yield _reads(report)
@@ -88,16 +88,24 @@ def _loops(report: Observed) -> RenderableType:
 def _unended(report: Observed) -> RenderableType:
     table = plain_table("steps in one graph", "ranks", "line", "", fixed=("ranks",))
     for entry in report.unended:
-        table.add_row(str(entry.steps), _ranks(entry.ranks, report.ranks), *_cells(entry.line))
+        table.add_row(
+            str(entry.steps), shown_ranks(entry.ranks, report.ranks), *line_cells(entry.line)
+        )
     return table
 
 
-def _untrained(report: Observed) -> RenderableType:
+def untrained_table(optimizers: Sequence[Untrained], of: int) -> RenderableType:
+    """Return a table of the optimizers that train nothing.
+
+    Args:
+        optimizers: the optimizers.
+        of: number of ranks of the run.
+    """
     table = plain_table("optimizer", "parameters", "steps", "ranks", "line", "")
-    for entry in report.untrained:
-        ranks = _ranks(entry.ranks, report.ranks)
+    for entry in optimizers:
+        ranks = shown_ranks(entry.ranks, of)
         counts = (str(entry.parameters), str(entry.steps))
-        table.add_row(escape(entry.name), *counts, ranks, *_cells(entry.line))
+        table.add_row(escape(entry.name), *counts, ranks, *line_cells(entry.line))
     return table
 
 
@@ -107,8 +115,8 @@ def _reads(report: Observed) -> RenderableType:
         table.add_row(
             str(read.count),
             f"{read.per_step:.2g}",
-            _ranks(read.ranks, report.ranks),
-            *_cells(read.line),
+            shown_ranks(read.ranks, report.ranks),
+            *line_cells(read.line),
         )
     return table
 
@@ -118,8 +126,8 @@ def _recompilations(report: Observed) -> RenderableType:
     for entry in report.recompilations[:SHOWN]:
         table.add_row(
             str(entry.step),
-            _ranks(entry.ranks, report.ranks),
-            _cells(entry.line)[0],
+            shown_ranks(entry.ranks, report.ranks),
+            line_cells(entry.line)[0],
             escape("\n".join(entry.changes)),
         )
     if len(report.recompilations) > SHOWN:
@@ -131,9 +139,9 @@ def _fallbacks(report: Observed) -> RenderableType:
     table = plain_table("op", "times", "line", "")
     for entry in report.fallbacks[:SHOWN]:
         lines: Sequence[ObservedLine | None] = entry.lines or [None]
-        table.add_row(entry.op, str(entry.count), *_cells(lines[0]))
+        table.add_row(entry.op, str(entry.count), *line_cells(lines[0]))
         for line in lines[1:]:
-            table.add_row("", "or", *_cells(line))
+            table.add_row("", "or", *line_cells(line))
     return table
 
 
@@ -170,13 +178,15 @@ def _totals(report: Observed) -> Iterator[str]:
         )
 
 
-def _cells(line: ObservedLine | None) -> tuple[str, str]:
+def line_cells(line: ObservedLine | None) -> tuple[str, str]:
+    """Return the cells of a line: its location and its text."""
     if line is None:
         return "[dim]no line of the script[/dim]", ""
     return escape(str(line)), f"[dim]{escape(line.text)}[/dim]"
 
 
-def _ranks(ranks: Sequence[int], of: int) -> str:
+def shown_ranks(ranks: Sequence[int], of: int) -> str:
+    """Return the ranks in words: all, or their numbers."""
     return "all" if len(ranks) == of else ", ".join(map(str, ranks))
 
 

@@ -1,0 +1,1 @@
+"""Watch what torch_tpu compiles and runs while a script trains."""
