@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -57,9 +56,9 @@ class Checkpoints:
         for micro in itertools.islice(batches, newest):
             last = micro
             if self.preempted:
-                sys.exit(PREEMPTED)
+                raise SystemExit(PREEMPTED)
         if digest(last) != held["batches"]:
-            sys.exit(
+            raise SystemExit(
                 f"checkpoint of update {newest}: the data are not those of the run that stored it; "
                 "start with the same data, or with another folder"
             )
