@@ -53,9 +53,11 @@ from migrate.train.write.readme import readme_text
 from migrate.train.write.shadow import hidden_module
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
+    CARRIED,
     DRAWS,
     RECORDED,
     ProgramFacts,
+    carried_text,
     config_text,
     data_text,
     loss_text,
@@ -144,6 +146,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "optimizer.py": with_rate(optimizer),
                 "train.py": train_text(facts),
                 "test_same.py": test_text(facts, len(recorded["updates"])),
+                **{name: carried_text(name) for name in CARRIED},
             }
             for name, source in files.items():
                 (place / name).write_text(source)

@@ -9,6 +9,7 @@ from migrate.train.results import TrainedProgram
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
 from migrate.train.write.texts import ProgramFacts
+from migrate.train.write.usage import USAGE
 
 
 def readme_text(
@@ -98,6 +99,7 @@ def readme_text(
         lines += [f"- `{statement}`" for statement in result.left]
     else:
         lines += ["Nothing of the training loop."]
+    lines += USAGE.rstrip().splitlines()
     if result.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines) + "\n"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
+# Files that do not depend on the script.
+CARRIED = ("devices.py", "checkpoints.py")
 
 
 @dataclass(frozen=True)
@@ -231,11 +234,13 @@ def train_text(facts: ProgramFacts) -> str:
     numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
     return f'''"""The training of {facts.script} in JAX.
 
-    python train.py [--updates N] [--save FILE]
+    python train.py [--updates N] [--checkpoints FOLDER [--every N]] [--save FILE]
 """
 
 import argparse
 import functools
+import os
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,6 +248,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from devices import EVERYWHERE, by_rows, replicated
 from loss import inputs_of, loss_of
 from optimizer import learning_rate_of, optimizer
 from safetensors.numpy import load_file, save_file
@@ -275,7 +281,7 @@ def start(variables):
     """A fresh state with these variables."""
     params = variables["params"]
     others = {{name: value for name, value in variables.items() if name != "params"}}
-    return State(params, others, optimizer.init(params), 0)
+    return State(*replicated((params, others, optimizer.init(params))), 0)
 
 
 def save(state, path):
@@ -285,10 +291,10 @@ def save(state, path):
     save_file({{"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}}, path)
 
 
-value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}))
+value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}), out_shardings=EVERYWHERE)
 
 
-@functools.partial(jax.jit, donate_argnums=(0, 1))
+@functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=EVERYWHERE)
 def apply(params, opt_state, grads):
     """One update of the weights."""
     updates, opt_state = optimizer.update(grads, opt_state, params)
@@ -303,7 +309,8 @@ def train_step(state, micro):
     """
     losses, grads, variables = [], None, state.variables
     {head}
-        {value}, more = value_and_grad(state.params, variables, inputs_of(batch){keyed}){others}
+        inputs = by_rows(inputs_of(batch))
+        {value}, more = value_and_grad(state.params, variables, inputs{keyed}){others}
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     params, opt_state = apply(state.params, state.opt_state, grads)
@@ -313,33 +320,55 @@ def train_step(state, micro):
 def main():
     """Train on the script's batches."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\\n")[0])
-    parser.add_argument("--updates", type=int, help="updates of the weights; default: all of the script")
-    parser.add_argument("--save", type=Path, help="file for the trained weights")
+    add = parser.add_argument
+    add("--updates", type=int, default=sys.maxsize, help="updates of the weights in all")
+    folder = os.environ.get("CHECKPOINTS")
+    add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
+    add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
+    add("--save", type=Path, help="file for the trained weights")
     asked = parser.parse_args()
+    if asked.every < 1:
+        parser.error(f"--every {{asked.every}}: at least 1")
+    from checkpoints import PREEMPTED, Checkpoints
     from data import batches
 
-    state, pending = load(), None
-    for number, micro in enumerate(batches()):
-        if number == asked.updates:
+    kept, pending = Checkpoints(asked.checkpoints, asked.every), None
+    state, rest = kept.resume(load(), batches())
+    for micro in rest:
+        if state.step >= asked.updates:
             break
+        number = state.step
         state, losses, rate = train_step(state, micro)
         if pending is not None:
             report(*pending)  # read one update late: the device need not wait
         pending = number, losses, rate
+        if kept.ends(state, micro):
+            break
     if pending is not None:
         report(*pending)
-    if asked.save is not None:
+    kept.close()
+    if kept.preempted:
+        sys.exit(PREEMPTED)
+    if asked.save is not None and jax.process_index() == 0:
         save(state, asked.save)
 
 
 def report(number, losses, rate):
-    """Print one update."""
-    print(f"update {{number}}: loss {{float(sum(losses)):.6f}}, learning rate {{float(rate):.3e}}")
+    """Print one update, on the first host."""
+    if jax.process_index() == 0:
+        loss = sum(float(x) for x in losses)
+        print(f"update {{number}}: loss {{loss:.6f}}, learning rate {{float(rate):.3e}}", flush=True)
 
 
 if __name__ == "__main__":
     main()
 '''
+
+
+def carried_text(name: str) -> str:
+    """Source of a file that each program carries as it is: `checkpoints.py`, `devices.py`."""
+    package = resources.files("migrate.train.write.program")
+    return package.joinpath(name).read_text(encoding="utf-8")
 
 
 def test_text(facts: ProgramFacts, updates: int) -> str:

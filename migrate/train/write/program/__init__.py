@@ -1,0 +1,1 @@
+"""Files that a written program carries as they are. They import nothing of this package."""
