@@ -70,12 +70,13 @@ def observe(
         elif event == "return":
             returned.append((frame, value))
 
+    before = sys.getprofile()
     with _outermost_calls(step, outputs):
         sys.setprofile(profile)
         try:
             loss = step(**tensors)
         finally:
-            sys.setprofile(None)
+            sys.setprofile(before)
     results = {id(frame): value for frame, value in returned}
     return outputs, [
         SeenCall(
