@@ -107,7 +107,8 @@ def readme_text(
         "",
         "`interface.py` has the program by torch's names: `load`, `weights`, `outputs`,",
         "`loss_and_gradients`, `step` and `batches`, over the functions of the other files.",
-        "Where a function of the script takes the model, it takes a state here.",
+        "Where a function of the script takes the model, it takes a state here. Classes of the model",
+        "have the constructors of `model.py`, not the script's.",
     ]
     if interface.names:
         named = ", ".join(f"`{name}`" for name in interface.names)
