@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from converters.conversion import convert
+from converters.kept import kept_path
 from converters.layers.layout import Chain, Layout, Plus
 from converters.mapping.file import load_mapping
 from migrate import process
@@ -48,6 +49,7 @@ from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
+from migrate.train.write.interface import KEPT, Interface, interface_text
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
 from migrate.train.write.shadow import hidden_module
@@ -155,6 +157,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
             data, of_data = _data(text, events, loss, names, recorded, options, place, work)
+            interface = _interface(text, loss, facts, recorded, weights, options, place, work)
             notes = [
                 *_notes(recorded, port, facts),
                 *optimizer.notes,
@@ -173,7 +176,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )
-            page = readme_text(result, facts, data, loss, recorded, command)
+            page = readme_text(result, facts, data, loss, recorded, command, interface)
             (place / "README.md").write_text(page)
             written = record(place, str(script))
         return TrainedProgram(
@@ -478,6 +481,62 @@ def _data(
     return data, TrainComparison("data", False, what=difference)
 
 
+def _interface(
+    script: ScriptText,
+    loss: LossSlice,
+    facts: ProgramFacts,
+    recorded: Mapping[str, Any],
+    weights: Any,
+    options: TrainOptions,
+    place: Path,
+    work: Path,
+) -> Interface:
+    """Write `interface.py`, and the file that brings its arrays back to torch."""
+    frozen = set(weights.frozen)
+    trained = {
+        name
+        for name in recorded["gradients"]
+        if name not in recorded["tied"] and not set(weights.paths[name]) & frozen
+    }
+    (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
+    files = ("data.py", "model.py", "optimizer.py")
+    interface = interface_text(
+        script,
+        loss,
+        facts,
+        recorded,
+        trained,
+        {name: (place / name).read_text() for name in files},
+        _outputs(facts, recorded, options, place, work),
+    )
+    (place / "interface.py").write_text(interface.text)
+    return interface
+
+
+def _outputs(
+    facts: ProgramFacts,
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    place: Path,
+    work: Path,
+) -> list[Any]:
+    """Find the outputs of the script's model in the program, in the first micro-batch."""
+    inputs = recorded["updates"][0]["micro"][0]["inputs"]
+    arrays: dict[str, Any] = {f"input:{name}": inputs[name] for name in facts.inputs}
+    arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
+    file, answer = work / "outputs.npz", work / "outputs.json"
+    np.savez(file, **arrays)
+    asked = {
+        "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
+        "streams": facts.streams if facts.draws else (),
+    }
+    child = "migrate.train.proof.outputs_child"
+    code, _ = _child(child, (place, file, json.dumps(asked), answer), options.timeout)
+    if code != 0 or not answer.exists():
+        return []
+    return [path if path is None else tuple(path) for path in json.loads(answer.read_text())]
+
+
 def script_loop(script: ScriptText, events: TrainingCalls) -> int:
     """Line of the loop over batches."""
     return batch_loop(script, events.backward[loop_level(script, events.backward)])
@@ -665,7 +724,7 @@ def _in_flax(
     return {f"{which}:{name}": value for name, value in load_file(target).items()}
 
 
-def _child(module: str, paths: Sequence[Path], timeout: float) -> tuple[int | None, str]:
+def _child(module: str, paths: Sequence[Path | str], timeout: float) -> tuple[int | None, str]:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
     return process.run(
         [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment

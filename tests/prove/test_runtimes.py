@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from migrate.catalogue.target import TPU, XLA
 from migrate.cli import commands
 from migrate.prove.runtimes import RUNTIMES
+from tests.waiting import LIMIT
 
 NOTHING = "raise SystemExit('it ran')\n"
 without_torch_tpu = pytest.mark.skipif(
@@ -79,6 +80,6 @@ def test_ranks_are_started_as_the_script_expects(how: str, tmp_path: Path) -> No
     )
     command = ["-P", "-m", "shims._started", "2", how, str(script), str(tmp_path / "r")]
     subprocess.run(
-        [sys.executable, *command], env={**os.environ, "RANK": "7"}, check=True, timeout=60
+        [sys.executable, *command], env={**os.environ, "RANK": "7"}, check=True, timeout=LIMIT
     )
     assert [(tmp_path / f"r{rank}").read_text() for rank in (0, 1)] == ["2", "2"]

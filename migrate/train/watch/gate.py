@@ -22,6 +22,7 @@ from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
+from migrate.train.watch.calls import observe
 from migrate.train.watch.listening import autocast_without_effect
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, bind, build, children, flat
@@ -60,6 +61,7 @@ class Gate:
     def __init__(self, question: Mapping[str, Any], folder: Path, frame: FrameType) -> None:
         self._question, self._folder = question, folder
         self._namespace = dict(frame.f_globals)
+        self._file = frame.f_code.co_filename
         self.inputs: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.data: list[str] = []
         self.step: nn.Module = nn.Module()
@@ -105,6 +107,7 @@ class Gate:
             children_of_step = children(bound, called)
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
+            self._seen = observe(self.step, flat(bound, data), self._file)
         attributes, names = self._question["reads"]
         self._steady = Steady(
             self.step, bound.objects, self._namespace, attributes, names, bound.constants
@@ -226,6 +229,8 @@ class Gate:
             "unlike": unlike_modes(self.step),
             "dropout": listen.switched_off(),
             "tied": self._tied(),
+            "outputs": self._seen[0],
+            "calls": self._seen[1],
         }
 
     def _tied(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from migrate.prove.record import listen
 from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
+from migrate.train.watch.calls import building_call
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
@@ -65,6 +66,7 @@ class _Recorder:
         rate = self._question["rate"]
         self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
         self._optimizer: Any = None
+        self._builders: dict[int, Any] = {}
         self._states: list[Any] = []
         self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -83,7 +85,7 @@ class _Recorder:
         listening.to_backward(self._backward)
         listening.to_clipping(self._clipped, self._before_clipping)
         listening.to_steps(self._before_step, self._after_step)
-        listening.to_optimizers(self._optimizers.built_optimizer)
+        listening.to_optimizers(self._built_optimizer)
         listening.to_schedules(self._optimizers.built_schedule, self._optimizers.stepped_schedule)
         listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
@@ -142,6 +144,10 @@ class _Recorder:
             self._record["autocast"] = str(autocast.fast_dtype).removeprefix("torch.")
 
     # ------------------------------------------------------------------ calls that train
+
+    def _built_optimizer(self, optimizer: Any) -> None:
+        self._optimizers.built_optimizer(optimizer)
+        self._builders[id(optimizer)] = building_call(self._script)
 
     def _backward(self, loss: Any, run: Any) -> None:
         if self._done:
@@ -348,6 +354,7 @@ class _Recorder:
                 tuple(without), self._question["file"]
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
+            self._record["builder"] = self._builders.get(id(self._optimizer))
         temporary = self._folder / f"{RECORD}.new"
         with temporary.open("wb") as file:
             pickle.dump(self._record, file)

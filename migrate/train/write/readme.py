@@ -8,6 +8,7 @@ from typing import Any
 from migrate.train.results import TrainedProgram
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
+from migrate.train.write.interface import Interface
 from migrate.train.write.texts import ProgramFacts
 from migrate.train.write.usage import USAGE
 
@@ -19,6 +20,7 @@ def readme_text(
     loss: LossSlice,
     recorded: Mapping[str, Any],
     command: str,
+    interface: Interface,
 ) -> str:
     """The page.
 
@@ -29,6 +31,7 @@ def readme_text(
         loss: the statements of the loss.
         recorded: the recorded run.
         command: command that writes the program again.
+        interface: what `interface.py` has.
     """
     where = str(result.script)
     spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in loss.lines) or str(
@@ -100,6 +103,21 @@ def readme_text(
     else:
         lines += ["Nothing of the training loop."]
     lines += USAGE.rstrip().splitlines()
+    lines += [
+        "",
+        "## Interface",
+        "",
+        "`interface.py` has the program by torch's names: `load`, `weights`, `outputs`,",
+        "`loss_and_gradients`, `step` and `batches`, over the functions of the other files.",
+        "Where a function of the script takes the model, it takes a state here. Classes of the model",
+        "have the constructors of `model.py`, not the script's.",
+    ]
+    if interface.names:
+        named = ", ".join(f"`{name}`" for name in interface.names)
+        lines += ["", f"Of the script it has {named}."]
+    if interface.missing:
+        lines += ["", "It does not have:", ""]
+        lines += [f"- {name}" for name in interface.missing]
     if result.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines) + "\n"

@@ -1,0 +1,321 @@
+"""`interface.py` of a written program: its functions by torch's names, and public names of the script."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import ScriptText
+from migrate.train.write.public import OWN, PublicNames, Sources, defined
+from migrate.train.write.texts import PARAMS, ProgramFacts
+
+KEPT = PARAMS.replace(".safetensors", ".torch.safetensors")
+OutputPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Source of `interface.py`.
+
+    Attributes:
+        text: the source.
+        names: public names of the script in it.
+        missing: public functions and classes of the script that are not in it, and functions of the program
+            that could not be written, each with the reason.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def interface_text(
+    script: ScriptText,
+    loss: LossSlice,
+    facts: ProgramFacts,
+    recorded: Mapping[str, Any],
+    trained: Collection[str],
+    sources: Mapping[str, str],
+    outputs: Sequence[OutputPath | None],
+) -> Interface:
+    """Write the interface.
+
+    Args:
+        script: the script.
+        loss: the statements of the loss.
+        facts: facts about the step.
+        recorded: the recorded run.
+        trained: names of the parameters that are trained, as torch has them.
+        sources: text of `data.py`, `model.py` and `optimizer.py`, by file name.
+        outputs: where the program has each recorded output; None: nowhere.
+    """
+    missing: list[str] = []
+    if None in outputs or not outputs:
+        missing.append("outputs: no layer of the program gives the output of the script's model")
+    places = None if missing else [path for path in outputs if path is not None]
+    files = Sources(*(defined(sources[name]) for name in ("data.py", "model.py", "optimizer.py")))
+    writer = PublicNames(script, loss, facts, recorded, files)
+    written = writer.write()
+    missing += [f"{name}: {why}" for name, why in written.missing.items()]
+    modules = tuple(recorded["children"])
+    without = sorted(name for name in recorded["state"] if name not in trained)
+    head = _head(facts, written.imports)
+    own = [name for name in OWN if places is not None or name != "outputs"]
+    parts = [
+        head,
+        _all((*own, *sorted(written.names))),
+        _constants(modules, without, places),
+        _state_text(),
+        _apart(facts, places),
+        *written.functions,
+    ]
+    text = "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+    return Interface(text, tuple(sorted(written.names)), tuple(missing))
+
+
+# ---------------------------------------------------------------------------- functions of every program
+
+
+def _head(facts: ProgramFacts, imports: Sequence[str]) -> str:
+    own = "\n".join(imports)
+    return f'''"""The program of {facts.script} by torch's names: modules, parameters and their layouts.
+
+Where a function of the script takes the model, it takes a state here, as `load` gives it.
+Dropout is off in `outputs`, `loss_and_gradients` and `step`.
+"""
+
+import atexit
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import loss as _loss
+import numpy as np
+import optimizer as _optimizer
+import torch
+import train as _train
+from converters.conversion import convert
+from converters.kept import kept_path, read_kept
+from converters.reverse import to_state_dict
+from data import batches
+from flax import linen as nn
+from safetensors.numpy import load_file, save_file
+{own}'''
+
+
+def _all(names: Sequence[str]) -> str:
+    """The names for others: imports among them are there to be imported again."""
+    return "\n".join(["__all__ = [", *(f"    {name!r}," for name in names), "]"])
+
+
+def _constants(
+    modules: Sequence[str], without: Sequence[str], places: Sequence[OutputPath] | None
+) -> str:
+    lines = [
+        "_HERE = Path(__file__).parent",
+        "# Modules that the loss reads.",
+        f"MODULES = {tuple(modules)!r}",
+        "# Entries of their state dicts that have no gradient: buffers, frozen and tied ones.",
+        "WITHOUT_GRADIENT = {",
+        *(f"    {name!r}," for name in without),
+        "}" if without else "",
+    ]
+    if not without:
+        lines = [*lines[:-2], "WITHOUT_GRADIENT = set()"]
+    if places is not None:
+        lines += [
+            "# Where Flax captures the output of each call of a trained module.",
+            "_OUTPUTS = [",
+            *(f"    {path!r}," for path in places),
+            "]",
+        ]
+    lines += [
+        "_folder = Path(tempfile.mkdtemp())",
+        "atexit.register(shutil.rmtree, _folder, ignore_errors=True)",
+        "# What the way back to torch needs beside the arrays: of the weights that were loaded last.",
+        f'_kept = _HERE / "{KEPT}"',
+    ]
+    return "\n".join(lines)
+
+
+def _state_text() -> str:
+    return '''
+def load(weights):
+    """A fresh state with these weights, a new optimizer, at step 0.
+
+    Args:
+        weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
+            does not read are left out.
+    """
+    global _kept
+    missing = [module for module in MODULES if module not in weights]
+    if missing:
+        raise KeyError(f"no weights of the module {missing[0]}")
+    named = {
+        f"{module}.{name}": torch.tensor(np.asarray(array))
+        for module in MODULES
+        for name, array in weights[module].items()
+    }
+    source, output = (_folder / f"weights.{end}" for end in ("pt", "safetensors"))
+    torch.save(named, source)
+    convert(source, mapping=_HERE / "mapping.yaml", output=output, overwrite=True)
+    _kept = kept_path(output)
+    # Arrays that are no weights of the script stay the program's own.
+    save_file({**load_file(_train.PARAMS), **load_file(output)}, output)
+    return _train.load(output)
+
+
+def weights(state):
+    """Weights of a state: module → name → array, as torch's state dict has them."""
+    return _in_torch({"params": state.params, **state.variables})
+
+
+def _in_torch(tree):
+    known = {leaf.path for leaf in read_kept(_kept).leaves}
+    arrays = {}
+    for path, array in jax.tree_util.tree_leaves_with_path(tree):
+        names = [key.key for key in path]
+        if "/".join(names) in known:
+            *above, last = names
+            node = arrays
+            for name in above:
+                node = node.setdefault(name, {})
+            node[last] = np.asarray(array)
+    named = {}
+    for name, tensor in to_state_dict(arrays, kept=_kept).items():
+        module = next(m for m in MODULES if name.startswith(f"{m}."))
+        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = np.asarray(tensor)
+    return named
+
+
+def _require(name, value, expected):
+    """Require the value that the program was written for: it is a number in its files."""
+    if value != expected:
+        raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
+
+
+def _one_loss(site):
+    if site != 0:
+        raise ValueError("the program has one loss: site is 0")
+'''
+
+
+def _apart(facts: ProgramFacts, places: Sequence[OutputPath] | None) -> str:
+    """Functions whose text depends on dropout and statistics."""
+    statistics = facts.statistics and facts.training
+    key = ", jax.random.key(0)" if facts.draws else ""
+    aux = ", has_aux=True" if statistics else ""
+    value = "(value, _)" if statistics else "value"
+    parts = []
+    if facts.draws:
+        parts.append('''
+@contextlib.contextmanager
+def _without_dropout():
+    """Make dropout the identity: two programs never draw the same masks."""
+    original = nn.Dropout.__call__
+    nn.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs
+    try:
+        yield
+    finally:
+        nn.Dropout.__call__ = original
+''')
+    within = "    with _without_dropout():\n    " if facts.draws else ""
+    if facts.draws:
+        parts.append(f"""
+def _loss_of(params, variables, inputs):
+    with _without_dropout():
+        return _loss.loss_of(params, variables, inputs{key})
+
+
+_value_and_grad = jax.jit(jax.value_and_grad(_loss_of{aux}))
+""")
+    else:
+        parts.append("_loss_of, _value_and_grad = _loss.loss_of, _train.value_and_grad")
+    if places is not None:
+        options = []
+        if facts.takes_mode:
+            options.append(f"deterministic={not facts.training}")
+        if facts.draws:
+            keys = ", ".join(
+                f'"{name}": jax.random.key({n})' for n, name in enumerate(facts.streams)
+            )
+            options.append(f"rngs={{{keys}}}")
+        kept = '["intermediates", "batch_stats"]' if statistics else '["intermediates"]'
+        optional = "".join(f"            {option},\n" for option in options)
+        body = f"""_, more = _loss.STEP.apply(
+            {{**variables, "params": params}},
+            **inputs,
+{optional}            mutable={kept},
+            capture_intermediates=lambda module, name: name != "setup",
+        )"""
+        parts.append(f'''
+@jax.jit
+def _captured(params, variables, inputs):
+{within}    {body}
+    found = []
+    for path in _OUTPUTS:
+        value = more["intermediates"]
+        for key in path:
+            value = value[key]
+        found.append(value)
+    return found
+
+
+def outputs(state, batch, site=0):
+    """What each outermost call of a trained module gives in the loss of a batch, in order."""
+    _one_loss(site)
+    return _captured(state.params, state.variables, _loss.inputs_of(batch))
+''')
+    parts.append(f'''
+def loss_and_gradients(state, batch, site=0):
+    """The number on which {facts.script} calls backward, and the gradients: module → name → array."""
+    _one_loss(site)
+    {value}, grads = _value_and_grad(state.params, state.variables, _loss.inputs_of(batch))
+    named = _in_torch({{**state.variables, "params": grads}})
+    return value, {{
+        module: {{n: x for n, x in arrays.items() if f"{{module}}.{{n}}" not in WITHOUT_GRADIENT}}
+        for module, arrays in named.items()
+    }}
+''')
+    parts.append(_step(facts))
+    return "\n\n\n".join(part.strip("\n") for part in parts)
+
+
+def _step(facts: ProgramFacts) -> str:
+    head = '''
+def step(state, micro, site=0, rollout=None):
+    """One update of the weights over micro-batches.
+
+    Returns:
+        The new state, and `losses` (one a micro-batch) and `learning_rate` (of the first group).
+    """
+    _one_loss(site)
+    if rollout is not None:
+        raise ValueError("the program has no rollouts: rollout is None")
+'''.rstrip("\n")
+    if not facts.draws:
+        return f"""{head}
+    state, losses, rate = _train.train_step(state, micro)
+    return state, {{"losses": losses, "learning_rate": rate}}
+"""
+    statistics = facts.statistics and facts.training
+    value = "(value, others)" if statistics else "value"
+    others = "        variables = {**variables, **others}\n" if statistics else ""
+    return f"""{head}
+    losses, grads, variables = [], None, state.variables
+    for batch in micro:
+        {value}, more = _value_and_grad(state.params, variables, _loss.inputs_of(batch))
+{others}        losses.append(value)
+        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
+    rate = _optimizer.learning_rate_of(state.step)
+    params, opt_state = _train.apply(state.params, state.opt_state, grads)
+    state = state._replace(
+        params=params, variables=variables, opt_state=opt_state, step=state.step + 1
+    )
+    return state, {{"losses": losses, "learning_rate": rate}}
+"""

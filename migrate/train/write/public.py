@@ -1,0 +1,292 @@
+"""Public names of a script in the interface of its program: imports, and functions of the same heads."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import FunctionNode, ScriptText, loads
+from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
+from migrate.train.write.texts import ProgramFacts
+
+# Functions of every interface; the script's functions of these names give way.
+OWN = ("load", "weights", "outputs", "loss_and_gradients", "step", "batches")
+# Names in `optimizer.py` that are the program's own, not the script's.
+_OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Files of the program that have public names, and what they define.
+
+    Attributes:
+        data, model, optimizer: name → definition in the file.
+    """
+
+    data: Mapping[str, ast.stmt]
+    model: Mapping[str, ast.stmt]
+    optimizer: Mapping[str, ast.stmt]
+
+
+@dataclass
+class Written:
+    """Source for the public names.
+
+    Attributes:
+        names: names that the interface has.
+        imports: its import statements.
+        functions: its functions.
+        missing: names that it does not have, each with the reason.
+    """
+
+    names: set[str]
+    imports: list[str]
+    functions: list[str]
+    missing: dict[str, str]
+
+
+class PublicNames:
+    """Public names of a script for which the program has a counterpart."""
+
+    def __init__(
+        self,
+        script: ScriptText,
+        loss: LossSlice,
+        facts: ProgramFacts,
+        recorded: Mapping[str, Any],
+        files: Sources,
+    ) -> None:
+        self._script, self._loss, self._facts = script, loss, facts
+        self._recorded, self._files = recorded, files
+
+    def write(self) -> Written:
+        """Write an import or a function for each name that has a counterpart."""
+        public = {
+            node.name: node
+            for node in self._script.tree.body
+            if isinstance(node, FunctionNode | ast.ClassDef)
+        }
+        classes = {n for n, node in self._files.model.items() if isinstance(node, ast.ClassDef)}
+        of_model = classes & ({*public} | set(_imported(self._script.tree)))
+        of_data = {
+            name
+            for name, node in public.items()
+            if name in self._files.data
+            and ast.unparse(node) == ast.unparse(self._files.data[name])
+            and name not in of_model
+        }
+        written = Written(set(), [], [], {})
+        for file, names in (("data", of_data), ("model", of_model)):
+            names = names - set(OWN)
+            if names:
+                written.imports.append(f"from {file} import {', '.join(sorted(names))}")
+                written.names |= names
+        for name, node in public.items():
+            if name in written.names:
+                continue
+            text = ""
+            if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
+                text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
+            if text:
+                written.functions.append(text)
+                written.names.add(name)
+            else:
+                written.missing[name] = "the program has no counterpart with these parameters"
+        if any("StepConfig()" in text for text in written.functions):
+            written.imports.append("from config import StepConfig")
+        return written
+
+    def _loss_function(self, node: ast.FunctionDef) -> str:
+        """A function whose value is the loss, up to a constant; "" if it is not one."""
+        calls = [call for call in self._recorded["calls"] if call.function == node.name]
+        if len(calls) != 1 or calls[0].factor is None:
+            return ""
+        call = calls[0]
+        if not _is_of(call, node) or not self._only_scaled(node.name):
+            return ""
+        states = [name for name, (kind, _) in call.arguments.items() if kind == MODULE]
+        modules = [value for kind, value in call.arguments.values() if kind == MODULE]
+        if len(states) != 1 or modules != list(self._recorded["children"]):
+            return ""  # a state has all modules of the step, and the function takes them by one parameter
+        where: dict[str, str] = {}
+        for name, (kind, value) in call.arguments.items():
+            if kind == DATA:
+                for path, argument in value.items():
+                    where.setdefault(argument, name + "".join(f"[{key!r}]" for key in path))
+        if set(self._facts.inputs) - set(where):
+            return ""
+        checks = _checks(call)
+        if checks is None:
+            return ""
+        scale = _over(call.factor)
+        statistics = self._facts.statistics and self._facts.training
+        inputs = ", ".join(f"{name!r}: {where[name]}" for name in self._facts.inputs)
+        state = states[0]
+        return (
+            f"{_signature(node)}\n"
+            f'    """The loss of `{node.name}`; `{state}` is a state."""\n'
+            + checks
+            + f"    inputs = {{{inputs}}}\n"
+            f"    return _loss_of({state}.params, {state}.variables, inputs)"
+            + ("[0]" if statistics else "")
+            + f"{scale}\n"
+        )
+
+    def _only_scaled(self, function: str) -> bool:
+        """Whether the loss is the function's value, times or over numbers that no batch changes."""
+        assigned: dict[str, list[ast.Assign]] = {}
+        bound: set[str] = set()
+        for node in ast.walk(ast.parse(self._loss.text)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound.add(node.id)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                assigned.setdefault(node.targets[0].id, []).append(node)
+            if isinstance(node, ast.AugAssign):
+                return False
+        changing = bound | {root for root, _ in self._recorded["inputs"].values()}
+        value: ast.expr = ast.parse(self._loss.result, mode="eval").body
+        for _ in range(16):
+            if isinstance(value, ast.Call):
+                return isinstance(value.func, ast.Name) and value.func.id == function
+            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div | ast.Mult):
+                if loads(value.right) & changing:
+                    return False
+                value = value.left
+            elif isinstance(value, ast.Name) and len(assigned.get(value.id, ())) == 1:
+                value = assigned[value.id][0].value
+            else:
+                return False
+        return False
+
+    def _of_optimizer(self, node: ast.FunctionDef) -> str:
+        """A function that builds the optimizer, or that `optimizer.py` has; "" if it is neither."""
+        call = self._recorded.get("builder")
+        if call is not None and call.function == node.name and _is_of(call, node):
+            checks = _checks(call)
+            if checks is not None and self._returns(node, self._recorded["optimizer"].line):
+                return (
+                    f'{_signature(node)}\n    """The optimizer of `{node.name}`, in optax."""\n'
+                    f"{checks}    return _optimizer.optimizer\n"
+                )
+        own = self._files.optimizer.get(node.name)
+        if not isinstance(own, ast.FunctionDef) or node.name in _OF_OPTIMIZER:
+            return ""
+        taken, wanted = _parameters(own), _parameters(node)
+        passed = [name for name in wanted if name in taken]
+        fixed = [name for name in wanted if name not in taken]
+        if passed != taken or not all(
+            isinstance(self._files.optimizer.get(n), ast.Assign) for n in fixed
+        ):
+            return ""
+        checks = "".join(f'    _require("{n}", {n}, _optimizer.{n})\n' for n in fixed)
+        return (
+            f'{_signature(node)}\n    """`{node.name}` in JAX."""\n'
+            f"{checks}    return _optimizer.{node.name}({', '.join(passed)})\n"
+        )
+
+    @staticmethod
+    def _returns(node: ast.FunctionDef, line: int) -> bool:
+        """Whether all that a function returns is the object that is built at a line."""
+        built = {
+            target.id
+            for statement in ast.walk(node)
+            if isinstance(statement, ast.Assign)
+            and statement.lineno <= line <= (statement.end_lineno or 0)
+            and isinstance(statement.value, ast.Call)
+            for target in statement.targets
+            if isinstance(target, ast.Name)
+        }
+        returns = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+        return bool(returns) and all(
+            (isinstance(value, ast.Name) and value.id in built)
+            or (isinstance(value, ast.Call) and value.lineno <= line <= (value.end_lineno or 0))
+            for value in returns
+        )
+
+    def _model(self, node: ast.FunctionDef) -> str:
+        """A function without parameters that makes the model; "" if it is none."""
+        children = set(self._recorded["children"].values())
+        returns = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+        if _parameters(node) or len(returns) != 1 or not isinstance(returns[0], ast.Call):
+            return ""
+        function = returns[0].func
+        name = function.id if isinstance(function, ast.Name) else ""
+        calls = [
+            n
+            for n in ast.walk(self._script.tree)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name
+        ]
+        if len(calls) != 1 or name not in children or name not in self._files.model:
+            return ""
+        return (
+            f'{_signature(node)}\n    """The model of `{node.name}` in Flax, without weights."""\n'
+            f"    return {name}(StepConfig())\n"
+        )
+
+
+def _over(factor: float) -> str:
+    """Text that divides by a number; its reciprocal is often a whole number, but for rounding."""
+    inverse = 1 / factor
+    if abs(inverse - round(inverse)) <= 1e-6 * abs(inverse):
+        return "" if round(inverse) == 1 else f" * {round(inverse)}"
+    return f" / {factor!r}"
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def _is_of(call: SeenCall, node: ast.FunctionDef) -> bool:
+    """Whether a call is one of this function, with all of its parameters."""
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    return call.first == first and list(call.arguments) == _parameters(node)
+
+
+def _parameters(node: ast.FunctionDef) -> list[str]:
+    every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    stars = [star.arg for star in (node.args.vararg, node.args.kwarg) if star is not None]
+    return [*(argument.arg for argument in every), *stars]
+
+
+def _is_plain(node: ast.FunctionDef) -> bool:
+    """Whether a function has no decorators, and defaults that stand for themselves."""
+    defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+    return not node.decorator_list and not any(map(loads, defaults))
+
+
+def _checks(call: SeenCall) -> str | None:
+    """Statements that refuse other numbers than the recorded ones; None if one cannot be compared."""
+    lines = ""
+    for name, (kind, value) in call.arguments.items():
+        if kind == PLAIN:
+            lines += f'    _require("{name}", {name}, {value!r})\n'
+        elif kind not in (MODULE, DATA):
+            return None
+    return lines
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    """The head of a function: parameters by name, and defaults that are plain; annotations are left out."""
+    twin = ast.parse(textwrap.dedent(ast.unparse(node))).body[0]
+    assert isinstance(twin, ast.FunctionDef)
+    for argument in ast.walk(twin.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return f"def {node.name}({ast.unparse(twin.args)}):"
+
+
+def defined(source: str) -> dict[str, ast.stmt]:
+    """Functions, classes and assigned names of a module."""
+    nodes: dict[str, ast.stmt] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, FunctionNode | ast.ClassDef):
+            nodes[node.name] = node
+        elif isinstance(node, ast.Assign):
+            nodes |= {t.id: node for t in node.targets if isinstance(t, ast.Name)}
+    return nodes
