@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.train.toy import write_toy
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +51,7 @@ def begin(
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, dict[int, list[float]], str]:
     """Wait for its end: exit code, the losses of each update, and what it printed as an error."""
-    output, error = process.communicate(timeout=300)
+    output, error = process.communicate(timeout=LIMIT)
     losses = {
         int(number): [float.fromhex(word) for word in values.split()]
         for number, values in re.findall(r"^loss (\d+) (.*)$", output, re.MULTILINE)
