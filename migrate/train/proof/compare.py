@@ -17,8 +17,8 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 # whose true value is zero is rounding.
 GRADIENT_LIMIT, ROUNDING = 1e-5, 1e-6
 RATE_LIMIT = 1e-6
-# A cosine that has almost ended, optax's too, is a difference of numbers of the largest rate's size: it has
-# their rounding in float32. Smaller rates are compared relative to the rate that has this rounding as its limit.
+# A cosine that has almost ended, optax's too, is a difference of numbers of the largest rate's size, and has
+# their rounding in float32. Smaller rates are compared relative to the rate whose limit is this rounding.
 _LEAST_RATE = 2.0**-23 / RATE_LIMIT
 # Values that are no numbers make NaN, which counts as a difference: no warning.
 _QUIET = np.errstate(invalid="ignore")
