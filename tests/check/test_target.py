@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
@@ -37,6 +39,44 @@ def test_each_target_has_its_own_hazards(tmp_path: Path) -> None:
     assert "XLA201" not in of_tpu  # `.item()` waits, as on CUDA
     assert "XLA201" in of_xla
     assert not any(code in of_xla for code in ("XLA890", "XLA893", "XLA895", "XLA896"))
+
+
+SEEDED = """
+import torch
+import torch.multiprocessing as mp
+
+
+def seed_everything(seed):
+    torch.manual_seed(seed)
+
+
+def worker(rank):
+    torch.manual_seed(rank)
+
+
+def main():
+    SEED
+    mp.spawn(worker, nprocs=torch.accelerator.device_count())
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "lines"),
+    [("torch.manual_seed(0)", [15]), ("seed_everything(0)", [7]), ("print(worker)", [])],
+)
+def test_a_seed_opens_the_tpu_before_the_launch(
+    seed: str, lines: list[int], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SEEDED.replace("SEED", seed))
+    reported = run("check", script, "--target", "torch_tpu", "--json").output
+    findings = json.loads(reported)["findings"]
+    assert [each["line"] for each in findings if each["code"] == "XLA706"] == lines
+    assert "XLA706" not in run("check", script, "--json").output
 
 
 def test_the_configuration_sets_the_target(tmp_path: Path) -> None:

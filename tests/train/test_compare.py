@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from migrate.report.text.train import train_as_json
-from migrate.train.proof.compare import compare
+from migrate.train.proof.compare import _rates, compare
 from migrate.train.results import TrainComparison, TrainedProgram
 
 UPDATES = [{"micro": [{"loss": 2.0}, {"loss": 3.0}], "rates": [0.1]}]
@@ -121,3 +121,12 @@ def test_the_programs_own_later_rates_do_not_widen_the_gate_of_weights() -> None
     results["first:params/net/w"] += 1e-3
     results["rate:1"] = np.float64(1e6)
     assert not verdicts(results, expected)["weights"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "same"), [(1e-3 + 1e-8, True), (1e-3 + 3e-7, False), (0.0, False)]
+)
+def test_small_rates_may_have_the_rounding_of_the_largest(ours: float, same: bool) -> None:
+    rates = [[0.1], [1e-3]]
+    results = {"rate:0": np.float64(0.1), "rate:1": np.float64(ours)}
+    assert _rates(results, rates).same is same

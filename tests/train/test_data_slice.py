@@ -184,6 +184,43 @@ def test_a_block_without_gradients_is_a_statement_of_the_loss() -> None:
     assert "yield {'batch': batch}" in text
 
 
+def test_methods_that_a_kept_method_calls_in_a_block_are_kept() -> None:
+    source = """
+        class Trainer:
+            def __init__(self, data):
+                self.data, self.scores = data, []
+
+            def score(self, batch):
+                return batch + 1
+
+            def evaluate(self, batches):
+                for batch in batches:
+                    if batch:
+                        self.scores.append(self.score(batch))
+
+            def fit(self, model):
+                seen = last = 0
+                for batch in self.data:
+                    if seen - last >= 2:
+                        self.evaluate([0, 1])
+                        last = seen
+                    loss = model(batch)
+                    loss.backward()
+                    optimizer.step()
+                    seen += 1
+
+
+        Trainer([5, 6, 7, 8]).fit(None)
+        """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    outer = [(".fit(None)", "<module>")]
+    backward = frames(script, ("loss.backward", "fit"), *outer)
+    step = frames(script, ("optimizer.step", "fit"), *outer)
+    calls = TrainingCalls(backward, (step,), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert [item["batch"] for item in run(text) if item is not None] == [5, 6, 7, 8]
+
+
 def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     source = textwrap.dedent(
         """

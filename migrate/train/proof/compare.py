@@ -17,6 +17,9 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 # whose true value is zero is rounding.
 GRADIENT_LIMIT, ROUNDING = 1e-5, 1e-6
 RATE_LIMIT = 1e-6
+# A cosine that has almost ended, optax's too, is a difference of numbers of the largest rate's size, and has
+# their rounding in float32. Smaller rates are compared relative to the rate whose limit is this rounding.
+_LEAST_RATE = 2.0**-23 / RATE_LIMIT
 # Values that are no numbers make NaN, which counts as a difference: no warning.
 _QUIET = np.errstate(invalid="ignore")
 
@@ -98,9 +101,11 @@ def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainCompa
 
 def _rates(results: Arrays, rates: Sequence[Sequence[float]]) -> TrainComparison:
     worst = 0.0
+    least = _LEAST_RATE * max((abs(rate) for rate, *_ in rates), default=0.0)
     for number, (theirs, *_) in enumerate(rates):
         difference = abs(float(results[f"rate:{number}"]) - theirs)
-        worst = max(worst, _counted(difference / abs(theirs) if theirs else difference))
+        size = max(abs(theirs), least)
+        worst = max(worst, _counted(difference / size if size else difference))
     return TrainComparison(
         "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, many(len(rates), "update")
     )

@@ -621,14 +621,15 @@ class _Slicer:
         while True:
             used: set[str] = set()
             for member in members:
-                kept: Iterable[ast.AST] = sliced[member].kept if member in chain else [member]
-                marks = {}
+                nodes: Iterable[ast.AST] = ast.walk(member)
                 if member in chain:
                     marks = {**sliced[member].marks, **sliced[member].ends}
-                for node in kept:
-                    if node in marks:
-                        node = ast.parse(marks[node])
-                    used |= {n.attr for n in _shallow(node) if isinstance(n, ast.Attribute)}
+                    nodes = [
+                        inner
+                        for node in sliced[member].kept
+                        for inner in _shallow(ast.parse(marks[node]) if node in marks else node)
+                    ]
+                used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
             more = [
                 m
                 for m in statement.body

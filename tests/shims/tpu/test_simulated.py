@@ -115,6 +115,31 @@ def test_cuda_code_saves_from_the_tpu_what_it_saves_from_a_gpu(form: str, tmp_pa
     assert loaded.returncode == 0, loaded.stderr
 
 
+NORMALIZED = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+batches = [torch.randn(4, 3, 8, 8) + 1 for _ in range(3)]
+twin = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+twin.load_state_dict(model.state_dict())
+model = model.cuda()
+for batch in batches:
+    model(batch.cuda())
+    twin(batch)
+for name, value in twin[1].state_dict().items():
+    torch.testing.assert_close(model[1].state_dict()[name].cpu(), value)
+print("equal", float(twin[1].running_mean.abs().max()) > 0.01)
+"""
+
+
+def test_batch_normalization_keeps_running_statistics(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(NORMALIZED)
+    done = run("-m", "shims", "--backend", "tpu", "--ranks", "1", str(script))
+    assert done.returncode == 0, done.stderr
+    assert "equal True" in done.stdout
+
+
 def test_a_simulated_tpu_stays_one_beside_a_real_one() -> None:
     program = """
 from pathlib import Path

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import LAUNCHERS, SCRIPT
 from migrate.catalogue.target import BOTH, TPU
+from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_move
@@ -32,6 +34,8 @@ OF_ONE_THREAD = frozenset(
     }
 )
 RUNS_ITSELF = "runpy.run_path"
+# On torch_tpu they seed the TPU, and open it for that.
+SEEDS = names(*CPU_SEEDS) | {"torch.tpu.manual_seed", "torch.tpu.manual_seed_all"}
 
 
 class ModuleLevel(Hazard):
@@ -52,8 +56,10 @@ class ModuleLevel(Hazard):
     severity = Severity.ERROR
     targets = BOTH
     on_torch_tpu = (
-        "The parent process must not touch the device: a second process that opens it aborts. A "
-        "setting at module level holds in each rank, which imports the script again."
+        "The parent process must not touch the device: a second process that opens it aborts. "
+        "torch.manual_seed opens it, too, and torch.accelerator.device_count() is 1 after that: all "
+        "of the training runs on a single chip, with no error. A setting at module level holds in "
+        "each rank, which imports the script again."
     )
     nodes = (cst.Call,)
     examples = (
@@ -155,6 +161,9 @@ class ModuleLevel(Hazard):
         if facts.names.of(node.func) in OF_ONE_THREAD:
             yield from self._of_one_thread(node, facts)
             return
+        if facts.target == TPU and facts.names.of(node.func) in SEEDS:
+            yield from self._of_a_seed(node, facts)
+            return
         asks = facts.names.of(node.func) in ASKS
         if not asks and not is_move(node, facts.context):
             return
@@ -171,6 +180,26 @@ class ModuleLevel(Hazard):
                     "opens the TPU in the parent, where no rank can open it then: into the worker"
                 )
             yield self.hit(node, message)
+
+    def _of_a_seed(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a seed in the process that starts the ranks."""
+        script = facts.context
+        around = script.function_around(node)
+        if around is None:
+            early = facts.launches
+        else:
+            early = script.position(around.name).line in script.calls.at_launch or any(
+                facts.names.of(call.func) in LAUNCHERS
+                and script.function_around(call) is around
+                and script.position(call).line > script.position(node).line
+                for call in facts.calls
+            )
+        if early and facts.called.isdisjoint({RUNS_ITSELF, SCRIPT}):
+            yield self.hit(
+                node,
+                f"{facts.names.of(node.func)} opens the TPU in the parent: "
+                "torch.accelerator.device_count() is 1 then, with no error; seed in the worker",
+            )
 
     def _of_one_thread(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a setting of a thread that the replicas do not see."""
