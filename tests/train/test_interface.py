@@ -22,7 +22,13 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, observe
 from migrate.train.write.interface import KEPT, Interface, interface_text
-from migrate.train.write.texts import ProgramFacts, loss_text, train_text
+from migrate.train.write.texts import (
+    CARRIED,
+    ProgramFacts,
+    carried_text,
+    loss_text,
+    train_text,
+)
 
 SCRIPT = """
 def get_loss(model, x, y, scale=2.0):
@@ -151,7 +157,9 @@ class Toy:
             sources,
             places,
         )
-        for name, source in {**sources, "interface.py": self.interface.text}.items():
+        carried = {name: carried_text(name) for name in CARRIED}
+        written = {**sources, **carried, "interface.py": self.interface.text}
+        for name, source in written.items():
             (folder / name).write_text(source)
 
     def record(self) -> dict[str, Any]:
