@@ -333,18 +333,6 @@ _OTHER = (
         code="XLA893",
     ),
     *_entries(
-        "torch.nn.BatchNorm1d torch.nn.BatchNorm2d torch.nn.BatchNorm3d torch.nn.SyncBatchNorm "
-        "torch.nn.SyncBatchNorm.convert_sync_batchnorm torch.nn.LazyBatchNorm1d torch.nn.LazyBatchNorm2d "
-        "torch.nn.LazyBatchNorm3d torchvision.models.resnet18 torchvision.models.resnet34 "
-        "torchvision.models.resnet50 torchvision.models.resnet101 torchvision.models.resnet152 "
-        "torchvision.models.resnext50_32x4d torchvision.models.resnext101_32x8d "
-        "torchvision.models.wide_resnet50_2 torchvision.models.wide_resnet101_2",
-        WRONG,
-        "a forward hook that updates running_mean and running_var (see the page of XLA897)",
-        "leaves its running statistics at 0 and 1 on torch_tpu, with no error: eval() is wrong",
-        code="XLA897",
-    ),
-    *_entries(
         "torch_xla",
         RAISES,
         "rewrite it, or use --target torch_xla",

@@ -7,16 +7,28 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import TPU_ONLY
-from migrate.check.common import NamedHazard
-from migrate.check.hazard import Hit, Severity, example
+from migrate.check.common import is_a_type
+from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 
+_NAMES = frozenset(
+    {
+        *("torch.nn.BatchNorm1d", "torch.nn.BatchNorm2d", "torch.nn.BatchNorm3d"),
+        *("torch.nn.LazyBatchNorm1d", "torch.nn.LazyBatchNorm2d", "torch.nn.LazyBatchNorm3d"),
+        *("torch.nn.SyncBatchNorm", "torch.nn.SyncBatchNorm.convert_sync_batchnorm"),
+        *("torchvision.models.resnet18", "torchvision.models.resnet34"),
+        *("torchvision.models.resnet50", "torchvision.models.resnet101"),
+        *("torchvision.models.resnet152", "torchvision.models.resnext50_32x4d"),
+        *("torchvision.models.resnext101_32x8d", "torchvision.models.wide_resnet50_2"),
+        "torchvision.models.wide_resnet101_2",
+    }
+)
 # The class of all batch normalizations: who hooks these layers updates them.
 _EVERY = "torch.nn.modules.batchnorm._BatchNorm"
 _HOOK = "register_forward_hook"
 
 
-class RunningStatistics(NamedHazard):
+class RunningStatistics(Hazard):
     """Running statistics of a normalization stay as they are on torch_tpu.
 
     **Why.** Training normalizes by the batch, and is right. `running_mean` and `running_var` keep their first
@@ -35,6 +47,8 @@ class RunningStatistics(NamedHazard):
     name = "running-statistics"
     severity = Severity.WARNING
     targets = TPU_ONLY
+    nodes = (cst.Name, cst.Attribute)
+    of_names = True
     words = "BatchNorm|batch_norm|_sync_batchnorm|resne|wide_resnet"
     examples = (
         example(
@@ -86,8 +100,14 @@ class RunningStatistics(NamedHazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one name, unless the file hooks these layers."""
-        hits = list(super().find(node, facts))
-        return [] if hits and _follows(facts) else hits
+        name = facts.names.of(node)
+        if name in _NAMES and not is_a_type(node, facts) and not _follows(facts):
+            yield self.hit(
+                node,
+                f"{name} leaves its running statistics at 0 and 1 on torch_tpu, with no error, and eval() is "
+                "wrong: update running_mean and running_var in a forward hook",
+                subject=name,
+            )
 
 
 def _follows(facts: Facts) -> bool:
