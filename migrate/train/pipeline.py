@@ -262,13 +262,15 @@ def _recorded(
         The record, the statements of the loss that are left, and the folder of the run.
     """
     changing: set[str] = set()
+    refused: tuple[int, str, str] | None = None
     while True:
         folder = work / f"run-{len(changing)}"
         folder.mkdir()
         recorded = _run(script, events, loss, options, folder)
         if "refused" not in recorded:
             return recorded, loss, folder
-        line, what, remedy = recorded["refused"]
+        refused = refused or recorded["refused"]  # the first one names what changes
+        line, what, remedy = refused
         more = set(recorded["changing"]) - changing
         changing |= more
         shorter = loss_slice(script, events.backward[0], changing)
