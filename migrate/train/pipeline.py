@@ -509,7 +509,7 @@ def _interface(
         recorded,
         trained,
         {name: (place / name).read_text() for name in files},
-        _outputs(facts, recorded, options, place, work),
+        *_outputs(facts, recorded, options, place, work),
     )
     (place / "interface.py").write_text(interface.text)
     return interface
@@ -521,8 +521,12 @@ def _outputs(
     options: TrainOptions,
     place: Path,
     work: Path,
-) -> list[Any]:
-    """Find the outputs of the script's model in the program, in the first micro-batch."""
+) -> tuple[list[Any], str]:
+    """Find the outputs of the script's model in the program, in the first micro-batch.
+
+    Returns:
+        Where the program has each, and why they could not be looked for.
+    """
     inputs = recorded["updates"][0]["micro"][0]["inputs"]
     arrays: dict[str, Any] = {f"input:{name}": inputs[name] for name in facts.inputs}
     arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
@@ -533,10 +537,13 @@ def _outputs(
         "streams": facts.streams if facts.draws else (),
     }
     child = "migrate.train.proof.outputs_child"
-    code, _ = _child(child, (place, file, json.dumps(asked), answer), options.timeout)
-    if code != 0 or not answer.exists():
-        return []
-    return [path if path is None else tuple(path) for path in json.loads(answer.read_text())]
+    code, said = _child(child, (place, file, json.dumps(asked), answer), options.timeout)
+    if code is None:
+        return [], f"the search for them was not done within {options.timeout:g} s"
+    if code or not answer.exists():
+        return [], f"the search for them failed ({process.last_line(said)[:200]})"
+    places = json.loads(answer.read_text())
+    return [path if path is None else tuple(path) for path in places], ""
 
 
 def script_loop(script: ScriptText, events: TrainingCalls) -> int:

@@ -258,6 +258,14 @@ def test_a_loss_that_is_no_multiple_of_the_function_is_left_out(toy: Toy, text: 
     assert "def outputs" not in interface.text
 
 
+def test_outputs_that_nobody_could_look_for_are_missing_with_the_cause(toy: Toy) -> None:
+    files = {"data.py": "", "model.py": "", "optimizer.py": ""}
+    loss = slice_of("loss = get_loss(model, x, y)")
+    arguments = (ScriptText("toy.py", SCRIPT), loss, FACTS, toy.recorded, (), files, [])
+    interface = interface_text(*arguments, "the search for them failed (ValueError)")
+    assert interface.missing[0] == "outputs: the search for them failed (ValueError)"
+
+
 def test_a_factor_is_there_only_for_multiples(toy: Toy) -> None:
     (call,) = toy.recorded["calls"]
     assert (call.function, call.factor) == ("get_loss", 0.25)

@@ -31,12 +31,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
             "or the compiler gives up; put the body of the loop in `with torch_xla.step():`"
         )
         yield _unended(report)
-    if report.untrained:
-        yield (
-            "\n[bold red]optimizers that train nothing[/bold red]: their parameters never got a gradient; "
-            "make an optimizer after the model was moved to the device"
-        )
-        yield untrained_table(report.untrained, report.ranks)
+    yield from untrained_lines(report.untrained, report.ranks)
     if report.reads:
         yield "\n[bold]graphs run between step boundaries[/bold]: Python waited for a value"
         yield _reads(report)
@@ -94,19 +89,25 @@ def _unended(report: Observed) -> RenderableType:
     return table
 
 
-def untrained_table(optimizers: Sequence[Untrained], of: int) -> RenderableType:
-    """Return a table of the optimizers that train nothing.
+def untrained_lines(optimizers: Sequence[Untrained], of: int) -> Iterator[RenderableType]:
+    """Yield what is said of optimizers that train nothing; nothing without such.
 
     Args:
         optimizers: the optimizers.
         of: number of ranks of the run.
     """
+    if not optimizers:
+        return
+    yield (
+        "\n[bold red]optimizers that train nothing[/bold red]: their parameters never got a gradient; "
+        "make an optimizer after the model was moved to the device"
+    )
     table = plain_table("optimizer", "parameters", "steps", "ranks", "line", "")
     for entry in optimizers:
         ranks = shown_ranks(entry.ranks, of)
         counts = (str(entry.parameters), str(entry.steps))
         table.add_row(escape(entry.name), *counts, ranks, *line_cells(entry.line))
-    return table
+    yield table
 
 
 def _reads(report: Observed) -> RenderableType:

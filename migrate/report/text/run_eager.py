@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
-from migrate.report.text.run import SHOWN, line_cells, shown_ranks, untrained_table
+from migrate.report.text.run import SHOWN, line_cells, shown_ranks, untrained_lines
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -29,12 +29,7 @@ def eager_summary(report: EagerReport) -> Iterator[RenderableType]:
     if dropped := sum(rank.dropped for rank in report.ranks):
         yield f"torch_tpu did not record {many(dropped, 'operator')}: compilations may be missing"
     yield from _errors(report)
-    if report.untrained:
-        yield (
-            "\n[bold red]optimizers that train nothing[/bold red]: their parameters never got a gradient; "
-            "make an optimizer after the model was moved to the device"
-        )
-        yield untrained_table(report.untrained, len(report.ranks))
+    yield from untrained_lines(report.untrained, len(report.ranks))
     for rank in report.unchanged:
         yield (
             f"\n[bold red]weights do not change[/bold red]: {many(rank.steps, 'optimizer step')} of rank "

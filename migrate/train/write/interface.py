@@ -39,6 +39,7 @@ def interface_text(
     trained: Collection[str],
     sources: Mapping[str, str],
     outputs: Sequence[OutputPath | None],
+    failed: str = "",
 ) -> Interface:
     """Write the interface.
 
@@ -50,10 +51,12 @@ def interface_text(
         trained: names of the parameters that are trained, as torch has them.
         sources: text of `data.py`, `model.py` and `optimizer.py`, by file name.
         outputs: where the program has each recorded output; None: nowhere.
+        failed: why nobody could look for them; empty: somebody did.
     """
     missing: list[str] = []
     if None in outputs or not outputs:
-        missing.append("outputs: no layer of the program gives the output of the script's model")
+        nowhere = "no layer of the program gives the output of the script's model"
+        missing.append(f"outputs: {failed or nowhere}")
     places = None if missing else [path for path in outputs if path is not None]
     files = Sources(*(defined(sources[name]) for name in ("data.py", "model.py", "optimizer.py")))
     writer = PublicNames(script, loss, facts, recorded, files)
