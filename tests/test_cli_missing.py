@@ -145,5 +145,7 @@ def test_doctor_lists_what_is_ready(folder: Path) -> None:
     assert "torch, torch_xla not installed" in run
     assert run.endswith("pip install '.[xla]'")
     assert "3 of 11 commands ready" in done.stdout
-    listed = {words[1] if words[0] == "ready" else words[2] for words in lines if "ready" in words[:2]}
+    listed = {
+        words[1] if words[0] == "ready" else words[2] for words in lines if "ready" in words[:2]
+    }
     assert listed >= set(commands.commands) - {"doctor", "completion"}

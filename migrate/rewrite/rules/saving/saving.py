@@ -388,8 +388,7 @@ class Saving:
             return f"under `elif {code(guard.test)}:`"
         if self._context.parent(statement) is not guard.body:
             return (
-                f"under `if {code(guard.test)}:` and a condition that {MAY_DIFFER}, "
-                f"or in a block of its own"
+                f"in a block inside `if {code(guard.test)}:`, which may be entered on some replicas only"
             )
         different = [part for part in rest.others if not same_on_all(part, self._context)]
         if different:
