@@ -57,6 +57,15 @@ def test_a_reduction_over_many_numbers_is_off_as_on_xla(name: str) -> None:
     assert 1e-6 < abs(after) < 1e-5
 
 
+def test_long_axes_are_summed_in_windows() -> None:
+    """Measured on XLA: 1.3e-5 of the loss; one number after the other throughout would be off by 1e-2."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.rand(2, 32, 3, 256, 256, generator=draw)
+    exact = functional.mse_loss(x.double(), y.double()).item()
+    rounding.install(3)
+    assert 5e-6 < abs(functional.mse_loss(x, y).item() / exact - 1) < 3e-5
+
+
 def on_xla() -> dict[str, float]:
     import torch_xla
 
