@@ -15,6 +15,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "prove": ("torch", "torch_xla"),
     "weights": ("torch",),
     "port": ("torch", "jax", "flax"),
+    "train": ("torch", "jax", "flax", "optax"),
     "parity": ("torch", "jax", "flax"),
     "fit": ("torch", "torch_xla", "jax", "flax", "libtpu"),
     "assess": ("torch", "torch_xla", "jax", "libtpu"),

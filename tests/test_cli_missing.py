@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from migrate.cli import commands
+
 MIGRATE = Path(sys.executable).with_name("migrate")
 FRAMEWORKS = "torch torch_xla jax jaxlib flax optax orbax libtpu transformers"
 # Blocks imports in the process of the command and in all that it starts.
@@ -78,6 +80,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         ("fit train.py", "torch", "xla,tpu"),
         (f"fit net.py:make {INPUTS}", "jax", "tpu"),
         ("assess . --script train.py", "torch", "xla,tpu"),
+        ("train train.py -o program", "torch", "torch,jax"),
         (f"port net.py:make {INPUTS} -o ported", "torch", "torch"),
         (f"parity net.py:make flax_net.py:make {INPUTS}", "side A: torch", "torch"),
         (f"parity flax_net.py:make net.py:make {INPUTS}", "side A: flax", "jax"),
@@ -87,7 +90,9 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 )
 def test_nothing_is_installed(folder: Path, words: str, first: str, extras: str) -> None:
     before = files(folder)
-    line = one_line(without(FRAMEWORKS, folder, words))
+    done = without(FRAMEWORKS, folder, words)
+    line = one_line(done)
+    assert words.startswith("assess") or "rewrote" not in done.stderr
     expected = f"migrate: {first} is not installed; pip install '.[{extras}]' in a clone"
     assert line.startswith(expected)
     assert files(folder) == before
@@ -139,4 +144,8 @@ def test_doctor_lists_what_is_ready(folder: Path) -> None:
     (run,) = [line for line in done.stdout.splitlines() if line.startswith("not ready  run ")]
     assert "torch, torch_xla not installed" in run
     assert run.endswith("pip install '.[xla]'")
-    assert "3 of 10 commands ready" in done.stdout
+    assert "3 of 11 commands ready" in done.stdout
+    listed = {
+        words[1] if words[0] == "ready" else words[2] for words in lines if "ready" in words[:2]
+    }
+    assert listed >= set(commands.commands) - {"doctor", "completion"}

@@ -188,7 +188,7 @@ def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
 
 def _script(target: str, stack: contextlib.ExitStack) -> ScriptTarget | None:
     """The torch_xla form of a script; None where something else was named."""
-    from migrate.fit.pipeline import ScriptTarget
+    from migrate.fit.pipeline import ScriptTarget, require_frameworks
     from migrate.prove.run import require_script
     from migrate.rewrite.original import at_originals
 
@@ -196,6 +196,7 @@ def _script(target: str, stack: contextlib.ExitStack) -> ScriptTarget | None:
         return None
     path = Path(target)
     require_script(path)
+    require_frameworks(is_script=True)
     text = path.read_bytes()
     if b"torch_xla" in text or b"shims" in text:
         return ScriptTarget(path)

@@ -61,7 +61,11 @@ def train(no_proof: bool, json_output: bool, **arguments: Any) -> None:
     written; the message then names its line.
     """
     with errors():
+        from converters.installing import require_installed
         from migrate.report.text.train import train_as_json, train_summary
+        from migrate.versions import NEEDS
+
+        require_installed(*NEEDS["train"])
         from migrate.train.pipeline import TrainOptions, train_program
 
         command = shlex.join(["migrate", "train", *_words(arguments)])

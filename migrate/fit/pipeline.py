@@ -96,8 +96,7 @@ def fit(
     """
     started = time.monotonic()
     _require_uses(target, options, script)
-    # Checked before the program is made, which may take minutes.
-    require_installed(*_needed(target, script))
+    require_frameworks(is_script=script is not None)
     for product in options.products:
         _require_mesh(options, product)
     tell = SharedCount(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
@@ -176,9 +175,13 @@ def _step(
     return lowered(_wanted(target, options, product), timeout=options.timeout)
 
 
-def _needed(target: str, script: ScriptTarget | None) -> tuple[str, ...]:
-    """Modules that are needed, as far as the target's name shows."""
-    return (*NEEDS["run"], *NEEDED) if script is not None else NEEDED
+def require_frameworks(*, is_script: bool) -> None:
+    """Check that the modules of `migrate fit` are installed, before anything is rewritten or compiled.
+
+    Raises:
+        MissingDependencyError: the message names the missing modules and the command.
+    """
+    require_installed(*(NEEDS["run"] if is_script else ()), *NEEDED)
 
 
 def _wanted(target: str, options: FitOptions, product: Slice) -> Wanted:

@@ -74,9 +74,9 @@ class OriginalModel:
         """Origin of its weights, in words."""
         if self.checkpoint is not None:
             return f"from {self.checkpoint}"
-        seeded = f"drawn by the factory after torch.manual_seed({SEED})"
+        seeded = f"random weights of torch.manual_seed({SEED})"
         return (
-            f"{seeded}: not trained ones"
+            f"{seeded}, not trained; --weights FILE brings trained weights"
             if self.folder is None
             else f"{seeded}: the folder has none"
         )

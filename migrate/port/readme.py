@@ -133,7 +133,7 @@ def _use(name: str, port: Any, weights: bool) -> str:
     rngs = ", ".join(f'"{name}": jax.random.key({number})' for number, name in keys)
     drawn = f", rngs={{{rngs}}}" if rngs else ""
     loaded = (
-        "variables = load_params()  # or of a file of convert.py"
+        "variables = load_params()  # load_params(FILE) reads a file that convert.py has written"
         if weights
         else f"variables = model.init(jax.random.key(0), {call_arguments})"
     )
@@ -319,7 +319,7 @@ def _sizes(sizes: Sizes | None) -> str:
 
 
 _HELD = (
-    "Held to their value: `config.py` refuses another one. To use one nevertheless, write it into "
+    "Fixed: `config.py` refuses other values. To use one nevertheless, write it into "
     "`modeling.py` and take the size out of `HELD` in `config.py`."
 )
 

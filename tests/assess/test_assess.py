@@ -19,7 +19,8 @@ import migrate.report.schema
 from migrate.cli import commands
 from migrate.report.html.assess import write_assess_page
 from migrate.report.text.assess import assess_as_json, assess_summary, batch_lines
-from tests.assess import made, projects
+from tests.assess import projects
+from tests.assess import sample_assessments as assessments
 
 SCHEMA = json.loads(Path(migrate.report.schema.__file__).with_name("assess.json").read_text())
 
@@ -35,9 +36,9 @@ def said(result: Result) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", made.ALL)
+@pytest.mark.parametrize("name", assessments.ALL)
 def test_each_form_says_the_same(name: str, tmp_path: Path) -> None:
-    found = made.ALL[name]()
+    found = assessments.ALL[name]()
     stream = io.StringIO()
     console = Console(file=stream, width=200, highlight=False)
     for one in assess_summary(found):
@@ -62,7 +63,7 @@ def test_each_form_says_the_same(name: str, tmp_path: Path) -> None:
 
 
 def test_one_of_a_thing_is_no_several() -> None:
-    found = made.ALL["one of each"]()
+    found = assessments.ALL["one of each"]()
     said = "\n".join(str(one) for one in assess_summary(found))
     assert "1 more finding in files" in said
     assert "setup and 1 place to look at included" in said
@@ -74,7 +75,7 @@ def test_one_of_a_thing_is_no_several() -> None:
 
 def test_the_schema_is_one_and_forbids_what_it_does_not_name() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    found = json.loads(json.dumps(assess_as_json(made.ALL["move"]())))
+    found = json.loads(json.dumps(assess_as_json(assessments.ALL["move"]())))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(found | {"more": 1})
 

@@ -11,8 +11,8 @@ from migrate.assess.facts import ObservedRun
 from migrate.assess.money import TrainingPlan
 from migrate.check.manual_work import ManualWork
 from migrate.fit.verdict import SliceResult
-from tests.assess import made
-from tests.assess.made import PLAN, assessment, code, todo, verdict
+from tests.assess import sample_assessments as assessments
+from tests.assess.sample_assessments import PLAN, assessment, code, todo, verdict
 
 
 def test_the_money_is_what_the_figures_say() -> None:
@@ -48,7 +48,7 @@ def test_the_cheapest_slice_is_the_best() -> None:
 
 
 def test_the_batch_that_was_weighed_and_the_largest_are_told() -> None:
-    (first, *_) = made.ALL["batch"]().decision.reasons
+    (first, *_) = assessments.ALL["batch"]().decision.reasons
     assert first.endswith(" GiB of each device, with -b 32 (-b 96, the largest that fits)")
     big = verdict(state="too big")
     smaller = SliceResult("-b 8, the largest that fits", (verdict(),))
@@ -71,7 +71,7 @@ def test_the_batch_that_was_weighed_and_the_largest_are_told() -> None:
     ],
 )
 def test_each_case_is_decided_and_says_why(name: str, state: str, says: str) -> None:
-    decision = made.ALL[name]().decision
+    decision = assessments.ALL[name]().decision
     assert decision.state == state
     assert says in "\n".join((decision.sentence, *decision.reasons, *decision.unsaid))
 

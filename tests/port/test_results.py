@@ -14,7 +14,7 @@ from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, Par
 from migrate.port.results import LOW_PRECISION, Ported, ProofCase
 from migrate.port.sizes.results import FixedSize, Sizes
 from migrate.report.text.port import port_as_json
-from tests.parity.made import matching
+from tests.parity.sample_comparisons import matching
 
 
 def both_off(a: float, b: float, layer: LayerVerdict = LayerVerdict.MATCH) -> Parity:

@@ -48,8 +48,8 @@ from migrate.report.text.run import run_summary
 from migrate.report.text.weights import plan_summary
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
 from migrate.syntax.source import parse
-from tests.assess import made as assessments
-from tests.parity import made
+from tests.assess import sample_assessments as assessments
+from tests.parity import sample_comparisons as comparisons
 from tests.report.test_prove_page import proof
 
 CODES = ":100: :on: :key:"  # a line of a file, and words, to everybody but rich
@@ -135,7 +135,7 @@ def devices() -> Iterable[Any]:
 
 
 def parity() -> Iterable[Any]:
-    return parity_summary(marked(made.parting()))
+    return parity_summary(marked(comparisons.parting()))
 
 
 def assessed() -> Iterable[Any]:

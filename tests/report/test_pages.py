@@ -16,8 +16,8 @@ from migrate.report.html.parity.page import write_parity_page
 from migrate.report.html.plots import bars, plot
 from migrate.report.html.prove import write_prove_page
 from migrate.report.html.run import write_run_page
-from tests.assess import made as assessments
-from tests.parity import made as comparisons
+from tests.assess import sample_assessments as assessments
+from tests.parity import sample_comparisons as comparisons
 from tests.report import created
 from tests.report.browser import Browser
 

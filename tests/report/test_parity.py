@@ -22,7 +22,7 @@ from migrate.parity.ground.results import (
 )
 from migrate.report.text.parity.nodes import module_tree
 from migrate.report.text.parity.summary import parity_as_json, parity_summary
-from tests.parity import made
+from tests.parity import sample_comparisons as comparisons
 
 SCHEMA = Path(migrate.report.schema.__file__).with_name("parity.json")
 
@@ -36,9 +36,9 @@ def shown(parity: Parity, width: int = 120) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 120, 180])
-@pytest.mark.parametrize("name", made.ALL)
+@pytest.mark.parametrize("name", comparisons.ALL)
 def test_the_verdict_comes_first_and_nothing_is_cut(name: str, width: int) -> None:
-    parity = made.ALL[name]()
+    parity = comparisons.ALL[name]()
     text = shown(parity, width)
     assert " ".join(text.split()).startswith(f"{parity.verdict.value}: {parity.sentence}")
     assert max(map(len, text.splitlines())) <= width
@@ -47,7 +47,7 @@ def test_the_verdict_comes_first_and_nothing_is_cut(name: str, width: int) -> No
 
 
 def test_what_matches_is_folded() -> None:
-    text = shown(made.matching(12))
+    text = shown(comparisons.matching(12))
     assert "layers: 227 match" in text
     assert "✓ encoder  BertEncoder  217 layers  worst" in text
     assert "layer.0" not in text
@@ -55,7 +55,7 @@ def test_what_matches_is_folded() -> None:
 
 
 def test_a_layer_that_parts_is_shown_in_full() -> None:
-    text = shown(made.parting())
+    text = shown(comparisons.parting())
     lines = text.splitlines()
     (line,) = [
         line for line in lines if "intermediate_act_fn  GELUActivation  B diverges  first" in line
@@ -80,7 +80,7 @@ def test_a_layer_that_parts_is_shown_in_full() -> None:
 
 
 def test_how_a_side_lies_is_shown() -> None:
-    parity = made.parting()
+    parity = comparisons.parting()
     lies = TensorLayout("output", "", None, (0, 2, 3, 1), None)
     merged = TensorLayout("argument", "0", None, (0, 2, 1), (8, 96))
 
@@ -108,14 +108,14 @@ def test_how_a_side_lies_is_shown() -> None:
 
 
 def test_no_figure_is_cut_on_a_narrow_terminal() -> None:
-    lines = [line.strip("│├└─ ") for line in shown(made.parting(), 72).splitlines()]
+    lines = [line.strip("│├└─ ") for line in shown(comparisons.parting(), 72).splitlines()]
     assert "B: local 4.4e-04  accumulated 4.4e-04  max/rms 2.6e-03" in lines
     assert "ρ 5500 (5170 … 5885)" in lines
     assert "limit: local 1.0e-06  accumulated 7.1e-06" in lines
 
 
 def test_modules_that_only_pass_on_are_one_line() -> None:
-    parity = made.parting(1, "pooler.dense")
+    parity = comparisons.parting(1, "pooler.dense")
     outer = dataclasses.replace(parity.layers[-1], order=1000, verdict=LayerVerdict.MATCH)
     layers = [
         dataclasses.replace(one, name=f"model.inner.{one.name}".rstrip("."))
@@ -127,24 +127,28 @@ def test_modules_that_only_pass_on_are_one_line() -> None:
 
 
 def test_hundreds_of_layers_that_part_stay_short() -> None:
-    everywhere = {name: 50.0 for name, kind in made.bert(12) if kind == "Linear"}
-    text = shown(dataclasses.replace(made.parting(), layers=tuple(made.layers(12, everywhere))))
+    everywhere = {name: 50.0 for name, kind in comparisons.bert(12) if kind == "Linear"}
+    text = shown(
+        dataclasses.replace(comparisons.parting(), layers=tuple(comparisons.layers(12, everywhere)))
+    )
     assert "73 B diverges" in text
     assert "more layers diverge" in text
     assert len(text.splitlines()) < 150
 
 
 def test_one_layer_of_a_class_is_shown_in_full() -> None:
-    text = shown(dataclasses.replace(made.parting(), layers=tuple(made.layers(2, BROKEN))))
+    text = shown(
+        dataclasses.replace(comparisons.parting(), layers=tuple(comparisons.layers(2, BROKEN)))
+    )
     assert text.count("ρ (95 %)") == 2
     assert text.split("layers:")[1].count("B diverges") == 1 + len(BROKEN)
 
 
-BROKEN = {name: 50.0 for name, kind in made.bert(2) if kind in ("Linear", "LayerNorm")}
+BROKEN = {name: 50.0 for name, kind in comparisons.bert(2) if kind in ("Linear", "LayerNorm")}
 
 
 def test_what_is_no_layer_at_a_side_is_placed_before_the_next() -> None:
-    parity = made.parting(2, "encoder.layer.1.intermediate.dense")
+    parity = comparisons.parting(2, "encoder.layer.1.intermediate.dense")
     layers = list(parity.layers)
     at = next(number for number, one in enumerate(layers) if one == parity.first)
     assert layers[at].b is not None
@@ -160,7 +164,7 @@ def test_what_is_no_layer_at_a_side_is_placed_before_the_next() -> None:
 
 
 def test_layers_that_are_nowhere_below_the_model() -> None:
-    parity = made.parting(2, "encoder.layer.1.output.dense")
+    parity = comparisons.parting(2, "encoder.layer.1.output.dense")
     rootless = [layer for layer in parity.layers if layer.name not in ("", "encoder")]
     text = shown(dataclasses.replace(parity, layers=tuple(rootless)))
     assert "encoder.layer.1  BertLayer" in text
@@ -168,7 +172,7 @@ def test_layers_that_are_nowhere_below_the_model() -> None:
 
 
 def test_every_layer_is_once_in_the_tree() -> None:
-    layers = made.parting().layers
+    layers = comparisons.parting().layers
     again = dataclasses.replace(layers[3], order=900, a=None, verdict=LayerVerdict.ALONE)
     everything = (*layers, again)
     found = module_tree(everything).layers
@@ -176,20 +180,20 @@ def test_every_layer_is_once_in_the_tree() -> None:
 
 
 def test_a_section_that_passed_is_a_line_and_one_that_failed_has_its_rows() -> None:
-    text = shown(made.with_all_sections(), 180)
+    text = shown(comparisons.with_all_sections(), 180)
     assert "✓ gradients  101 checks, all passed; nearest to its limit" in text
     assert "✗ logits  2 of 4 checks failed" in text
     assert "KL               0.031  ≤ 0.015" in text
     assert "top-1 agreement  0.997  ≥ 1" in text
     assert "112 of 4096 tokens are near-ties" in text
     many = Section("gradients", (ParityCheck("w", 1.0, math.nan, 1e-6, False, "float32"),) * 50)
-    text = shown(dataclasses.replace(made.matching(), sections=(many,)))
+    text = shown(dataclasses.replace(comparisons.matching(), sections=(many,)))
     assert text.count("NaN") == 8
     assert "… 42 more failed" in text
 
 
 def test_markup_in_names_is_text() -> None:
-    parity = made.parting(1, "pooler.dense")
+    parity = comparisons.parting(1, "pooler.dense")
     layers = tuple(dataclasses.replace(one, kind="[bold]Odd[/b]") for one in parity.layers)
     text = shown(
         dataclasses.replace(
@@ -208,9 +212,9 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
-@pytest.mark.parametrize("name", made.ALL)
+@pytest.mark.parametrize("name", comparisons.ALL)
 def test_the_json_is_that_of_its_schema(name: str, validator: Any) -> None:
-    parity = made.ALL[name]()
+    parity = comparisons.ALL[name]()
     text = json.dumps(parity_as_json(parity), allow_nan=False)
     value = json.loads(text)
     validator.validate(value)
@@ -220,14 +224,14 @@ def test_the_json_is_that_of_its_schema(name: str, validator: Any) -> None:
 
 
 def test_numbers_that_json_has_not_are_strings() -> None:
-    value = parity_as_json(made.with_nan())
+    value = parity_as_json(comparisons.with_nan())
     assert value["floor"] == "nan"
     assert value["first"]["b"]["local"]["relative_l2"] == "nan"
     assert value["first"]["b"]["local"]["not_finite"] == 4096
 
 
 def test_the_schema_refuses_what_it_does_not_describe(validator: Any) -> None:
-    value = parity_as_json(made.parting())
+    value = parity_as_json(comparisons.parting())
     value["layers"][0]["b"]["local"]["relative_l2"] = "much"
     value["verdict"] = "fine"
     del value["first"]["a"]

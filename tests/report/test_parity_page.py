@@ -20,7 +20,7 @@ from migrate.report.html.parity.cells import SHADES, WORST, HeatMap, cell
 from migrate.report.html.parity.page import write_parity_page
 from migrate.report.text.parity.nodes import module_tree
 from migrate.report.text.parity.words import PARTING
-from tests.parity import made
+from tests.parity import sample_comparisons as comparisons
 from tests.report.browser import Browser
 
 
@@ -33,14 +33,14 @@ def written(parity: Parity, folder: Path, name: str = "page.html") -> Path:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    return {name: written(make(), folder, f"{name}.html") for name, make in made.ALL.items()}
+    return {name: written(make(), folder, f"{name}.html") for name, make in comparisons.ALL.items()}
 
 
-@pytest.mark.parametrize("name", made.ALL)
+@pytest.mark.parametrize("name", comparisons.ALL)
 def test_a_page_is_one_file_with_the_verdict_and_all_layers(
     name: str, pages: dict[str, Path]
 ) -> None:
-    parity = made.ALL[name]()
+    parity = comparisons.ALL[name]()
     text = pages[name].read_text()
     assert text.count('<header class="banner ') == 1
     assert html.escape(parity.sentence, quote=False).replace("'", "&#39;").rstrip(".") in text
@@ -57,19 +57,19 @@ def test_a_page_is_one_file_with_the_verdict_and_all_layers(
 
 
 def test_equal_comparisons_are_equal_pages(tmp_path: Path, pages: dict[str, Path]) -> None:
-    again = written(made.with_all_sections(), tmp_path)
+    again = written(comparisons.with_all_sections(), tmp_path)
     assert again.read_bytes() == pages["with_all_sections"].read_bytes()
 
 
 def test_a_deep_model_is_a_small_page(tmp_path: Path) -> None:
-    parity = made.parting(34)
+    parity = comparisons.parting(34)
     assert len(parity.layers) > 600
     page = written(parity, tmp_path)
     assert page.stat().st_size < 3_000_000
 
 
 def test_how_a_side_lies_is_on_the_page(tmp_path: Path) -> None:
-    parity = made.parting(1, "pooler.dense")
+    parity = comparisons.parting(1, "pooler.dense")
     lies = TensorLayout("output", "", None, (0, 2, 3, 1), None)
     layers = [
         dataclasses.replace(one, b=one.b and dataclasses.replace(one.b, layouts=(lies,)))
@@ -82,7 +82,7 @@ def test_how_a_side_lies_is_on_the_page(tmp_path: Path) -> None:
 
 def test_names_are_text(tmp_path: Path) -> None:
     odd = 'x$\\frac$<script>alert("1")</script>&_'
-    parity = made.parting(1, "pooler.dense")
+    parity = comparisons.parting(1, "pooler.dense")
     layers = [dataclasses.replace(one, kind=odd) for one in parity.layers]
     at = next(index for index, one in enumerate(layers) if one.name == "pooler.dense")
     layers[at] = dataclasses.replace(layers[at], name=odd)
@@ -104,15 +104,15 @@ def test_names_are_text(tmp_path: Path) -> None:
 
 def test_shades_are_multiples_of_the_limit() -> None:
     for shade, bound, _ in SHADES:
-        assert cell(made.errors(0.99 * bound * 1e-6), 1e-6).shade == shade
-    assert cell(made.errors(1.1e-3), 1e-6).shade == WORST
-    assert cell(made.errors(math.nan, not_finite=3), 1e-6).shade == "nan"
+        assert cell(comparisons.errors(0.99 * bound * 1e-6), 1e-6).shade == shade
+    assert cell(comparisons.errors(1.1e-3), 1e-6).shade == WORST
+    assert cell(comparisons.errors(math.nan, not_finite=3), 1e-6).shade == "nan"
     assert cell(None, 1e-6).text == "–"
-    assert cell(made.errors(0.5), math.inf).shade == "none"
+    assert cell(comparisons.errors(0.5), math.inf).shade == "none"
 
 
 def test_every_verdict_has_its_place_in_the_tree() -> None:
-    parity = made.parting(1, "pooler.dense")
+    parity = comparisons.parting(1, "pooler.dense")
     for verdict in LayerVerdict:
         layers = tuple(dataclasses.replace(one, verdict=verdict) for one in parity.layers)
         (root,) = HeatMap(dataclasses.replace(parity, layers=layers)).rows(module_tree(layers))
@@ -125,7 +125,7 @@ NAMES = f"{VISIBLE}.map(r => r.querySelector('code').textContent)"
 
 
 def test_the_search_shows_the_rows_that_have_all_its_words(tab: Browser, tmp_path: Path) -> None:
-    parity = made.parting(3, "encoder.layer.1.intermediate.intermediate_act_fn")
+    parity = comparisons.parting(3, "encoder.layer.1.intermediate.intermediate_act_fn")
     page = written(parity, tmp_path).as_uri()
     tab.open(f"{page}#search=gelu")
     block = "encoder.layer.{}.intermediate.intermediate_act_fn"
@@ -152,7 +152,7 @@ def test_the_search_shows_the_rows_that_have_all_its_words(tab: Browser, tmp_pat
 
 
 def test_a_click_on_a_heading_sorts(tab: Browser, tmp_path: Path) -> None:
-    tab.open(written(made.parting(3, "pooler.dense"), tmp_path).as_uri())
+    tab.open(written(comparisons.parting(3, "pooler.dense"), tmp_path).as_uri())
     heading = "document.querySelectorAll('#layers ~ div th button')"
     tab.evaluate(f"{heading}[3].click()")
     assert tab.evaluate(NAMES)[0] == "pooler.dense"
@@ -164,7 +164,7 @@ def test_a_click_on_a_heading_sorts(tab: Browser, tmp_path: Path) -> None:
 
 
 def test_without_scripts_all_is_there(tab: Browser, pages: dict[str, Path]) -> None:
-    parity = made.with_all_sections()
+    parity = comparisons.with_all_sections()
     page = pages["with_all_sections"].as_uri()
     tab.scripts(allowed=False)
     try:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from converters.graph.draws import DROPOUT
-from converters.graph.ir import Call, Fact, Free, Graph, Held, Item, Op, Ref
+from converters.graph.ir import Call, Fact, Graph, Held, Item, Op, Ref
+from converters.graph.merging.same_values import SameValues
 
 
 class LeftOutError(Exception):
@@ -57,22 +58,21 @@ def with_layers_left_out(
     return _Chosen(graph, runs).made()
 
 
-class _Compared:
+class _Compared(SameValues):
     """A walk in parallel through the recording of all layers and a recording that lacks some."""
 
     def __init__(self, graph: Graph, lacking: Graph) -> None:
-        self.graph, self.lacking = graph, lacking
-        self.known: dict[int, int] = {}  # in the first recording → in the second
+        super().__init__(graph, lacking)
         self.back: dict[int, int] = {}
         self.runs: list[_LackingRun] = []
         self.of: dict[int, _LackingRun] = {}  # a tensor that is lacking → where it is given
         self.assumed: list[tuple[int, Any]] = []
 
     def run(self) -> list[_LackingRun]:
-        for (_, number), (_, other) in zip(self.graph.inputs, self.lacking.inputs, strict=True):
+        for (_, number), (_, other) in zip(self.first.inputs, self.second.inputs, strict=True):
             self._bind(number, other)
-        self._call(self.graph.root, self.lacking.root)
-        if not self._is(self.graph.outputs, self.lacking.outputs):
+        self._call(self.first.root, self.second.root)
+        if not self.is_same(self.first.outputs, self.second.outputs):
             raise LeftOutError("a layer that it leaves out gives an output")
         self._keep()
         # Items that only such a layer reads are lacking too, and nothing replaces them.
@@ -99,7 +99,7 @@ class _Compared:
         if at != len(other.body):
             raise LeftOutError("without a layer it does something else")
         for result, expected in _pairs(call.taken, other.taken):
-            if not self._is(Ref(result.inside), Ref(expected.inside)):
+            if not self.is_same(Ref(result.inside), Ref(expected.inside)):
                 raise LeftOutError("without a layer it does something else")
             self._keep()
             self._bind(result.outside, expected.outside)
@@ -111,7 +111,7 @@ class _Compared:
             if (item.path, item.method) != (other.path, other.method):
                 return False
             pairs = _pairs(item.arguments, other.arguments)
-            if not all(self._is(mine.value, theirs.value) for mine, theirs in pairs):
+            if not all(self.is_same(mine.value, theirs.value) for mine, theirs in pairs):
                 self.assumed.clear()
                 return False
             self._keep()
@@ -120,7 +120,7 @@ class _Compared:
         if not isinstance(item, Op) or not isinstance(other, Op) or item.target != other.target:
             return False
         mine, theirs = (item.arguments, dict(item.named)), (other.arguments, dict(other.named))
-        if not self._is(mine, theirs) or len(item.outs) != len(other.outs):
+        if not self.is_same(mine, theirs) or len(item.outs) != len(other.outs):
             self.assumed.clear()
             return False
         self._keep()
@@ -135,34 +135,17 @@ class _Compared:
                 raise LeftOutError("without a layer it does something else")
         self.assumed.clear()
 
-    def _is(self, value: Any, other: Any) -> bool:
-        if isinstance(value, Ref) and value.id in self.of:
-            if isinstance(other, Ref) and other.id in self.back:
-                self.assumed.append((value.id, Ref(self.back[other.id])))
-                return True
-            if isinstance(other, Held):
-                self.assumed.append((value.id, other))
-                return True
-            return False
-        if isinstance(value, Ref) and isinstance(other, Ref):
-            return self.known.get(value.id) == other.id
-        if isinstance(value, Held) and isinstance(other, Held):
-            return value == other or self._constant(value, other)
-        if isinstance(value, Free) and isinstance(other, Free):
-            return value.hint == other.hint
-        if isinstance(value, tuple | list) and isinstance(other, tuple | list):
-            return len(value) == len(other) and all(map(self._is, value, other))
-        if isinstance(value, dict) and isinstance(other, dict):
-            return value.keys() == other.keys() and all(
-                self._is(value[key], other[key]) for key in value
-            )
-        return type(value) is type(other) and (
-            value == other or (value != value and other != other)
-        )
-
-    def _constant(self, constant: Held, other: Held) -> bool:
-        mine, theirs = self.graph.constants.get(constant.key), self.lacking.constants.get(other.key)
-        return mine is not None and theirs is not None and torch.equal(mine, theirs)
+    def is_same(self, value: Any, other: Any) -> bool:
+        """Whether two values are equal; for a tensor that is lacking, assume the other's value."""
+        if not isinstance(value, Ref) or value.id not in self.of:
+            return super().is_same(value, other)
+        if isinstance(other, Ref) and other.id in self.back:
+            self.assumed.append((value.id, Ref(self.back[other.id])))
+            return True
+        if isinstance(other, Held):
+            self.assumed.append((value.id, other))
+            return True
+        return False
 
 
 def _pairs(mine: Sequence[Any], theirs: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from converters.graph.draws import ATTENTION, Modes, is_dropout, is_recurrent
-from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, calls
+from converters.graph.ir import Call, Graph, Op, Ref, calls
 from converters.graph.merging.dropouts import with_dropouts
 from converters.graph.merging.left_out import LeftOutError, with_layers_left_out
 from converters.graph.merging.options import OptionError, with_outputs_of_both
+from converters.graph.merging.same_values import SameValues
 from converters.graph.recording.detours import CHECK, FINITE
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
@@ -171,11 +172,7 @@ def _demand_same(first: Graph, second: Graph) -> None:
     _Same(first, second).run()
 
 
-class _Same:
-    def __init__(self, first: Graph, second: Graph) -> None:
-        self.first, self.second = first, second
-        self.known: dict[int, int] = {}
-
+class _Same(SameValues):
     def run(self) -> None:
         for (name, number), (other_name, other) in zip(
             self.first.inputs, self.second.inputs, strict=True
@@ -188,7 +185,7 @@ class _Same:
             if item.target.removeprefix("aten.").split(".")[0] in _DRAWS:
                 raise _ApartError(f"it draws random numbers in evaluation too{_at(item)}")
         self._call(first, second)
-        if not self._is(self.first.outputs, self.second.outputs):
+        if not self.is_same(self.first.outputs, self.second.outputs):
             raise _ApartError("it gives other outputs in training")
 
     def _call(self, call: Call, other: Call) -> None:
@@ -201,7 +198,7 @@ class _Same:
         ]:
             raise _ApartError(f"{call.path} takes other tensors in training{_at(call)}")
         for mine, theirs in zip(call.arguments, other.arguments, strict=True):
-            if not self._is(mine.value, theirs.value):
+            if not self.is_same(mine.value, theirs.value):
                 raise _ApartError(f"{call.path} takes other tensors in training{_at(call)}")
             self.known[mine.inside] = theirs.inside
         for item, against in zip(call.body, other.body, strict=False):
@@ -223,34 +220,9 @@ class _Same:
             return
         if not isinstance(item, Op) or not isinstance(other, Op) or item.target != other.target:
             raise _ApartError(f"training and evaluation differ{_at(item)}")
-        if not self._is(_plain(item), _plain(other)) or len(item.outs) != len(other.outs):
+        if not self.is_same(_plain(item), _plain(other)) or len(item.outs) != len(other.outs):
             raise _ApartError(f"training and evaluation differ{_at(item)}")
         self.known |= dict(zip(item.outs, other.outs, strict=True))
-
-    def _is(self, value: Any, other: Any) -> bool:
-        if isinstance(value, Ref) and isinstance(other, Ref):
-            return self.known.get(value.id) == other.id
-        if isinstance(value, Held) and isinstance(other, Held):
-            return value == other or self._constant(value, other)
-        if isinstance(value, Free) and isinstance(other, Free):
-            return value.hint == other.hint
-        if isinstance(value, tuple | list) and isinstance(other, tuple | list):
-            return len(value) == len(other) and all(map(self._is, value, other))
-        if isinstance(value, dict) and isinstance(other, dict):
-            return value.keys() == other.keys() and all(
-                self._is(value[key], other[key]) for key in value
-            )
-        return type(value) is type(other) and (
-            value == other or (value != value and other != other)
-        )
-
-    def _constant(self, constant: Held, other: Held) -> bool:
-        """Whether two constants are equal in value: their names depend on what was recorded."""
-        mine, theirs = (
-            graph.constants.get(held.key)
-            for graph, held in ((self.first, constant), (self.second, other))
-        )
-        return mine is not None and theirs is not None and torch.equal(mine, theirs)
 
 
 def _plain(item: Op) -> tuple[Any, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -213,8 +214,13 @@ def refused(folder: Path) -> Iterator[None]:
     except (
         Exception
     ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
-        said = " ".join(str(error).replace(f"{folder}/", "").split())
-        raise PortRefusesError(f"{type(error).__name__}: {said[:_SHOWN]}") from error
+        message = " ".join(str(error).replace(f"{folder}/", "").split())
+        if len(message) > _SHOWN:
+            message = f"{message[:_SHOWN].rpartition(' ')[0]} …"
+        if not message:
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            message = f"{Path(line.filename).name}:{line.lineno}"
+        raise PortRefusesError(f"{type(error).__name__}: {message}") from error
 
 
 def _converted(folder: Path, module: Any, nnx: bool) -> dict[str, Array]:

@@ -106,7 +106,7 @@ class Pending:
         self.lazy: set[int] = set()  # lines of statements that continue with pending values, unread
         self.left: dict[str, set[int]] = {}  # class attributes, with the collectives into them
         self._by_index: set[int] = set()  # nodes that compute with the index of the replica
-        self._ran: dict[int, FunctionRun] = {}
+        self._runs: dict[int, FunctionRun] = {}
 
     def reads(self) -> Iterator[ReadOfPending]:
         """Yield each such read, in the order of the functions."""
@@ -116,11 +116,11 @@ class Pending:
         context = self.facts.context
         roots: list[Root] = [context.module, *context.all_of(cst.FunctionDef)]
         for root in roots:
-            self._leave(self.ran(root))
+            self._leave(self.run_of(root))
         for root in roots:
             if isinstance(root, cst.FunctionDef) and self.facts.steps.inside(root.body):
                 continue  # XLA305 reports reads in the step
-            for read, guard, origins in self.ran(root).hits:
+            for read, guard, origins in self.run_of(root).hits:
                 ids = [
                     call_id for call_id in self._collectives(origins) if self._apart(call_id, guard)
                 ]
@@ -131,9 +131,9 @@ class Pending:
                     by_index = id(guard) in self._by_index
                     yield ReadOfPending(read, guard, tuple(calls), far, by_index)
 
-    def _leave(self, ran: FunctionRun) -> None:
+    def _leave(self, run: FunctionRun) -> None:
         """Record what a function leaves pending in attributes of objects whose methods it has called."""
-        for name, origins in ran.state.items():
+        for name, origins in run.state.items():
             if name.startswith(HELD):
                 inner = {call_id for origin in origins for call_id in self.inner.get(origin, ())}  # type: ignore[arg-type]
                 self.left.setdefault(name.removeprefix(HELD), set()).update(inner)
@@ -145,12 +145,12 @@ class Pending:
             *(self.left.get(origin, ()) for origin in origins if isinstance(origin, str))
         )
 
-    def ran(self, root: Root) -> FunctionRun:
+    def run_of(self, root: Root) -> FunctionRun:
         """Return the effects of running `root`; empty while it is being analyzed."""
-        if id(root) not in self._ran:
-            self._ran[id(root)] = FunctionRun()
-            self._ran[id(root)] = Walk(self, root).ran()
-        return self._ran[id(root)]
+        if id(root) not in self._runs:
+            self._runs[id(root)] = FunctionRun()
+            self._runs[id(root)] = Walk(self, root).run()
+        return self._runs[id(root)]
 
     def _concerned(self) -> bool:
         if "shims" in self.facts.names.roots:
@@ -260,7 +260,7 @@ class Walk(StatementVisitor):
     def __init__(self, pending: Pending, root: Root) -> None:
         self._pending, self._facts, self._root = pending, pending.facts, root
         self._context = pending.facts.context
-        self._ran = FunctionRun()
+        self._result = FunctionRun()
         self._state: State = {ENTRY: frozenset({ENTRY})}
         self._inline: cst.CSTNode | None = None  # the test of `a if rank == 0 else b`
         self._touched = self._read_in_line = False
@@ -271,18 +271,18 @@ class Walk(StatementVisitor):
             for parameter in parameters(root):
                 self._state[parameter] = frozenset({parameter})
 
-    def ran(self) -> FunctionRun:
+    def run(self) -> FunctionRun:
         """Analyze the function once."""
         body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
         self._block(body)
-        self._ran.state = self._state
-        self._ran.ends = ENTRY not in self._state
+        self._result.state = self._state
+        self._result.ends = ENTRY not in self._state
         if self._class is not None:
             for name, origins in list(self._state.items()):
                 if name.startswith("self.") and name.count(".") == 1 and any_call(origins):
                     held = attribute_of(self._class, name.removeprefix("self."))
                     self._state[HELD + held] = origins
-        return self._ran
+        return self._result
 
     def _block(self, statements: Sequence[cst.CSTNode]) -> None:
         for statement in statements:
@@ -352,7 +352,7 @@ class Walk(StatementVisitor):
         elif isinstance(node, cst.AugAssign):
             self._add(base_name(node.target), self._value(node.value) | self._value(node.target))
         elif isinstance(node, cst.Return) and node.value is not None:
-            self._ran.returned |= self._value(node.value)
+            self._result.returned |= self._value(node.value)
         elif isinstance(node, cst.Assert):
             self._test(node.test, node)
         elif isinstance(node, cst.Expr):
@@ -409,9 +409,9 @@ class Walk(StatementVisitor):
         self._read_in_line = True
         guard = guard or self._inline or self._facts.guards.around(node)
         if guard is not None:
-            self._ran.hits.append((node, guard, origins))
+            self._result.hits.append((node, guard, origins))
             return
-        self._ran.looked |= {origin for origin in origins if isinstance(origin, str)}
+        self._result.looked |= {origin for origin in origins if isinstance(origin, str)}
         if looked_at is not None and is_dotted_name(looked_at):
             name = base_name(looked_at) or ""
             self._state.pop(name, None)  # now it has its value
@@ -460,7 +460,7 @@ class Walk(StatementVisitor):
         if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
             return origins
         if properties := self._context.properties(node):
-            runs = [self._of_objects(node, self._pending.ran(getter)) for getter in properties]
+            runs = [self._of_objects(node, self._pending.run_of(getter)) for getter in properties]
             return self._value(node.value).union(*runs)
         origins = self._value(node.value) | self._of_own(node)
         if (
@@ -479,23 +479,23 @@ class Walk(StatementVisitor):
             return NONE
         return frozenset({attribute_of(self._class, node.attr.value)})
 
-    def _of_objects(self, node: cst.CSTNode, ran: FunctionRun) -> Origins:
+    def _of_objects(self, node: cst.CSTNode, run: FunctionRun) -> Origins:
         """Record the attributes of objects that a method reads at `node`; return those in its result."""
-        looked = frozenset(origin for origin in ran.looked if is_attribute(origin))
+        looked = frozenset(origin for origin in run.looked if is_attribute(origin))
         guard = self._inline or self._facts.guards.around(node) if looked else None
         if guard is None:
-            self._ran.looked |= looked
+            self._result.looked |= looked
         elif ENTRY in self._state:
             here = NONE.union(
                 *(self._state.get(HELD + attribute, NONE) for attribute in sorted(looked))
             )
             self._read_in_line = True
-            self._ran.hits.append((node, guard, here or frozenset(looked)))
+            self._result.hits.append((node, guard, here or frozenset(looked)))
         elif here := NONE.union(
             *(self._state.get(HELD + attribute, NONE) for attribute in sorted(looked))
         ):
-            self._ran.hits.append((node, guard, here))
-        return frozenset(origin for origin in ran.returned if is_attribute(origin))
+            self._result.hits.append((node, guard, here))
+        return frozenset(origin for origin in run.returned if is_attribute(origin))
 
     def _shown(self, node: cst.CSTNode, value: cst.BaseExpression) -> Origins:
         if origins := self._value(value):
@@ -577,7 +577,7 @@ class Walk(StatementVisitor):
                 name = arg.keyword.value if arg.keyword is not None else index
                 if args[index] and name in used:
                     guard = self._facts.guards.around(call) or call
-                    self._ran.hits.append((call, guard, args[index]))
+                    self._result.hits.append((call, guard, args[index]))
                     is_used = True
         if is_used:
             self._read_in_line = True
@@ -599,12 +599,12 @@ class Walk(StatementVisitor):
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, args: Sequence[Origins]) -> Origins:
         """Return what the result of a function of the script waits for; record its other effects."""
-        ran = self._pending.ran(function)
-        if ran.ends and self._facts.guards.around(call) is None:
+        run = self._pending.run_of(function)
+        if run.ends and self._facts.guards.around(call) is None:
             self._state.clear()
-        result = self._origin(call, ran.returned) if any_call(ran.returned) else NONE
-        result |= self._of_objects(call, ran)
-        for name, origins in ran.state.items():
+        result = self._origin(call, run.returned) if any_call(run.returned) else NONE
+        result |= self._of_objects(call, run)
+        for name, origins in run.state.items():
             if name.startswith(HELD) and any_call(origins):
                 self._state[name] = self._origin(call, self._within(origins))
         names = parameters(function)
@@ -612,24 +612,24 @@ class Walk(StatementVisitor):
             name = arg.keyword.value if arg.keyword is not None else ""
             if not name and index < len(names):
                 name = names[index]
-            guard = ran.reads(name) if args[index] else None
-            if guard is None and args[index] and name in ran.looked:
+            guard = run.reads(name) if args[index] else None
+            if guard is None and args[index] and name in run.looked:
                 guard = self._inline or self._facts.guards.around(call)
                 if guard is None:
-                    self._ran.looked |= {
+                    self._result.looked |= {
                         origin for origin in args[index] if isinstance(origin, str)
                     }
-                    if name not in ran.state and is_dotted_name(arg.value):
+                    if name not in run.state and is_dotted_name(arg.value):
                         self._state.pop(base_name(arg.value) or "", None)  # it has its value
             if guard is not None:
                 self._read_in_line = True
-                self._ran.hits.append((call, guard, args[index]))
-            self._run_attributes(call, ran, name, arg.value)
-            if name in ran.returned:
+                self._result.hits.append((call, guard, args[index]))
+            self._run_attributes(call, run, name, arg.value)
+            if name in run.returned:
                 result |= args[index]
-            if ran.writes(name):
+            if run.writes(name):
                 for place in v.places(arg.value):
-                    self._state[place] = self._origin(call, ran.state[name])
+                    self._state[place] = self._origin(call, run.state[name])
         return result
 
     def _within(self, origins: Origins) -> Origins:
@@ -640,7 +640,7 @@ class Walk(StatementVisitor):
         )
 
     def _run_attributes(
-        self, call: cst.Call, ran: FunctionRun, name: str, arg: cst.CSTNode
+        self, call: cst.Call, run: FunctionRun, name: str, arg: cst.CSTNode
     ) -> None:
         """Record the argument's attributes that a function reads in some replicas only, or leaves pending."""
         if not name or not is_dotted_name(arg):
@@ -648,11 +648,11 @@ class Walk(StatementVisitor):
         place = base_name(arg) or ""
         for known in [k for k in self._state if k.startswith(f"{place}.")]:
             inner = name + known.removeprefix(place)
-            guard = ran.reads(inner)
+            guard = run.reads(inner)
             if guard is not None and self._state[known]:
                 self._read_in_line = True
-                self._ran.hits.append((call, guard, self._state[known]))
-        for inner, origins in ran.state.items():
+                self._result.hits.append((call, guard, self._state[known]))
+        for inner, origins in run.state.items():
             if inner.startswith(f"{name}.") and any_call(origins):
                 self._state[place + inner.removeprefix(name)] = self._origin(call, origins)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from migrate.prove.record.noise import rounding, summation
 from migrate.prove.recording import dtypes
 from tests.frameworks import in_own_process
-from tests.prove.record.test_summation import REPLACED
+from tests.prove.record.test_summation import REPLACED, keep_sums
 
 UNIT = 2.0**-24
 
@@ -19,6 +19,7 @@ UNIT = 2.0**-24
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in REPLACED:
         monkeypatch.setattr(functional, name, getattr(functional, name))
+    keep_sums(monkeypatch)
     torch.manual_seed(0)
 
 

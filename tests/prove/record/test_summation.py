@@ -6,19 +6,27 @@ import pytest
 import torch
 from torch import nn
 
-from migrate.prove.record.noise import rounding, summation
+from migrate.prove.record.noise import reductions, rounding, summation
 from migrate.prove.recording.records import RECORD_DIRECTORY
 
 REPLACED = (
     *("linear", "conv1d", "conv2d", "conv3d", "batch_norm", "scaled_dot_product_attention"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *reductions.loss_names(),
 )
+
+
+def keep_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner in (torch, torch.Tensor):
+        for name in ("sum", "mean"):
+            monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in REPLACED:
         monkeypatch.setattr(nn.functional, name, getattr(nn.functional, name))
+    keep_sums(monkeypatch)
     # Only the order is looked at here.
     monkeypatch.setattr(rounding, "install", lambda run, half: None)
     torch.manual_seed(0)

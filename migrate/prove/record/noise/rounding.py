@@ -18,8 +18,9 @@ A ReLU or a pooling whose input is that close to another branch takes it. The gr
 many terms that nearly cancel, then moves by 1e-3 of itself: no order of the original's sums showed that.
 
 So a run that measures the noise moves the results of these layers, and the gradients that come back to them,
-at random by the size of such rounding. Batch normalization is computed as XLA does. Exact zeros stay:
-rounding does not move them. Each run has random numbers, and another order of its sums, of its own.
+at random by the size of such rounding. Batch normalization, sums and losses are computed as XLA does. Exact
+zeros stay: rounding does not move them. Each run has random numbers, and another order of its sums, of its
+own.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from migrate.prove.record.noise import reductions
 from migrate.prove.recording import dtypes
 from migrate.prove.recording.operators import put
 
@@ -68,6 +70,7 @@ def install(run: int, *, half: bool = False) -> None:
     attention = "scaled_dot_product_attention"
     put(functional, attention, _moved(getattr(functional, attention)))
     put(functional, "batch_norm", _normalisation(functional.batch_norm, lanes))
+    reductions.install(_is_real)
 
 
 def _layer(multiply: Callable[..., Any], lanes: int) -> Callable[..., Any]:

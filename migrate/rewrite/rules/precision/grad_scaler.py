@@ -302,7 +302,7 @@ class GradScaler(Rule):
             def save(model, scaler, path):
                 torch.save({'model': model.state_dict(), 'scaler': scaler.state_dict()}, path)
             """,
-            "the CUDA script does not load it",
+            "The CUDA script raises when it loads an empty state",
         ),
         left_alone(
             """
@@ -406,8 +406,8 @@ class GradScaler(Rule):
             if isinstance(above, cst.Attribute):
                 continue  # `.get(…)` knows what to do
             message = (
-                f"`{code(save)}` is empty, as the scaler is disabled, and the CUDA script does not load it: "
-                "let that load the state only where there is one"
+                f"`{code(save)}` is empty because the scaler is disabled. The CUDA script raises when it "
+                "loads an empty state: load the state there only if it is not empty"
             )
             yield from self.report(save, message)
 

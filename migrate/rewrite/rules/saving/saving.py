@@ -387,10 +387,7 @@ class Saving:
         if not isinstance(above, cst.IndentedBlock | cst.Module):
             return f"under `elif {code(guard.test)}:`"
         if self._context.parent(statement) is not guard.body:
-            return (
-                f"under `if {code(guard.test)}:` and a condition that {MAY_DIFFER}, "
-                f"or in a block of its own"
-            )
+            return f"in an inner block of `if {code(guard.test)}:`, whose entry {MAY_DIFFER}"
         different = [part for part in rest.others if not same_on_all(part, self._context)]
         if different:
             return f"`{code(different[0])}` {MAY_DIFFER}"
