@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from migrate.cli import recording
+from migrate.cli import program, recording
 from migrate.cli.grouping import SectionedCommand
 from migrate.cli.options import as_html, as_json, configuration, takes_a_script, target
 from migrate.cli.progress import working
@@ -33,7 +33,7 @@ STARTS = ("environment", "option", "spawn", "alone")
         "Common options": ["--target", "--replicas", "--steps", "--rewritten", "--html"],
         "Runs": ["--amp", "--timeout", "--deterministic", "--start"],
         "Resuming from a checkpoint": ["--from-checkpoint", "--resume-args"],
-        "Original on another machine": ["--record", "--against"],
+        "Another original, or a JAX program": ["--record", "--against"],
     },
     epilog="Example: migrate prove train.py --replicas 2 -- --epochs 1",
     short_help="Prove that the rewritten script trains the same.",
@@ -90,8 +90,9 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Compare the rewrite with a file of --record, from this machine or another one.",
+    metavar="PATH",
+    help="Compare the rewrite with a file of --record, from this machine or another one. A folder: compare "
+    "the JAX program that `migrate train` wrote there with the script.",
 )
 @as_html
 @as_json
@@ -119,11 +120,15 @@ def prove(
     torch_xla, or of torch_tpu. The proof compares the loss of every step on every rank, and the final
     weights. The exit code is 1 if they differ; the report then names the first difference and its cause.
 
-    If the script trains on GPUs today, use --record FILE on that machine and --against FILE here.
+    If the script trains on GPUs today, use --record FILE on that machine and --against FILE here. With
+    --against FOLDER, a program of `migrate train` is compared with its script instead: interface, gradients,
+    optimizer, losses, weights and data, over K updates.
     """
     recording.require_one_way(record, against, from_checkpoint, rewritten, html)
     if resume_args is not None and from_checkpoint is None:
         raise click.UsageError("--resume-args needs --from-checkpoint")
+    if against is not None and against.is_dir():
+        program.prove_program(against, script, args, steps, timeout, json_output)
     with errors(), contextlib.ExitStack() as stack:
         from converters.installing import require_installed
         from migrate.prove.proof import prove as prove_scripts

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,13 @@ class Frame:
         line: the line that it is at.
         function: name of its code: "<module>" for the script itself.
         first: first line of its code, decorators included.
+        arguments: its arguments that are numbers, strings or None, as JSON has them.
     """
 
     line: int
     function: str
     first: int
+    arguments: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
 
 def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
@@ -40,11 +43,20 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
         code = frame.f_code
         if code.co_filename == file:
             innermost = innermost or frame
-            frames.append(Frame(frame.f_lineno, code.co_name, code.co_firstlineno))
+            frames.append(
+                Frame(frame.f_lineno, code.co_name, code.co_firstlineno, _plain_arguments(frame))
+            )
         elif innermost is None and not _is_machinery(frame):
             between = between or code.co_filename
         frame = frame.f_back
     return frames, innermost, between
+
+
+def _plain_arguments(frame: FrameType) -> tuple[tuple[str, Any], ...]:
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount]
+    values = ((name, frame.f_locals.get(name, ...)) for name in names)
+    return tuple((n, v) for n, v in values if v is None or type(v) in (bool, int, float, str))
 
 
 def _is_machinery(frame: FrameType) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from converters.conversion import convert
 from converters.kept import kept_path
 from converters.layers.layout import Chain, Layout, Plus
 from converters.mapping.file import load_mapping
@@ -33,7 +32,7 @@ from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.optimizer.recorded import ParameterArray
 from migrate.train.optimizer.write import write_optimizer
-from migrate.train.proof.compare import compare
+from migrate.train.proof.program import child, compared, data_difference
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.slice.data import (
     DataSlice,
@@ -44,6 +43,7 @@ from migrate.train.slice.data import (
     loop_statements,
 )
 from migrate.train.slice.loss import LossSlice, loss_slice
+from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.rate import _is_rate, rate_function
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, shared_line
@@ -67,6 +67,9 @@ from migrate.train.write.texts import (
     train_text,
     with_rate,
 )
+
+# Steps up from a program to a folder that its script shares, at most.
+_FAR = 3
 
 
 @dataclass(frozen=True)
@@ -107,22 +110,14 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
     if not has_compiler():
         raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
     script = options.script
-    if not script.is_file():
-        raise TrainError(f"{script}: no such file", "check the path")
+    text = script_text(script)
     require_place(options.output, options.force)
-    try:
-        text = ScriptText(str(script), script.read_text())
-        _ = text.tree
-    except (SyntaxError, UnicodeDecodeError) as unread:
-        raise TrainError(
-            f"{script}: is not valid Python ({unread})", "name a Python file"
-        ) from None
     with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
         work = Path(scratch)
         progress(f"running {script}: where it trains")
-        events, loss = _read(text, options, work)
+        text, events, loss = find_training(text, options, work)
         progress(f"running {script}: {options.updates} updates")
-        recorded, loss, work = _recorded(text, events, loss, options, work)
+        recorded, loss, work = recorded_run(text, events, loss, options, work)
         port, weights = pickle.loads((work / "port.pickle").read_bytes())
         if not weights.by_mapping:
             raise TrainError(
@@ -168,7 +163,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             error = ""
             if options.proof:
                 progress("comparing: gradients, losses, weights")
-                comparisons, error = _proven(place, recorded, work, options)
+                comparisons, error = compared(place, recorded, work, options.timeout)
+                error = error.replace(str(place), str(options.output))
                 comparisons = (*comparisons, of_data)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
@@ -176,12 +172,30 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )
-            page = readme_text(result, facts, data, loss, recorded, command, interface)
+            page = readme_text(result, text, facts, data, loss, recorded, command, interface)
             (place / "README.md").write_text(page)
             written = record(place, str(script))
         return TrainedProgram(
             options.output, written, script, comparisons, tuple(left), tuple(notes), error
         )
+
+
+def script_text(script: Path) -> ScriptText:
+    """Read a script.
+
+    Raises:
+        TrainError: there is no such file, or it is not Python.
+    """
+    if not script.is_file():
+        raise TrainError(f"{script}: no such file", "check the path")
+    try:
+        text = ScriptText(str(script), script.read_text())
+        _ = text.tree
+    except (SyntaxError, UnicodeDecodeError) as unread:
+        raise TrainError(
+            f"{script}: is not valid Python ({unread})", "name a Python file"
+        ) from None
+    return text
 
 
 def _shifts(layout: Layout) -> bool:
@@ -194,20 +208,60 @@ def _shifts(layout: Layout) -> bool:
 # ---------------------------------------------------------------------------- read and run
 
 
-def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[TrainingCalls, LossSlice]:
-    """Find where the script trains, and what computes its loss."""
+def find_training(
+    script: ScriptText, options: TrainOptions, work: Path
+) -> tuple[ScriptText, TrainingCalls, LossSlice]:
+    """Find where the script trains, and what computes its loss.
+
+    Returns:
+        The script, with modules of its folder that train in place of their imports; its calls; the loss.
+    """
+    modules: list[Path] = []
+    whole = script
+    while True:
+        seen = _seen(whole, options, work / f"find-{len(modules)}")
+        more = [path for path in _modules(seen) if path not in modules]
+        if not more:
+            break
+        modules += more
+        whole = merged(script, modules)
+    return whole, *_calls(whole, seen)
+
+
+def _seen(script: ScriptText, options: TrainOptions, folder: Path) -> list[dict[str, Any]]:
+    folder.mkdir()
     run_script(
         options.script,
         options.args,
         "migrate.train.watch.finder:install",
-        work,
+        folder,
         "places.json",
         options.timeout,
+        own_source(script),
     )
-    seen = json.loads((work / "places.json").read_text())
+    seen: list[dict[str, Any]] = json.loads((folder / "places.json").read_text())
+    mirror = str((folder / "mirror-places.json").resolve())
+    for event in seen:
+        event["files"] = [file.removeprefix(mirror) for file in event["files"]]
+    return seen
 
+
+def _modules(seen: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """Files of the script's folder, beside the script, that have a call that trains."""
+    files = [file for event in seen if event["kind"] in (BACKWARD, STEP) for file in event["files"]]
+    return [path for path in map(Path, dict.fromkeys(files)) if path.is_file()]
+
+
+def own_source(script: ScriptText) -> str:
+    """Text to run in place of the script's file; empty for the file itself."""
+    return script.source if isinstance(script, MergedText) else ""
+
+
+def _calls(
+    script: ScriptText, seen: Sequence[Mapping[str, Any]]
+) -> tuple[TrainingCalls, LossSlice]:
     def frames(kind: str) -> list[tuple[Frame, ...]]:
-        every = [tuple(Frame(**f) for f in e["frames"]) for e in seen if e["kind"] == kind]
+        every = [tuple(_frame(f) for f in e["frames"]) for e in seen if e["kind"] == kind]
         return list(dict.fromkeys(every))
 
     backwards, steps = frames(BACKWARD), frames(STEP)
@@ -241,6 +295,11 @@ def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[Traini
     return events, loss_slice(script, events.backward[0])
 
 
+def _frame(seen: Mapping[str, Any]) -> Frame:
+    """The frame as the finder wrote it."""
+    return Frame(**{**seen, "arguments": tuple(map(tuple, seen["arguments"]))})
+
+
 def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
     """Require a line of its own for each statement around the calls that train."""
     for frame in {f for call in (events.backward, *events.steps, *events.dropped) for f in call}:
@@ -253,10 +312,18 @@ def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
             )
 
 
-def _recorded(
-    script: ScriptText, events: TrainingCalls, loss: LossSlice, options: TrainOptions, work: Path
+def recorded_run(
+    script: ScriptText,
+    events: TrainingCalls,
+    loss: LossSlice,
+    options: TrainOptions,
+    work: Path,
+    *,
+    ports: bool = True,
 ) -> tuple[dict[str, Any], LossSlice, Path]:
     """Record the first updates; what is computed from numbers that change between steps becomes data.
+
+    Without `ports` the loss is not ported: known mistakes are made in it instead.
 
     Returns:
         The record, the statements of the loss that are left, and the folder of the run.
@@ -266,7 +333,7 @@ def _recorded(
     while True:
         folder = work / f"run-{len(changing)}"
         folder.mkdir()
-        recorded = _run(script, events, loss, options, folder)
+        recorded = _run(script, events, loss, options, folder, ports)
         if "refused" not in recorded:
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
@@ -280,7 +347,12 @@ def _recorded(
 
 
 def _run(
-    script: ScriptText, events: TrainingCalls, loss: LossSlice, options: TrainOptions, work: Path
+    script: ScriptText,
+    events: TrainingCalls,
+    loss: LossSlice,
+    options: TrainOptions,
+    work: Path,
+    ports: bool,
 ) -> dict[str, Any]:
     """Run the script: record the first updates, and port the loss in the script's process."""
     loop = events.backward[loop_level(script, events.backward)]
@@ -300,6 +372,7 @@ def _run(
         "rate": rate_function(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),
+        "ports": ports,
     }
     (work / "question.json").write_text(json.dumps(question))
     run_script(
@@ -309,6 +382,7 @@ def _run(
         work,
         "record.pickle",
         options.timeout,
+        own_source(script),
     )
     recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
     if "refused" in recorded:
@@ -373,7 +447,7 @@ def _facts(
     inputs = {argument.name: keys[argument.name] for argument in port.inputs}
     return ProgramFacts(
         script.name.rpartition("/")[2],
-        loss.frame.line,
+        where,
         inputs,
         takes_mode=port.trains or bool(port.refused),
         training=port.trains and modes == {True} and not port.refused,
@@ -381,6 +455,7 @@ def _facts(
         streams=tuple(dict.fromkeys((*port.streams, *(["dropout"] if port.draws else ())))),
         statistics=port.statistics,
         frozen=weights.frozen,
+        average=recorded["average"].decay if recorded.get("average") else "",
     )
 
 
@@ -398,8 +473,11 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if _is_rate(target)
     ]
+    file, line = script.position(optimizer.line) if optimizer.line else (script.name, 0)
     optimizer = replace(
         optimizer,
+        file=file,
+        line=line,
         source=source,
         updates=count,
         sets_rate=min(assigned, default=0),
@@ -455,7 +533,7 @@ def _data(
         )
     _write_data(place, plain, (), options)
     count = many(len(recorded["updates"]), "update")
-    difference = _data_difference(place, work, options)
+    difference = data_difference(place, work, options.timeout)[0]
     if not difference:
         return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
     loop = script_loop(script, events)
@@ -472,7 +550,7 @@ def _data(
             continue
         restored = data_slice(script, events, loss, names, lines, trained)
         _write_data(place, restored, states, options)
-        again = _data_difference(place, work, options)
+        again = data_difference(place, work, options.timeout)[0]
         if not again:
             what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
@@ -536,8 +614,8 @@ def _outputs(
         "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
         "streams": facts.streams if facts.draws else (),
     }
-    child = "migrate.train.proof.outputs_child"
-    code, said = _child(child, (place, file, json.dumps(asked), answer), options.timeout)
+    module = "migrate.train.proof.outputs_child"
+    code, said = child(module, (place, file, json.dumps(asked), answer), options.timeout)
     if code is None:
         return [], f"the search for them was not done within {options.timeout:g} s"
     if code or not answer.exists():
@@ -552,7 +630,7 @@ def script_loop(script: ScriptText, events: TrainingCalls) -> int:
 
 
 def _write_data(place: Path, data: DataSlice, states: Sequence[Any], options: TrainOptions) -> None:
-    folder = str(options.script.resolve().parent)
+    folder = _folder(options)
     text = data_text(data.text, options.script.name, folder, restores=bool(states))
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
@@ -565,15 +643,13 @@ def _position(difference: str) -> int:
     return int(word) if word.isdigit() else -1
 
 
-def _data_difference(place: Path, work: Path, options: TrainOptions) -> str:
-    output = work / "data.json"
-    output.unlink(missing_ok=True)
-    code, said = _child(
-        "migrate.train.proof.data_child", (place, work / "record.pickle", output), options.timeout
-    )
-    if code == 0 and output.exists():
-        return str(json.loads(output.read_text()))
-    return f"data.py does not run: {process.last_line(said)[:200]}"
+def _folder(options: TrainOptions) -> str:
+    """Expression of the script's folder; from the program's own, if the two can be moved together."""
+    script, program = options.script.resolve().parent, options.output.resolve()
+    above = os.path.relpath(script, program)
+    if above.count("..") <= _FAR:
+        return f"Path(__file__).resolve().parent.joinpath({above!r}).resolve()"
+    return f"Path({str(script)!r})"
 
 
 def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Sequence[Any]]:
@@ -668,73 +744,14 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         notes.append(
             f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
         )
+    if average := recorded.get("average"):
+        notes.append(
+            f"{average.name} is a moving average of the weights with the decay {average.decay}: "
+            "state.average in train.py, --save-average writes it. Buffers are not averaged"
+        )
     if recorded.get("autocast"):
         notes.append(
             f"the script has autocast to {recorded['autocast']}: the program computes in float32, and is "
             "compared with the script without autocast"
         )
     return notes
-
-
-# ---------------------------------------------------------------------------- prove
-
-
-def _proven(
-    place: Path, recorded: Mapping[str, Any], work: Path, options: TrainOptions
-) -> tuple[tuple[TrainComparison, ...], str]:
-    """Run the program on the recorded batches, and compare what it gives."""
-    output = work / "results.npz"
-    code, said = _child(
-        "migrate.train.proof.child", (place, place / RECORDED, output), options.timeout
-    )
-    if code != 0 or not output.exists():
-        why = "took too long" if code is None else process.last_line(said)[:300]
-        return (), f"the program does not run: {why}".replace(str(place), str(options.output))
-    expected: dict[str, Any] = {}
-    state = recorded["state"]
-    zeros = {name: np.zeros_like(tensor) for name, tensor in state.items()}
-    gradients = {
-        name: recorded["gradients"][name]
-        if recorded["gradients"].get(name) is not None
-        else zeros[name]
-        for name in zeros
-    }
-    gradients |= {tied: gradients[first] for tied, first in recorded["tied"].items()}
-    expected |= {
-        key.replace("gradient:params/", "gradient:"): value
-        for key, value in _in_flax(gradients, "gradient", place, work).items()
-        if key.startswith("gradient:params/")
-    }
-    for which in ("first", "last"):
-        if which in recorded:
-            expected |= _in_flax(recorded[which], which, place, work)
-    with np.load(output) as results:
-        return tuple(
-            compare(
-                dict(results),
-                expected,
-                recorded["updates"],
-                recorded["optimizer"].rates,
-                divides=recorded["divides"],
-            )
-        ), ""
-
-
-def _in_flax(
-    tensors: Mapping[str, Any], which: str, place: Path, work: Path
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Tensors of torch's state dict as the program's arrays, by the port's mapping."""
-    import torch
-    from safetensors.numpy import load_file
-
-    source, target = work / f"{which}.pt", work / f"{which}.safetensors"
-    torch.save({name: torch.as_tensor(value) for name, value in tensors.items()}, source)
-    convert(source, mapping=place / MAPPING, output=target, overwrite=True)
-    return {f"{which}:{name}": value for name, value in load_file(target).items()}
-
-
-def _child(module: str, paths: Sequence[Path | str], timeout: float) -> tuple[int | None, str]:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
-    return process.run(
-        [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment
-    )

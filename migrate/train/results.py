@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,12 @@ class TrainComparison:
     """Comparison of the program with the script's recorded run.
 
     Attributes:
-        name: "gradients", "losses", "learning rates", "weights" or "data".
+        name: a name in `STAGES`.
         same: whether they are equal within the limit.
         worst: the largest relative difference; None where values are compared exactly.
         limit: the limit.
         what: what was compared, or the first difference.
+        cause: the mistake that explains the difference; "" if there is none, or none is known.
     """
 
     name: str
@@ -23,6 +25,57 @@ class TrainComparison:
     worst: float | None = None
     limit: float | None = None
     what: str = ""
+    cause: str = ""
+
+    @property
+    def stage(self) -> str:
+        """The stage of the proof that it belongs to."""
+        return next(stage for stage, names in STAGES.items() if self.name in names)
+
+
+# Stages of the proof, in order, with their comparisons.
+STAGES: Mapping[str, tuple[str, ...]] = {
+    "interface": ("parameters", "interface"),
+    "numeric": ("start", "outputs", "gradients", "sum of gradients", "optimizer", "learning rates"),
+    "behavioural": ("losses", "weights", "average", "dropout", "data"),
+}
+
+
+def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
+    """Verdict of each stage with a comparison: "same", or the comparisons that differ."""
+    verdicts: dict[str, str] = {}
+    for stage in STAGES:
+        own = [comparison for comparison in comparisons if comparison.stage == stage]
+        differ = [comparison.name for comparison in own if not comparison.same]
+        if own:
+            verdicts[stage] = f"{', '.join(differ)} differ" if differ else "same"
+    return verdicts
+
+
+@dataclass(frozen=True)
+class ProgramProof:
+    """Comparison of a program, as it is now, with its script.
+
+    Attributes:
+        folder: folder of the program.
+        script: the script.
+        updates: number of updates that were compared.
+        comparisons: all comparisons that could be made.
+        error: why the program does not run, or cannot be compared; "" if it can.
+        notes: what else to know.
+    """
+
+    folder: Path
+    script: Path
+    updates: int
+    comparisons: tuple[TrainComparison, ...] = ()
+    error: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether the program ran, and every comparison holds."""
+        return not self.error and all(comparison.same for comparison in self.comparisons)
 
 
 @dataclass(frozen=True)

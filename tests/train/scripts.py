@@ -163,6 +163,35 @@ for x in torch.ones(3, 4, 2):
     optimizer.step()
 """
 
+# A model with a moving average of its weights.
+AVERAGED = """
+import copy
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+data = [(torch.randn(4, 8), torch.randint(3, (4,))) for _ in range(9)]
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+ema = copy.deepcopy(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+@torch.no_grad()
+def update_ema(ema, model, decay=0.95):
+    for old, new in zip(ema.parameters(), model.parameters()):
+        old.mul_(decay).add_(new.data, alpha=1 - decay)
+
+
+for x, y in data:
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    update_ema(ema, model)
+"""
+
 # A loop of 7 updates an epoch; a change after the first epoch is put in place of CHANGE.
 LATE = """
 import torch

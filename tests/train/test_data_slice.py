@@ -281,6 +281,41 @@ def test_a_loop_that_ends_by_an_evaluation_is_refused() -> None:
         early_stop(EARLY_STOP, {("train", 2): ["model"]})
 
 
+RESUMING = """
+batches = iter(range(9))
+model = make()
+step = 0
+if mode == "new":
+    model = make()
+elif mode == "resume":
+    model = restored()
+    checkpoint = load("last.pt")
+    step = checkpoint["step"]
+while True:
+    checkpoint = {"model": model.state_dict(), "step": step}
+    x = next(batches)
+    loss = model(x)
+    loss.backward()
+    optimizer.step()
+    step += 1
+    if step > 3:
+        break
+"""
+
+
+def test_a_name_of_the_loop_that_only_earlier_statements_read_is_left_out() -> None:
+    script = ScriptText("train.py", RESUMING)
+    module = "<module>"
+    backward = frames(script, ("loss.backward", module))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", module)),), ())
+    trained = {(module, 1): ["model"]}
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["x"], (), trained).text
+    assert "state_dict" not in text
+    assert "restored" not in text
+    assert 'step = checkpoint["step"]' in text
+    compile(text, "data.py", "exec")
+
+
 def test_blocks_on_one_line_and_elif_keep_their_form() -> None:
     text = early_stop(EARLY_STOP, {})
     compile(text, "data.py", "exec")
@@ -452,6 +487,6 @@ def micro_batches():
     monkeypatch.setattr(sys, "argv", ["train.py", "--updates", "1"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     namespace: dict[str, Any] = {}
-    exec(data_text(source, "script.py", str(tmp_path), restores=False), namespace)
+    exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]

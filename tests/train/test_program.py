@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from tests.train.scripts import CLASSIFIER, LATE, NANO, SCALED_GRADIENTS, TWO_OPTIMIZERS
+from tests.train.scripts import AVERAGED, CLASSIFIER, LATE, NANO, SCALED_GRADIENTS, TWO_OPTIMIZERS
 
 pytestmark = pytest.mark.long
 
@@ -30,8 +30,11 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["verdict"] == "same"
-    assert {c["name"] for c in found["comparisons"]} == {
+    assert {c["name"] for c in found["comparisons"]} - {"dropout"} == {
+        "start",
         "gradients",
+        "sum of gradients",
+        "optimizer",
         "losses",
         "learning rates",
         "weights",
@@ -58,6 +61,27 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
         text=True,
     )
     assert loop.stdout.count("update ") == 2, loop.stderr
+
+
+def test_a_moving_average_of_the_weights_is_in_the_program(tmp_path: Path) -> None:
+    result = train(tmp_path, AVERAGED, "--json")
+    assert result.exit_code == 0, result.output
+    found = {c["name"]: c for c in json.loads(result.stdout)["comparisons"]}
+    assert found["average"]["same"]
+    assert "1 - 0.95)" in (tmp_path / "jax_program" / "train.py").read_text()
+
+
+def test_a_trainer_in_another_file_is_a_part_of_the_script(tmp_path: Path) -> None:
+    head, loop = LATE.replace("CHANGE", "pass").split("for epoch", 1)
+    body = "".join(f"    {line}\n" for line in f"for epoch{loop}".splitlines())
+    trainer = (
+        "import torch.nn.functional as F\n\ndef fit(model, data, optimizer, scheduler, beta):\n"
+    )
+    (tmp_path / "trainer.py").write_text(trainer + body)
+    script = f"{head}\nfrom trainer import fit\nfit(model, data, optimizer, scheduler, beta)\n"
+    result = train(tmp_path, script)
+    assert result.exit_code == 0, result.output
+    assert "trainer.py:" in (tmp_path / "jax_program" / "README.md").read_text()
 
 
 def test_only_data_and_the_interface_import_torch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from migrate.train.write.texts import CARRIED, ProgramFacts, carried_text, loss_
 
 FACTS = ProgramFacts(
     "toy.py",
-    1,
+    "toy.py:1",
     {"x": ("x", ()), "y": ("y", ())},
     takes_mode=True,
     training=True,

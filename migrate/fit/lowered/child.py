@@ -11,6 +11,7 @@ from pathlib import Path
 from converters.errors import ConversionError
 from converters.installing import missing_behind
 from migrate.errors import MigrateError
+from migrate.fit.lowered.of_program import is_program, lower_program
 from migrate.fit.lowered.step import LoweredStep, Wanted
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.load import load_runner
@@ -24,6 +25,8 @@ def lower(wanted: Wanted) -> LoweredStep:
     Raises:
         MigrateError: it cannot be loaded, or does not take the inputs.
     """
+    if is_program(wanted.target):
+        return lower_program(wanted)
     runner, _ = load_runner(parse_target(wanted.target))
     if wanted.inputs:
         return _lowered(runner, wanted)

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
+from migrate.train.results import stages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from migrate.train.results import TrainComparison, TrainedProgram
+    from migrate.train.results import ProgramProof, TrainComparison, TrainedProgram
 
 FORMAT = 1  # of the JSON
 
 
-def verdict(program: TrainedProgram) -> str:
+def verdict(program: TrainedProgram | ProgramProof) -> str:
     """Return the verdict in words."""
     if program.error:
         return "DOES NOT RUN"
@@ -41,16 +42,56 @@ def train_summary(program: TrainedProgram) -> list[RenderableType]:
         lines += ["", Text(program.error, "bold red")]
     if program.comparisons:
         lines += ["", _table(program.comparisons)]
+    lines += [Text(f"  cause ({c.name}): {c.cause}") for c in program.comparisons if c.cause]
     if program.left:
         lines += ["", f"Left by hand: {many(len(program.left), 'statement')} of the training loop"]
         lines += [Text(f"  {statement}") for statement in program.left]
     return lines
 
 
+def proof_summary(proof: ProgramProof) -> list[RenderableType]:
+    """Return the comparisons by stage, the causes of differences, and the verdict."""
+    from rich.text import Text
+
+    lines: list[RenderableType] = []
+    if proof.comparisons:
+        lines += [_table(proof.comparisons), ""]
+    for stage, verdict_of in stages(proof.comparisons).items():
+        lines.append(Text(f"{stage}: {verdict_of}", "green" if verdict_of == "same" else "red"))
+    lines += [Text(f"cause ({c.name}): {c.cause}") for c in proof.comparisons if c.cause]
+    lines += [Text(f"note: {note}") for note in proof.notes]
+    if proof.error:
+        lines.append(Text(proof.error, "bold red"))
+    style = "bold green" if proof.same else "bold red"
+    updates = many(proof.updates, "update")
+    lines.append(
+        Text.assemble(
+            (f"{verdict(proof)}: ", style), f"{proof.script} and {proof.folder}, {updates}"
+        )
+    )
+    return lines
+
+
+def proof_as_json(proof: ProgramProof) -> dict[str, Any]:
+    """Return the proof as JSON."""
+    return {
+        "format": FORMAT,
+        "verdict": verdict(proof).lower(),
+        "script": str(proof.script),
+        "folder": str(proof.folder),
+        "updates": proof.updates,
+        "stages": stages(proof.comparisons),
+        "comparisons": [_as_json(comparison) for comparison in proof.comparisons],
+        "notes": list(proof.notes),
+        "error": proof.error,
+    }
+
+
 def _table(comparisons: tuple[TrainComparison, ...]) -> Table:
-    table = plain_table("compared", "verdict", "largest difference", "limit", "")
+    table = plain_table("stage", "compared", "verdict", "largest difference", "limit", "")
     for comparison in comparisons:
         table.add_row(
+            comparison.stage,
             comparison.name,
             "same" if comparison.same else "differs",
             "" if comparison.worst is None else f"{comparison.worst:.1e}",
@@ -68,17 +109,21 @@ def train_as_json(program: TrainedProgram) -> dict[str, Any]:
         "script": str(program.script),
         "folder": str(program.folder),
         "files": list(program.files),
-        "comparisons": [
-            {
-                "name": comparison.name,
-                "same": comparison.same,
-                "largest_difference": plain_value(comparison.worst),
-                "limit": comparison.limit,
-                "what": comparison.what,
-            }
-            for comparison in program.comparisons
-        ],
+        "stages": stages(program.comparisons),
+        "comparisons": [_as_json(comparison) for comparison in program.comparisons],
         "left": list(program.left),
         "notes": list(program.notes),
         "error": program.error,
+    }
+
+
+def _as_json(comparison: TrainComparison) -> dict[str, Any]:
+    return {
+        "stage": comparison.stage,
+        "name": comparison.name,
+        "same": comparison.same,
+        "largest_difference": plain_value(comparison.worst),
+        "limit": comparison.limit,
+        "what": comparison.what,
+        "cause": comparison.cause,
     }

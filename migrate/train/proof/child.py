@@ -1,66 +1,141 @@
-"""The written program in a process of its own: its gradients and updates on recorded batches.
+"""The written program in a process of its own: what it computes of recorded batches.
 
-python -m migrate.train.proof.child FOLDER RECORDED OUTPUT
+python -m migrate.train.proof.child FOLDER RECORD START OUTPUT
+
+RECORD is the pickled run of the script, START the weights that it starts from as the program has them.
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+# Factors of the recorded gradients for which the optimizer alone is run: they show its momentum.
+SCALES = (1.0, -0.5, 2.0)
+
 
 def main() -> None:
-    """Run the program in FOLDER on the batches in RECORDED, and write what it gives."""
-    folder, recorded, output = map(Path, sys.argv[1:])
+    """Run the program in FOLDER on the batches in RECORD, and write what it gives."""
+    folder, record, start, output = map(Path, sys.argv[1:])
     sys.path.insert(0, str(folder))
     import jax
     from flax import linen
+    from safetensors.numpy import load_file
 
     def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return inputs
 
-    loss, test_same, train = map(import_module, ("loss", "test_same", "train"))
+    recorded = pickle.loads(record.read_bytes())
+    updates = [[micro["batch"] for micro in u["micro"]] for u in recorded["updates"]]
+    count = len(recorded["optimizer"].rates)
+    optimizer: Any = import_module("optimizer")
+    sums: list[Any] = []
+    optimizer.optimizer = _told(optimizer.optimizer, sums)
+    loss: Any = import_module("loss")
+    train: Any = import_module("train")
 
     # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
-    _require_shapes(loss, test_same, train)
+    key = (train.KEY,) if hasattr(train, "KEY") else ()
+    own = train.load()
+    given = (own.params, own.variables, loss.inputs_of(updates[0][0]), *key)
+    drawn = jax.jit(loss.loss_of)(*given)
     linen.Dropout.__call__ = nothing_dropped
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = {f"start:{name}": x for name, x in _arrays(own)}
+    results["draws"] = np.array(
+        _first(drawn) != _first(jax.jit(lambda *values: loss.loss_of(*values))(*given))
+    )
+    keys: list[bytes] = []
+    if key:
+        train.value_and_grad = _told_keys(train.value_and_grad, keys)
     with jax.default_matmul_precision("highest"):
-        state = train.load()
-        updates = list(test_same.updates())
-        batch = loss.inputs_of(updates[0][0][0])
-        key = (train.KEY,) if hasattr(train, "KEY") else ()
+        state = train.load(start)
+        batch = loss.inputs_of(updates[0][0])
         _, gradients = train.value_and_grad(state.params, state.variables, batch, *key)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
-            results["gradient:" + "/".join(part.key for part in path)] = np.array(leaf)
-        for number, (micro, _) in enumerate(updates):
+        results |= {f"gradient:{name}": x for name, x in leaves(gradients)}
+        for number, micro in enumerate(updates):
             state, losses, rate = train.train_step(state, micro)
             results[f"losses:{number}"] = np.array([float(x) for x in losses])
             results[f"rate:{number}"] = np.float64(rate)
+            if number == 0:
+                jax.effects_barrier()
+                results |= {f"sum:{name}": x for name, x in leaves(sums[0] if sums else {})}
             if number in (0, len(updates) - 1):
                 which = "last" if number else "first"
-                tree = {"params": state.params, **state.variables}
-                for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-                    results[f"{which}:" + "/".join(part.key for part in path)] = np.array(leaf)
-        count = len(np.load(recorded)["rates"])
+                results |= {f"{which}:{name}": x for name, x in _arrays(state)}
+        if hasattr(state, "average"):
+            results |= {f"average:{name}": x for name, x in leaves(state.average)}
+        sums.append(None)  # what follows is no update of the program
+        gradients = load_file(start.with_suffix(".sums"))
+        results |= _optimized(optimizer.optimizer, train.load(start), gradients, SCALES[:count])
         for number in range(len(updates), count):
             results[f"rate:{number}"] = np.float64(train.learning_rate_of(number))
+    results["keys"] = np.array([len(keys), len(set(keys))])
     arrays: Any = {name: np.asarray(value) for name, value in results.items()}
     np.savez(output, **arrays)
 
 
-def _require_shapes(loss: Any, test_same: Any, train: Any) -> None:
-    """Trace the loss with its own dropout: one that lacks its random numbers raises."""
+def leaves(tree: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield path and array of each leaf of nested dictionaries."""
     import jax
 
-    state = train.load()
-    micro, _ = next(iter(test_same.updates()))
-    key = (train.KEY,) if hasattr(train, "KEY") else ()
-    jax.eval_shape(loss.loss_of, state.params, state.variables, loss.inputs_of(micro[0]), *key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield "/".join(part.key for part in path), np.array(leaf)
+
+
+def _arrays(state: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    yield from leaves({"params": state.params, **state.variables})
+
+
+def _first(value: Any) -> float:
+    """The loss, without the statistics beside it."""
+    return float(value[0] if isinstance(value, tuple) else value)
+
+
+def _told(optimizer: Any, sums: list[Any]) -> Any:
+    """The optimizer; the gradients that each update gets are appended to `sums`."""
+    import jax
+    import optax
+
+    def update(grads: Any, *args: Any, **kwargs: Any) -> Any:
+        jax.debug.callback(lambda values: sums.append(jax.tree.map(np.array, values)), grads)
+        return optimizer.update(grads, *args, **kwargs)
+
+    return optax.GradientTransformation(optimizer.init, update)
+
+
+def _told_keys(value_and_grad: Any, keys: list[bytes]) -> Any:
+    """The function; the key of each call is appended to `keys`."""
+    import jax
+
+    def called(*args: Any) -> Any:
+        keys.append(np.asarray(jax.random.key_data(args[-1])).tobytes())
+        return value_and_grad(*args)
+
+    return called
+
+
+def _optimized(
+    optimizer: Any, state: Any, gradients: dict[str, Any], scales: tuple[float, ...]
+) -> dict[str, Any]:
+    """Weights after updates by the optimizer alone, with the script's own gradients times `scales`."""
+    import jax
+    import optax
+
+    first = jax.tree_util.tree_map_with_path(
+        lambda path, x: gradients["/".join(part.key for part in path)], state.params
+    )
+    params, inner = state.params, optimizer.init(state.params)
+    for scale in scales:
+        scaled = jax.tree.map(lambda x, scale=scale: x * np.float32(scale), first)
+        updates, inner = optimizer.update(scaled, inner, params)
+        params = optax.apply_updates(params, updates)
+    return {f"optimized:params/{name}": x for name, x in leaves(params)}
 
 
 if __name__ == "__main__":

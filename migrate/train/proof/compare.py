@@ -10,13 +10,17 @@ import numpy as np
 
 from migrate.counts import many
 from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
+from migrate.train.proof.arrays import Arrays, distance, norm, part
 from migrate.train.results import TrainComparison
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]
 # A gradient's distance, relative to its own norm; and beside it relative to the norm of all: a gradient
 # whose true value is zero is rounding.
 GRADIENT_LIMIT, ROUNDING = 1e-5, 1e-6
 RATE_LIMIT = 1e-6
+# Weights that are read from a file.
+START_LIMIT = 1e-7
+# Of the way that the optimizer moves a weight, beside float32's rounding of the weight itself.
+WAY_LIMIT, WEIGHT_ROUNDING = 1e-5, 2e-7
 # A cosine that has almost ended, optax's too, is a difference of numbers of the largest rate's size, and has
 # their rounding in float32. Smaller rates are compared relative to the rate whose limit is this rounding.
 _LEAST_RATE = 2.0**-23 / RATE_LIMIT
@@ -31,8 +35,9 @@ def compare(
     rates: Sequence[Sequence[float]],
     *,
     divides: bool,
+    dropout: bool = False,
 ) -> Iterator[TrainComparison]:
-    """Compare gradients, losses, learning rates and weights, in this order.
+    """Compare start, gradients, their sum, the optimizer, losses, rates and weights, in this order.
 
     Args:
         results: arrays of `proof.child`.
@@ -40,9 +45,23 @@ def compare(
         updates: the recorded updates.
         rates: learning rates of each group, in these updates and in those that were watched after them.
         divides: whether the optimizer divides each element's gradient by its size, as Adam does.
+        dropout: whether the script's loss has dropout.
     """
-    gradients = {k.partition(":")[2]: v for k, v in expected.items() if k.startswith("gradient:")}
-    yield _gradients(results, gradients)
+    gradients = part(expected, "gradient")
+    start = part(expected, "start")
+    if start:
+        yield _start(results, start)
+    what = f"{len(gradients)} parameters, first micro-batch"
+    yield _gradients("gradients", part(results, "gradient"), gradients, what)
+    if any(key.startswith("sum:") for key in results):
+        what = (
+            many(len(updates[0]["micro"]), "micro-batch", "micro-batches") + " of the first update"
+        )
+        yield _gradients("sum of gradients", part(results, "sum"), part(expected, "sum"), what)
+    if optimized := part(expected, "optimized"):
+        yield _optimizer(results, start, optimized)
+    if "keys" in results and dropout:
+        yield _dropout(results)
     yield _losses(results, updates)
     yield _rates(results, rates)
     steps = {"first": 1, "last": len(updates)}
@@ -50,6 +69,25 @@ def compare(
         # The way that such an optimizer may move a weight in these updates.
         way = sum(max(update) for update in rates[: steps[which]]) if divides else None
         yield _weights(results, expected, gradients, which, steps[which], way)
+    if average := part(expected, "average"):
+        yield _average(results, average, len(updates))
+
+
+@_QUIET
+def _average(results: Arrays, theirs: Arrays, steps: int) -> TrainComparison:
+    """Compare the moving average of the weights after the last update."""
+    limit = PARAMETER_GATE * math.sqrt(steps)
+    ours = part(results, "average")
+    if not ours:
+        cause = (
+            "lost average: the script keeps a moving average of its weights, the program does not"
+        )
+        return TrainComparison("average", False, limit=limit, what="not there", cause=cause)
+    frozen = {name for name in theirs if not np.any(theirs[name])}
+    compared = {name: x for name, x in theirs.items() if name not in frozen}
+    worst = _counted(distance(ours, compared) / (norm(compared) or 1.0))
+    what = f"moving average of the weights after {many(steps, 'update')}"
+    return TrainComparison("average", worst <= limit, worst, limit, what)
 
 
 def _counted(difference: float) -> float:
@@ -58,14 +96,12 @@ def _counted(difference: float) -> float:
 
 
 @_QUIET
-def _gradients(results: Arrays, gradients: Arrays) -> TrainComparison:
-    whole = math.sqrt(
-        sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values())
-    )
+def _gradients(compared: str, found: Arrays, gradients: Arrays, of_what: str) -> TrainComparison:
+    whole = norm(gradients)
     worst, name = 0.0, ""
     same = True
     for path, theirs in gradients.items():
-        ours = np.asarray(results[f"gradient:{path}"], np.float64)
+        ours = np.asarray(found[path], np.float64)
         distance = float(np.linalg.norm(ours - theirs))
         size = float(np.linalg.norm(theirs))
         allowed = GRADIENT_LIMIT * size + ROUNDING * whole
@@ -75,8 +111,66 @@ def _gradients(results: Arrays, gradients: Arrays) -> TrainComparison:
             same = False
         if ratio > worst:
             worst, name = ratio, path
-    what = f"{len(gradients)} parameters, first micro-batch; largest: {name}"
-    return TrainComparison("gradients", same, worst, GRADIENT_LIMIT, what)
+    what = f"{of_what}; largest: {name}" if name else of_what
+    return TrainComparison(compared, same, worst, GRADIENT_LIMIT, what)
+
+
+def weights_differ(ours: Any, theirs: Any, limit: float = START_LIMIT) -> bool:
+    """Whether arrays differ by more than rounding; a missing one and another shape differ."""
+    if ours is None or ours.shape != theirs.shape:
+        return True
+    size = float(np.linalg.norm(theirs))
+    return not float(np.linalg.norm(ours - theirs)) <= limit * size
+
+
+@_QUIET
+def _start(results: Arrays, theirs: Arrays) -> TrainComparison:
+    ours = part(results, "start")
+    worst, at = 0.0, ""
+    for name, value in theirs.items():
+        ratio = math.inf
+        if name in ours and ours[name].shape == value.shape:
+            size = float(np.linalg.norm(value))
+            ratio = _counted(float(np.linalg.norm(ours[name] - value)) / (size or 1.0))
+        if ratio > worst:
+            worst, at = ratio, f"; largest: {name}"
+    what = f"weights that the script starts from{at}"
+    return TrainComparison("start", worst <= START_LIMIT, worst, START_LIMIT, what)
+
+
+@_QUIET
+def _optimizer(results: Arrays, start: Arrays, theirs: Arrays) -> TrainComparison:
+    ours = part(results, "optimized")
+    worst, at = 0.0, ""
+    for name in theirs:
+        ratio = way_ratio(ours[name], theirs[name], start[name])
+        if ratio > worst:
+            worst, at = ratio, f"; largest: {name}"
+    what = f"the optimizer alone, on the script's gradients{at}"
+    return TrainComparison("optimizer", worst <= WAY_LIMIT, worst, WAY_LIMIT, what)
+
+
+def way_ratio(ours: Any, theirs: Any, start: Any) -> float:
+    """Distance of a weight, relative to the way that it went; its own rounding in float32 is left out."""
+    distance = _counted(float(np.linalg.norm(np.asarray(ours, np.float64) - theirs)))
+    distance = max(distance - WEIGHT_ROUNDING * float(np.linalg.norm(theirs)), 0.0)
+    way = float(np.linalg.norm(np.asarray(theirs, np.float64) - start))
+    return distance / way if way else (math.inf if distance else 0.0)
+
+
+def _dropout(results: Arrays) -> TrainComparison:
+    """Dropout must change the loss, with other masks in each micro-batch."""
+    calls, different = (int(n) for n in results["keys"])
+    if not results["draws"]:
+        cause = "lost dropout: the loss is the same with and without it"
+        return TrainComparison("dropout", False, what="the loss with its dropout", cause=cause)
+    what = f"{different} keys in {many(calls, 'call')}"
+    cause = (
+        ""
+        if calls == different
+        else "dropout draws the same masks again: one key for several calls"
+    )
+    return TrainComparison("dropout", calls == different, what=what, cause=cause)
 
 
 @_QUIET
@@ -126,9 +220,7 @@ def _weights(
     recorded rates; None: the optimizer does not divide, and all elements count as they are.
     """
     limit = PARAMETER_GATE * math.sqrt(steps)
-    whole = math.sqrt(
-        sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values())
-    )
+    whole = norm(gradients)
     worst, name, left = 0.0, "", 0
     for key, theirs in expected.items():
         if not key.startswith(f"{which}:"):

@@ -5,6 +5,7 @@ python -m migrate.train.proof.data_child FOLDER RECORD OUTPUT
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import sys
@@ -15,15 +16,32 @@ from typing import Any
 
 import numpy as np
 
+from migrate.train.proof.causes.data import data_cause
+
 
 def main() -> None:
-    """Compare the batches of `data.py` with the record; write the first difference, "" if none."""
+    """Compare the batches of `data.py` with the record; write the first difference and its cause."""
     folder, record, output = map(Path, sys.argv[1:])
     sys.path.insert(0, str(folder))
     data = import_module("data")
 
     recorded = pickle.loads(record.read_bytes())
-    output.write_text(json.dumps(difference_of(data.batches(), recorded)))
+    seen: list[Any] = []
+
+    def noted() -> Iterator[Any]:
+        for micro in data.batches():
+            if len(seen) < len(recorded["updates"]):
+                seen.append(micro)
+            yield micro
+
+    batches = noted()
+    difference = difference_of(batches, recorded)
+    cause = ""
+    if difference:
+        for _ in itertools.islice(batches, len(recorded["updates"]) - len(seen)):
+            pass
+        cause = data_cause(seen, recorded["updates"])
+    output.write_text(json.dumps({"difference": difference, "cause": cause}))
 
 
 def difference_of(own: Iterator[Any], recorded: Mapping[str, Any]) -> str:

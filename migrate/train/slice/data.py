@@ -163,10 +163,33 @@ def _call(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
         for node in ast.walk(block[index]):
             if isinstance(node, ast.Call) and last_part(node.func) == called.function:
                 return node
+    for block, index in path[-1:]:
+        if started := _started(script, block[index], called):
+            return started
     raise TrainError(
         f"{script.at(caller.line)}: {called.function} is not called by its name here",
         "call the training function by its name",
     )
+
+
+def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call | None:
+    """The call of a function that a launcher starts, `mp.spawn(train, args=(size,))`, with the values it got.
+
+    None if the statement does not name the function, or an argument is no plain value.
+    """
+    function = script.code(called.first, called.function)
+    if not isinstance(function, FunctionNode):
+        return None
+    named = any(
+        isinstance(node, ast.Name) and node.id == called.function for node in ast.walk(statement)
+    )
+    values = dict(called.arguments)
+    parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    if not named or not set(parameters) <= set(values):
+        return None
+    arguments: list[ast.expr] = [ast.Constant(values[name]) for name in parameters]
+    call = ast.Call(ast.Name(called.function, ast.Load()), arguments, [])
+    return ast.fix_missing_locations(ast.copy_location(call, statement))
 
 
 def _bound(function: FunctionNode, call: ast.Call) -> dict[str, str]:
@@ -189,19 +212,30 @@ class _Scope:
 
     Attributes:
         body: its statements.
+        line: line of the call in it that trains.
         marks: statement → what stands in its place.
         dropped: statements that train.
         needed: names that kept statements read.
+        inside: those that are read in the loops that train, or by functions, which may run there. What a
+            statement in these loops binds matters to them alone.
         kept: kept statements.
         ends: kept statement that leaves the function or the script → what stands in its place.
     """
 
     body: list[ast.stmt]
+    line: int = 0
     marks: dict[ast.stmt, str] = field(default_factory=dict)
     dropped: set[ast.stmt] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
+    inside: set[str] = field(default_factory=set)
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
+
+    def need(self, names: Collection[str], *, inside: bool = True) -> None:
+        """Note names that are read, also in the loops or only before them."""
+        self.needed |= set(names)
+        if inside:
+            self.inside |= set(names)
 
 
 class _Slicer:
@@ -237,7 +271,7 @@ class _Slicer:
             assert code is not None
             if isinstance(code, ast.Module):
                 continue
-            scope = _Scope(code.body)
+            scope = _Scope(code.body, frame.line)
             self._mark(scope, code, level, sliced)
             self._settle(scope, {argument.arg for argument in _parameters(code)})
             self._require_untrained(scope, frame)
@@ -259,7 +293,7 @@ class _Slicer:
         items = ", ".join(f"{name!r}: {value}" for name, value in self._values.items())
         text = f"yield {{{items}}}"
         for value in self._values.values():
-            scope.needed |= loads(ast.parse(value))
+            scope.need(loads(ast.parse(value)))
         if self._level == 0:
             at = self._whole(code, self._loss.line)
             scope.dropped |= {self._whole(code, first) for first, _ in self._loss.lines} | {
@@ -327,7 +361,7 @@ class _Slicer:
             for k in call.keywords
         ]
         shorter = ast.Call(call.func, args, keywords)
-        scope.needed |= loads(shorter)
+        scope.need(loads(shorter))
         return f"yield from {ast.unparse(ast.fix_missing_locations(shorter))}"
 
     # ------------------------------------------------------------------ what is kept
@@ -335,10 +369,10 @@ class _Slicer:
     def _settle(self, scope: _Scope, bound: Iterable[str] = ()) -> None:
         """Keep statements until no kept one reads a name that another one binds."""
         while True:
-            before = len(scope.kept), len(scope.needed)
+            before = len(scope.kept), len(scope.needed), len(scope.inside)
             for statement in scope.body:
                 self._visit(scope, statement)
-            if before == (len(scope.kept), len(scope.needed)):
+            if before == (len(scope.kept), len(scope.needed), len(scope.inside)):
                 break
         self._require_independent(scope, bound)
 
@@ -436,7 +470,9 @@ class _Slicer:
             # Another loop, over an evaluation set say, may use the names of the training loop.
             own = _targets(statement) & scope.needed - self._loop_names(scope)
             if any(kept) or (own and not trains):
-                self._keep(scope, statement, whole=not trains and not around)
+                # Branches that make the model, say, are not those that read the data.
+                parts = trains or around or isinstance(statement, ast.If)
+                self._keep(scope, statement, whole=not parts, inside=bool(within))
                 return True
             return False
         if around and self._leaves(scope, statement, around):
@@ -445,8 +481,9 @@ class _Slicer:
             scope.kept.add(statement)
             return True
         binds, changes = stores(statement)
-        if (binds | changes) & scope.needed or self._is_call(scope, statement):
-            self._keep(scope, statement, whole=True)
+        read = scope.inside if around else scope.needed
+        if (binds | changes) & read or self._is_call(scope, statement):
+            self._keep(scope, statement, whole=True, inside=bool(around))
             return True
         return False
 
@@ -467,23 +504,27 @@ class _Slicer:
             return any(isinstance(s, ast.Try) and s in scope.kept for s in around)
         return isinstance(statement, ast.Raise)
 
-    def _keep(self, scope: _Scope, statement: ast.stmt, *, whole: bool) -> None:
+    def _keep(
+        self, scope: _Scope, statement: ast.stmt, *, whole: bool, inside: bool = True
+    ) -> None:
+        """Keep a statement; names that it reads are needed, in the loops that train or before them."""
         scope.kept.add(statement)
+        read = set[str]()
         if whole:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.stmt):
-                    scope.kept.add(node)
-            scope.needed |= loads(statement)
-            scope.needed |= {
+            nodes = list(ast.walk(statement))
+            scope.kept |= {node for node in nodes if isinstance(node, ast.stmt)}
+            read |= loads(statement)
+            read |= {
                 root(n)
-                for n in ast.walk(statement)
+                for n in nodes
                 if isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store)
             } - {""}
-            return
-        for name in ("test", "iter", "items", "subject"):
-            part = getattr(statement, name, None)
-            for node in part if isinstance(part, list) else [part] if part is not None else []:
-                scope.needed |= loads(node)
+        else:
+            for name in ("test", "iter", "items", "subject"):
+                part = getattr(statement, name, None)
+                for node in part if isinstance(part, list) else [part] if part is not None else []:
+                    read |= loads(node)
+        scope.need(read, inside=inside or first_line(statement) > scope.line)
 
     def _trains(self, scope: _Scope, statement: ast.stmt) -> bool:
         return any(
@@ -523,7 +564,8 @@ class _Slicer:
         main = body[index]
         inside = body is not tree.body
         top = [s for s in tree.body if not (inside and any(c is main for c in ast.walk(s)))]
-        scope = _Scope([*top, *body[: index + 1]] if inside else tree.body[: index + 1])
+        whole = [*top, *body[: index + 1]] if inside else tree.body[: index + 1]
+        scope = _Scope(whole, outer.line)
         if not inside:
             scope.body = [*tree.body[: index + 1]]
         level = len(frames) - 1
@@ -533,8 +575,8 @@ class _Slicer:
             bound = {a.arg for a in _parameters(code)} | {  # type: ignore[arg-type]
                 name for s in inner.kept for name in stores(s)[0]
             }
-            scope.needed |= inner.needed - bound
-            scope.needed |= _defaults(code)  # type: ignore[arg-type]
+            scope.need(inner.needed - bound)
+            scope.need(_defaults(code))  # type: ignore[arg-type]
         later = [s for s in tree.body if isinstance(s, FunctionNode | ast.ClassDef)]
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, chain, sliced)
@@ -579,16 +621,16 @@ class _Slicer:
             ):
                 scope.kept.add(statement)
         while True:
-            before = len(scope.kept), len(scope.needed)
+            before = len(scope.kept), len(scope.needed), len(scope.inside)
             for statement in scope.body:
                 if isinstance(statement, FunctionNode | ast.ClassDef):
                     if statement.name in scope.needed or statement in scope.kept:
                         scope.kept.add(statement)
                         if statement not in chain:
-                            scope.needed |= self._names_of(statement, chain, sliced)
+                            scope.need(self._names_of(statement, chain, sliced))
                 else:
                     self._visit(scope, statement)
-            if before == (len(scope.kept), len(scope.needed)):
+            if before == (len(scope.kept), len(scope.needed), len(scope.inside)):
                 break
         self._require_independent(scope)
 

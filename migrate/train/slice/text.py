@@ -36,9 +36,18 @@ class ScriptText:
         """Lines of the source."""
         return self.source.splitlines()
 
+    def position(self, line: int) -> tuple[str, int]:
+        """File and line that a line comes from."""
+        return self.name, line
+
     def at(self, line: int) -> str:
         """Position for a message."""
-        return f"{self.name}:{line}"
+        file, own = self.position(line)
+        return f"{file}:{own}"
+
+    def span(self, first: int, last: int) -> str:
+        """Position of some lines: "train.py:3-5"."""
+        return self.at(first) if first == last else f"{self.at(first)}-{self.position(last)[1]}"
 
     def code(self, first: int, function: str) -> ast.Module | FunctionNode | None:
         """The code object's node: the module, or the function whose first line it is."""

@@ -6,8 +6,10 @@ import atexit
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from migrate.train.frames import script_frames
@@ -23,6 +25,16 @@ def install() -> None:
     """Watch the calls of this process, until its second update of the weights."""
     if FOLDER in os.environ:
         _Finder(Path(os.environ[FOLDER]), os.environ[SCRIPT]).start()
+
+
+def _files(script: str) -> Iterator[str]:
+    """Yield the files between this call and the script that are in the script's folder, innermost first."""
+    folder = f"{Path(script).parent}{os.sep}"
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != script:
+        if frame.f_code.co_filename.startswith(folder):
+            yield frame.f_code.co_filename
+        frame = frame.f_back
 
 
 class _Finder:
@@ -42,6 +54,8 @@ class _Finder:
     def start(self) -> None:
         """Replace the calls."""
         listening.without_compilation()
+        listening.without_scaling()
+        listening.without_spawning()
         listening.to_backward(self._backward)
         listening.to_clipping(lambda name, result, args, kwargs: self._note(listening.CLIP))
         listening.to_steps(self._step, self._after)
@@ -58,6 +72,7 @@ class _Finder:
                 "kind": kind,
                 "frames": [asdict(frame) for frame in frames],
                 "between": between,
+                "files": list(_files(self._script)),
                 "which": which,
             }
         )

@@ -23,7 +23,8 @@ from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.calls import observe
-from migrate.train.watch.listening import autocast_without_effect
+from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
+from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, bind, build, children, flat
 from migrate.train.watch.values import held_modules
@@ -66,6 +67,7 @@ class Gate:
         self.data: list[str] = []
         self.step: nn.Module = nn.Module()
         self._difference = 0.0
+        self._mistakes: list[Mistake] = []
 
     def open(
         self,
@@ -76,6 +78,8 @@ class Gate:
         buffers: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
         """Run the script's backward, then the slice, compare them, and write the slice as Flax source.
+
+        Without a port, known mistakes are made in the slice instead, for the causes of a difference.
 
         Raises:
             Refusal: they differ, or the slice cannot be ported.
@@ -88,7 +92,9 @@ class Gate:
                 f"{missing[0]} has no value yet before the loss is computed",
                 "assign it before the first statement that computes the loss",
             )
-        bound = bind(self._question["free"], {**self._namespace, **values, **data})
+        named = {**self._namespace, **values, **data}
+        named = {name: self._without_wrapper(name, named[name]) for name in self._question["free"]}
+        bound = bind(self._question["free"], named)
         if not bound.data:
             raise Refusal(
                 "the loss reads no tensor of a batch", "give the batch to the step by name"
@@ -120,7 +126,20 @@ class Gate:
             for number, value in before.items()
             if number in kept and kept[number] in self._weights
         }
-        self._write_port(data)
+        if self._question["ports"]:
+            self._write_port(data)
+        else:
+            after = self.state()
+            self.step.load_state_dict(self._weights)  # statistics are those before the first loss
+            self._mistakes = mistaken(self.step, flat(bound, data))
+            self.step.load_state_dict(after)
+
+    def _without_wrapper(self, name: str, value: Any) -> Any:
+        """The module of a wrapper for several ranks, if the statements only call the wrapper."""
+        wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+        if isinstance(value, wrappers) and f"{name}.module" not in self._question["text"]:
+            return value.module
+        return value
 
     def _built(self, bound: Bound, modules: Mapping[str, nn.Module]) -> nn.Module:
         file = self._folder / STEP_FILE
@@ -191,7 +210,7 @@ class Gate:
         state, after = torch.get_rng_state(), self.state()
         shown = self._question["shown"]
         try:
-            with listen.dropout_as_written(), autocast_without_effect():
+            with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
                 port = compiled(self.step, tensors, shown)
             folder = self._folder / WEIGHTS
             folder.mkdir()
@@ -231,6 +250,7 @@ class Gate:
             "tied": self._tied(),
             "outputs": self._seen[0],
             "calls": self._seen[1],
+            "mistakes": self._mistakes,
         }
 
     def _tied(self) -> dict[str, str]:
@@ -297,7 +317,7 @@ class Gate:
             Refusal: one differs.
         """
         for name, module in self._bound.modules.items():
-            if values.get(name, module) is not module:
+            if self._without_wrapper(name, values.get(name, module)) is not module:
                 raise Refusal(
                     f"{name} is another module in a later step", "train one model from start to end"
                 )

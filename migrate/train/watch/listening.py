@@ -23,6 +23,41 @@ def without_compilation() -> None:
     torch.compile = unchanged
 
 
+def without_spawning() -> None:
+    """Let `torch.multiprocessing.spawn` of one process call its function here, where it is watched."""
+    import sys
+
+    import torch.multiprocessing
+
+    original = torch.multiprocessing.spawn
+
+    @functools.wraps(original)
+    def spawn(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        *more: Any,
+        **options: Any,
+    ) -> Any:
+        return fn(0, *args) if nprocs == 1 else original(fn, args, nprocs, *more, **options)
+
+    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        setattr(module, "spawn", spawn)  # noqa: B010
+
+
+def without_scaling() -> None:
+    """Switch loss scalers off: a float32 program has none, and scaled gradients are not the loss's."""
+    import torch
+
+    create = torch.amp.GradScaler.__init__
+
+    def created(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        self._enabled = False
+
+    setattr(torch.amp.GradScaler, "__init__", functools.wraps(create)(created))  # noqa: B010
+
+
 def to_backward(tell: Callable[[Any, Callable[[], None]], None]) -> None:
     """Call `tell(loss, run)` in place of each outermost backward; `run` runs the backward."""
     import torch
@@ -186,3 +221,19 @@ def autocast_without_effect() -> Iterator[None]:
         yield
     finally:
         context.__enter__, context.__exit__ = kept
+
+
+@contextmanager
+def wrappers_as_modules() -> Iterator[None]:
+    """Make wrappers for several ranks or devices call their module alone for a while, as one process does."""
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+    wrappers: tuple[Any, ...] = (DataParallel, DistributedDataParallel)
+    kept = [(wrapper, wrapper.forward) for wrapper in wrappers]
+    for wrapper in wrappers:
+        wrapper.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)
+    try:
+        yield
+    finally:
+        for wrapper, forward in kept:
+            wrapper.forward = forward

@@ -25,6 +25,7 @@ from migrate.prove.record import listen
 from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
+from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
@@ -75,11 +76,15 @@ class _Recorder:
         self._later, self._until, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
+        self._averages: Averages | None = None
+        self._updated = False
         self._done = False
 
     def start(self) -> None:
         """Replace the calls that train, and follow the script's lines."""
         listening.without_compilation()
+        listening.without_scaling()
+        listening.without_spawning()
         listen.without_autocast()
         listen.without_dropout()
         listening.to_backward(self._backward)
@@ -174,10 +179,12 @@ class _Recorder:
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._record |= self._gate.facts()
             self._record["trained"] = self._gate.trained_names(frame)
+            self._averages = Averages(self._gate.step, frame)
         else:
             if frames[0].line != self._question["line_of_backward"]:
                 raise Refusal("a second backward, after the first updates", "one loss is supported")
             self._gate.compare_state(frame, self._values)
+            self._observe_averages()
             self._require_accumulated()
             run()
         self._zeroed = False
@@ -200,7 +207,17 @@ class _Recorder:
         self._micro.append({"batch": batch, "inputs": flat, "loss": float(loss.detach())})
         if len(self._record["updates"]) == 0 and len(self._micro) == 1:
             self._record["gradients"] = self._expected
+        if len(self._record["updates"]) == 0:
+            self._record["summed"] = self._expected
         self._values = None
+
+    def _observe_averages(self) -> None:
+        """Note the averages of the weights once after each update, before the next one."""
+        if self._updated and self._averages is not None:
+            self._averages.observe(self._weights)
+            if len(self._record["updates"]) == self._question["updates"] and not self._later:
+                self._record["average"] = self._averages.recorded()
+        self._updated = False
 
     def _require_accumulated(self) -> None:
         """The gradients must be what the last call left of them: the sum since the last update."""
@@ -296,6 +313,7 @@ class _Recorder:
         self._weights = {
             name: weight.detach().clone() for name, weight in self._gate.step.named_parameters()
         }
+        self._updated = True
         if self._is_later:
             self._micro = []
             self._later += 1
@@ -341,12 +359,17 @@ class _Recorder:
         if os.getpid() != self._process or self._done or self._gate is None:
             return
         if self._record["updates"]:
+            self._observe_averages()
             self._record["ended"] = "failed" not in self._record
             self._write()
 
     def _write(self) -> None:
         self._done = True
         self._record["later"] = self._later
+        if (average := self._record.get("average")) and self._averages is not None:
+            now = self._averages.recorded()
+            if now is None or now.decay != average.decay:
+                self._record["average"] = None  # its rule changes after the recorded updates
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
             without = [n for n, g in self._record["gradients"].items() if g is None]

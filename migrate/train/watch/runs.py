@@ -22,6 +22,7 @@ def run_script(
     folder: Path,
     expected: str,
     timeout: float,
+    source: str = "",
 ) -> None:
     """Run a script on the CPU under a plugin, until the plugin has written its file.
 
@@ -32,6 +33,7 @@ def run_script(
         folder: folder for what the plugin writes.
         expected: the file in it that the plugin writes at its end.
         timeout: seconds until then.
+        source: text to run in place of the script's own; empty: its own.
 
     Raises:
         TrainError: the script failed, or ran too long.
@@ -40,6 +42,10 @@ def run_script(
     mirror.mkdir(parents=True)
     place = Place(mirror, script, Path.cwd())
     inside = place.inside(script)
+    if source:
+        text = folder / f"source-{expected}.py"
+        text.write_text(source)
+        place.put(script, text)
     environment = {
         **os.environ,
         **activate.environment("cpu", 1, [plugin]),

@@ -97,7 +97,9 @@ class Steady:
             yield name, _constant(variables[name])
 
     def _attributes(self, owner: str, value: Any) -> Iterator[tuple[str, Any]]:
-        is_torch = type(value).__module__.startswith("torch.nn.")
+        kind = type(value).__module__
+        # What a wrapper for several ranks holds says when ranks meet, not what the loss is.
+        is_torch = kind.startswith("torch.nn.") and not kind.startswith("torch.nn.parallel.")
         for name, attribute in list(getattr(value, "__dict__", {}).items()):
             if isinstance(value, nn.Module) and name in _OF_EVERY_MODULE:
                 continue

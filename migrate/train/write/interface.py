@@ -309,6 +309,9 @@ def step(state, micro, site=0, rollout=None):
     statistics = facts.statistics and facts.training
     value = "(value, others)" if statistics else "value"
     others = "        variables = {**variables, **others}\n" if statistics else ""
+    average = (
+        ", average=_train.averaged(state.average, params, state.step)" if facts.average else ""
+    )
     return f"""{head}
     losses, grads, variables = [], None, state.variables
     for batch in micro:
@@ -318,7 +321,7 @@ def step(state, micro, site=0, rollout=None):
     rate = _optimizer.learning_rate_of(state.step)
     params, opt_state = _train.apply(state.params, state.opt_state, grads)
     state = state._replace(
-        params=params, variables=variables, opt_state=opt_state, step=state.step + 1
+        params=params, variables=variables, opt_state=opt_state, step=state.step + 1{average}
     )
     return state, {{"losses": losses, "learning_rate": rate}}
 """

@@ -8,6 +8,7 @@ from typing import Any
 from migrate.train.results import TrainedProgram
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import ScriptText
 from migrate.train.write.interface import Interface
 from migrate.train.write.texts import ProgramFacts
 from migrate.train.write.usage import USAGE
@@ -15,6 +16,7 @@ from migrate.train.write.usage import USAGE
 
 def readme_text(
     result: TrainedProgram,
+    script: ScriptText,
     facts: ProgramFacts,
     data: DataSlice,
     loss: LossSlice,
@@ -26,6 +28,7 @@ def readme_text(
 
     Args:
         result: what was compared, and what is left.
+        script: the script.
         facts: facts about the step.
         data: the sliced loop.
         loss: the statements of the loss.
@@ -33,15 +36,13 @@ def readme_text(
         command: command that writes the program again.
         interface: what `interface.py` has.
     """
-    where = str(result.script)
-    spans = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in loss.lines) or str(
-        loss.frame.line
-    )
+    spans = [script.span(first, last) for first, last in loss.lines]
+    backward = script.at(loss.frame.line)
     optimizer = recorded["optimizer"]
     cls = optimizer.name.rpartition(".")[2]
     rows = [
-        (f"{where}:{spans}", "`loss.py`", "the statements from the batch to the loss"),
-        (f"{where}:{loss.frame.line}", "`train.py`", "`jax.value_and_grad` of the loss"),
+        (", ".join(spans) or backward, "`loss.py`", "the statements from the batch to the loss"),
+        (backward, "`train.py`", "`jax.value_and_grad` of the loss"),
         (
             ", ".join(recorded["children"].values()),
             "`model.py`, `params.safetensors`",
@@ -53,14 +54,14 @@ def readme_text(
             "optax; groups by the path of each parameter",
         ),
         (
-            f"the loop at {where}:{data.loop.line}",
+            f"the loop at {script.at(data.loop.line)}",
             "`data.py`",
             "the script's own loop without what trains",
         ),
         ("arguments", "`config.py`", "sizes of the model, `ARGV` of the script"),
     ]
     rows += [
-        (f"{where}:{clip.line}", "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
+        (script.at(clip.line), "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
         for clip in optimizer.clips
     ]
     lines = [
@@ -83,16 +84,15 @@ def readme_text(
             f"The program {'computes what the script computes' if result.same else '**differs**'}: "
             f"the first {len(recorded['updates'])} updates, on the script's own batches and weights.",
             "",
-            "| compared | verdict | largest relative difference | limit | |",
-            "|---|---|---|---|---|",
+            "| stage | compared | verdict | largest relative difference | limit | |",
+            "|---|---|---|---|---|---|",
         ]
         for comparison in result.comparisons:
             worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
             limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
             verdict = "same" if comparison.same else "**differs**"
-            lines.append(
-                f"| {comparison.name} | {verdict} | {worst} | {limit} | {comparison.what} |"
-            )
+            cells = (comparison.stage, comparison.name, verdict, worst, limit, comparison.what)
+            lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     lines += ["## What became of the script", "", "| script | program | |", "|---|---|---|"]
     lines += [f"| {source} | {file} | {what} |" for source, file, what in rows]

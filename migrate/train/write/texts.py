@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
@@ -21,23 +20,25 @@ class ProgramFacts:
 
     Attributes:
         script: name of the script.
-        line: line of its backward.
+        position: file and line of its backward.
         inputs: input of the step → variable of the script and keys in it.
         takes_mode: whether the model has the argument `deterministic`.
         training: whether the loss is computed in training mode.
         streams: names of random streams that training draws from.
         statistics: whether training updates statistics.
         frozen: paths of parameters that are not trained.
+        average: decay of the moving average of the weights, as an expression of `step`; "" for none.
     """
 
     script: str
-    line: int
+    position: str
     inputs: Mapping[str, tuple[str, tuple[Any, ...]]]
     takes_mode: bool
     training: bool
     streams: tuple[str, ...]
     statistics: bool
     frozen: tuple[str, ...]
+    average: str = ""
 
     @property
     def draws(self) -> bool:
@@ -119,7 +120,7 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
             "",
             "",
             f"def loss_of(params, state, inputs{key}):",
-            f'    """{what}: the number on which {facts.script}:{facts.line} calls backward."""',
+            f'    """{what}: the number on which {facts.position} calls backward."""',
             *call,
             "",
         ]
@@ -163,8 +164,8 @@ import numpy as np
 import torch
 from config import ARGV
 
-# Modules of the script's own folder.
-sys.path.append({folder!r})
+FOLDER = {folder}  # of the script, with its modules
+sys.path.append(str(FOLDER))
 {restore if restores else ""}
 
 class Ended(BaseException):
@@ -174,7 +175,7 @@ class Ended(BaseException):
 @contextlib.contextmanager
 def command_line():
     """The command line of {script}: its own statements read it."""
-    kept, sys.argv = sys.argv, [{str(Path(folder) / script)!r}, *ARGV]
+    kept, sys.argv = sys.argv, [str(FOLDER / {script!r}), *ARGV]
     try:
         yield
     finally:
@@ -232,6 +233,26 @@ def train_text(facts: ProgramFacts) -> str:
     value = "(value, others)" if statistics else "value"
     others = "\n        variables = {**variables, **others}" if statistics else ""
     numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
+    field = "\n    average: Any" if facts.average else ""
+    averaged = moved = option = stored = start_average = moved_field = ""
+    if facts.average:
+        start_average = ", replicated(jax.tree.map(jnp.copy, params))"
+        moved_field = ", average"
+        averaged = f'''
+@functools.partial(jax.jit, donate_argnums=0, out_shardings=EVERYWHERE)
+def averaged(average, params, step):
+    """The moving average of the weights after an update."""
+    return optax.incremental_update(params, average, 1 - {facts.average})
+
+
+'''
+        moved = "\n    average = averaged(state.average, params, state.step)"
+        option = (
+            '\n    add("--save-average", type=Path, help="file for the average of the weights")'
+        )
+        stored = """
+    if asked.save_average is not None and jax.process_index() == 0:
+        save(state._replace(params=state.average), asked.save_average)"""
     return f'''"""The training of {facts.script} in JAX.
 
     python train.py [--updates N] [--checkpoints FOLDER [--every N]] [--save FILE]
@@ -262,7 +283,7 @@ class State(NamedTuple):
     params: Any
     variables: Any
     opt_state: Any
-    step: int
+    step: int{field}
 
 
 def load(path=PARAMS):
@@ -281,7 +302,7 @@ def start(variables):
     """A fresh state with these variables."""
     params = variables["params"]
     others = {{name: value for name, value in variables.items() if name != "params"}}
-    return State(*replicated((params, others, optimizer.init(params))), 0)
+    return State(*replicated((params, others, optimizer.init(params))), 0{start_average})
 
 
 def save(state, path):
@@ -301,7 +322,7 @@ def apply(params, opt_state, grads):
     return optax.apply_updates(params, updates), opt_state
 
 
-def train_step(state, micro):
+{averaged}def train_step(state, micro):
     """One update over micro-batches, whose gradients are summed as torch sums them.
 
     Returns:
@@ -313,8 +334,9 @@ def train_step(state, micro):
         {value}, more = value_and_grad(state.params, variables, inputs{keyed}){others}
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
-    params, opt_state = apply(state.params, state.opt_state, grads)
-    return State(params, variables, opt_state, state.step + 1), losses, learning_rate_of(state.step)
+    params, opt_state = apply(state.params, state.opt_state, grads){moved}
+    new = State(params, variables, opt_state, state.step + 1{moved_field})
+    return new, losses, learning_rate_of(state.step)
 
 
 def main():
@@ -325,7 +347,7 @@ def main():
     folder = os.environ.get("CHECKPOINTS")
     add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
-    add("--save", type=Path, help="file for the trained weights")
+    add("--save", type=Path, help="file for the trained weights"){option}
     asked = parser.parse_args()
     if asked.every < 1:
         parser.error(f"--every {{asked.every}}: at least 1")
@@ -350,7 +372,7 @@ def main():
     if kept.preempted:
         sys.exit(PREEMPTED)
     if asked.save is not None and jax.process_index() == 0:
-        save(state, asked.save)
+        save(state, asked.save){stored}
 
 
 def report(number, losses, rate):

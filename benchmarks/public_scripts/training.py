@@ -1,0 +1,187 @@
+"""Put public training scripts, unedited, through `migrate train`, and note what became of each.
+
+    python benchmarks/public_scripts/training.py --repositories DIR [--only NAME] [--updates N] [--keep DIR]
+
+DIR holds checkouts named OWNER+NAME, and `cases+NAME`; `examples/` are those of this project. No edit is made
+by hand. Each script is run in a copy, on small data; what stands in for data or a network is said in its
+line. A verdict is "same", "different", "does not run", "refused" with the message, or "time". The figures
+are the largest relative differences of `migrate train`, and the lines of the program's own files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(Path(__file__).parent)]
+
+from history import append  # noqa: E402
+from places import prepared  # noqa: E402
+from scripts import DATA, SCRIPTS, Script  # noqa: E402
+
+_KNOWN = {script.name: script for script in SCRIPTS}
+_MINGPT = _KNOWN["pytorch/examples distributed/minGPT-ddp/mingpt/main.py"]
+_GPT = _KNOWN["karpathy/nanoGPT train.py"]
+_DINO = _KNOWN["facebookresearch/dino main_dino.py"]
+
+# The 14 scripts of the measure.
+TRAINED = (
+    Script(
+        "karpathy+nanoGPT",
+        "train.py",
+        "config/train_shakespeare_char.py --max_iters=60 --eval_interval=25 --eval_iters=1 "
+        "--batch_size=4 --block_size=32 --n_layer=2 --n_head=2 --n_embd=32 --compile=False "
+        "--gradient_accumulation_steps=2 --log_interval=10 --device=cpu --dtype=float32",
+        stands_in=_GPT.stands_in,
+        prepare=_GPT.prepare,
+    ),
+    Script(
+        "pytorch+examples",
+        "distributed/minGPT-ddp/mingpt/main.py",
+        _MINGPT.args + " trainer_config.use_amp=False",
+        torchrun=True,
+        stands_in=_MINGPT.stands_in,
+        prepare=_MINGPT.prepare,
+    ),
+    Script(
+        "pytorch+examples",
+        "imagenet/main.py",
+        "{data} -a resnet18 -b 4 -j 0 --epochs 4 --lr 0.001 --seed 1",
+        stands_in=DATA,
+    ),
+    Script(
+        "pytorch+examples",
+        "mnist/main.py",
+        "--epochs 3 --batch-size 16 --test-batch-size 16 --no-accel",
+        stands_in=DATA,
+        samples=304,
+    ),
+    Script(
+        "facebookresearch+dino", _DINO.path, _DINO.args, stands_in=_DINO.stands_in, torchrun=True
+    ),
+    Script(
+        "facebookresearch+DiT",
+        "train.py",
+        "--data-path {data}/train --model DiT-S/8 --global-batch-size 4 --epochs 30 --num-workers 0 "
+        "--results-dir {out}",
+        torchrun=True,
+        stands_in=DATA,
+    ),
+    Script(
+        "pytorch+examples",
+        "dcgan/main.py",
+        "--dataset fake --niter 1 --batchSize 4 --imageSize 64 --ngf 8 --ndf 8 --workers 0 --dry-run "
+        "--outf {out} --manualSeed 1",
+        stands_in=DATA,
+    ),
+    Script(
+        "pytorch+examples",
+        "vae/main.py",
+        "--epochs 3 --batch-size 16 --no-accel",
+        stands_in=DATA,
+        samples=304,
+    ),
+    Script("examples", "transformer/before.py", "--epochs 4", torchrun=True),
+    Script("cases+gpt_trainer", "main.py", "--max_iters 60 --grad_accum 2 --batch_size 2"),
+    Script("cases+vit_small_data", "train.py", "--epochs 4", torchrun=True),
+    Script("karpathy+autoresearch", "train.py"),
+    Script("karpathy+nanochat", "scripts/base_train.py", "--depth=2", folder="."),
+    Script("SamsungSAILMontreal+TinyRecursiveModels", "pretrain.py"),
+)
+
+
+def main() -> None:
+    """Run the scripts that are asked for, and append a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repositories", type=Path, required=True)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--updates", type=int, default=50)
+    parser.add_argument("--seconds", type=int, default=500)
+    parser.add_argument("--keep", type=Path, metavar="DIR")
+    asked = parser.parse_args()
+    for script in TRAINED:
+        if asked.only and not any(name in script.name for name in asked.only):
+            continue
+        row = outcome(script, asked)
+        print(json.dumps(row), flush=True)
+        append("train-scripts", row)
+
+
+def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
+    """What `migrate train` makes of a script."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="public-training-") as folder:
+        scratch = Path(folder)
+        repositories = ROOT if script.repository == "examples" else asked.repositories
+        place = prepared(script, repositories, scratch)
+        program = (asked.keep or scratch) / re.sub(r"\W+", "_", script.name)
+        command = [sys.executable, "-m", "migrate", "train", str(place.repository / script.path)]
+        command += ["-o", str(program), "--force", "--force", "--updates", str(asked.updates)]
+        command += ["--timeout", str(asked.seconds), "--json", "--", *place.args(script.args)]
+        environment = {**os.environ, **place.variables}
+        if script.torchrun:
+            ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+            port = place.args("{port}")[0]
+            environment |= {**ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        try:
+            done = subprocess.run(
+                command,
+                cwd=place.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=asked.seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return _row(script, "time", begin)
+        said = f"{done.stdout}\n{done.stderr}".replace(str(place.repository), script.repository)
+        if done.returncode not in (0, 1) or not done.stdout.lstrip().startswith("{"):
+            return _row(script, "refused", begin, what=_last(said))
+        return _row(script, "", begin, json.loads(done.stdout))
+
+
+def _row(
+    script: Script,
+    verdict: str,
+    begin: float,
+    found: dict[str, object] | None = None,
+    what: str = "",
+) -> dict[str, object]:
+    found = found or {}
+    compared: list[dict[str, object]] = found.get("comparisons", [])  # type: ignore[assignment]
+    worst: dict[str, object] = {}
+    for comparison in compared:
+        worst[str(comparison["name"])] = comparison["largest_difference"]
+    differs = [str(c["name"]) for c in compared if not c["same"]]
+    return {
+        "script": script.name,
+        "verdict": verdict or found["verdict"],
+        "what": what or found.get("error") or ", ".join(differs),
+        **{name: _shown(worst.get(name)) for name in ("gradients", "losses", "weights")},
+        "left by hand": len(found.get("left", [])) if found else "",  # type: ignore[arg-type]
+        "seconds": round(time.monotonic() - begin),
+        "stands in": script.stands_in,
+    }
+
+
+def _shown(value: object) -> str:
+    return f"{value:.1e}" if isinstance(value, float) else ""
+
+
+def _last(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error")]
+    return (errors or lines or [""])[-1][:300]
+
+
+if __name__ == "__main__":
+    main()

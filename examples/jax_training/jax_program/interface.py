@@ -1,0 +1,157 @@
+"""The program of before.py by torch's names: modules, parameters and their layouts.
+
+Where a function of the script takes the model, it takes a state here, as `load` gives it.
+Dropout is off in `outputs`, `loss_and_gradients` and `step`.
+"""
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+
+import jax
+import loss as _loss
+import numpy as np
+import torch
+import train as _train
+from converters.conversion import convert
+from converters.kept import kept_path, read_kept
+from converters.reverse import to_state_dict
+from data import batches, make_dataset
+from model import ToyModel
+from safetensors.numpy import load_file, save_file
+
+__all__ = [
+    "load",
+    "weights",
+    "outputs",
+    "loss_and_gradients",
+    "step",
+    "batches",
+    "ToyModel",
+    "make_dataset",
+]
+
+
+_HERE = Path(__file__).parent
+# Modules that the loss reads.
+MODULES = ("ddp_model",)
+# Entries of their state dicts that have no gradient: buffers, frozen and tied ones.
+WITHOUT_GRADIENT = set()
+# Where Flax captures the output of each call of a trained module.
+_OUTPUTS = [
+    ("ddp_model", "__call__", 0),
+]
+_folder = Path(tempfile.mkdtemp())
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+# What the way back to torch needs beside the arrays: of the weights that were loaded last.
+_kept = _HERE / "params.torch.safetensors"
+
+
+def load(weights):
+    """A fresh state with these weights, a new optimizer, at step 0.
+
+    Args:
+        weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
+            does not read are left out.
+    """
+    global _kept
+    missing = [module for module in MODULES if module not in weights]
+    if missing:
+        raise KeyError(f"no weights of the module {missing[0]}")
+    named = {
+        f"{module}.{name}": torch.tensor(np.asarray(array))
+        for module in MODULES
+        for name, array in weights[module].items()
+    }
+    source, output = (_folder / f"weights.{end}" for end in ("pt", "safetensors"))
+    torch.save(named, source)
+    convert(source, mapping=_HERE / "mapping.yaml", output=output, overwrite=True)
+    _kept = kept_path(output)
+    # Arrays that are no weights of the script stay the program's own.
+    save_file({**load_file(_train.PARAMS), **load_file(output)}, output)
+    return _train.load(output)
+
+
+def weights(state):
+    """Weights of a state: module → name → array, as torch's state dict has them."""
+    return _in_torch({"params": state.params, **state.variables})
+
+
+def _in_torch(tree):
+    known = {leaf.path for leaf in read_kept(_kept).leaves}
+    arrays = {}
+    for path, array in jax.tree_util.tree_leaves_with_path(tree):
+        names = [key.key for key in path]
+        if "/".join(names) in known:
+            *above, last = names
+            node = arrays
+            for name in above:
+                node = node.setdefault(name, {})
+            node[last] = np.asarray(array)
+    named = {}
+    for name, tensor in to_state_dict(arrays, kept=_kept).items():
+        module = next(m for m in MODULES if name.startswith(f"{m}."))
+        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = np.asarray(tensor)
+    return named
+
+
+def _require(name, value, expected):
+    """Require the value that the program was written for: it is a number in its files."""
+    if value != expected:
+        raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
+
+
+def _one_loss(site):
+    if site != 0:
+        raise ValueError("the program has one loss: site is 0")
+
+
+_loss_of, _value_and_grad = _loss.loss_of, _train.value_and_grad
+
+
+@jax.jit
+def _captured(params, variables, inputs):
+    _, more = _loss.STEP.apply(
+        {**variables, "params": params},
+        **inputs,
+        mutable=["intermediates"],
+        capture_intermediates=lambda module, name: name != "setup",
+    )
+    found = []
+    for path in _OUTPUTS:
+        value = more["intermediates"]
+        for key in path:
+            value = value[key]
+        found.append(value)
+    return found
+
+
+def outputs(state, batch, site=0):
+    """What each outermost call of a trained module gives in the loss of a batch, in order."""
+    _one_loss(site)
+    return _captured(state.params, state.variables, _loss.inputs_of(batch))
+
+
+def loss_and_gradients(state, batch, site=0):
+    """The number on which before.py calls backward, and the gradients: module → name → array."""
+    _one_loss(site)
+    value, grads = _value_and_grad(state.params, state.variables, _loss.inputs_of(batch))
+    named = _in_torch({**state.variables, "params": grads})
+    return value, {
+        module: {n: x for n, x in arrays.items() if f"{module}.{n}" not in WITHOUT_GRADIENT}
+        for module, arrays in named.items()
+    }
+
+
+def step(state, micro, site=0, rollout=None):
+    """One update of the weights over micro-batches.
+
+    Returns:
+        The new state, and `losses` (one a micro-batch) and `learning_rate` (of the first group).
+    """
+    _one_loss(site)
+    if rollout is not None:
+        raise ValueError("the program has no rollouts: rollout is None")
+    state, losses, rate = _train.train_step(state, micro)
+    return state, {"losses": losses, "learning_rate": rate}

@@ -1,0 +1,100 @@
+"""`migrate prove SCRIPT --against FOLDER`: a program of `migrate train`, as it is now, beside its script."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.errors import ConversionError
+from migrate.counts import many
+from migrate.port.weights import MAPPING, PARAMS
+from migrate.progress import Progress
+from migrate.train.errors import TrainError
+from migrate.train.pipeline import TrainOptions, find_training, recorded_run, script_text
+from migrate.train.proof.interface import interface_comparisons
+from migrate.train.proof.program import compared, data_difference
+from migrate.train.results import STAGES, ProgramProof, TrainComparison
+
+# Files without which a folder is no program of `migrate train`.
+_FILES = ("train.py", "loss.py", "optimizer.py", "data.py", PARAMS, MAPPING)
+
+
+@dataclass(frozen=True)
+class RecordedScript:
+    """A script's own run, for comparisons with any number of programs.
+
+    Attributes:
+        script: the script.
+        recorded: the record.
+        folder: the folder that has its files.
+        timeout: seconds for one run.
+    """
+
+    script: Path
+    recorded: Mapping[str, Any]
+    folder: Path
+    timeout: float
+
+
+def prove_program(options: TrainOptions, progress: Progress) -> ProgramProof:
+    """Run a script, and compare the program in `options.output` with it.
+
+    Args:
+        options: script, its arguments, folder of the program, number of updates, seconds.
+        progress: receives the progress.
+
+    Raises:
+        TrainError: the folder is no program, or the script does not train where this command looks.
+    """
+    require_program(options.output)
+    with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
+        run = record_script(options, Path(scratch), progress)
+        progress("comparing: gradients, losses, weights, data")
+        return compare_program(options.output, run)
+
+
+def require_program(folder: Path) -> None:
+    """Require a folder of `migrate train`.
+
+    Raises:
+        TrainError: a file is missing.
+    """
+    missing = [name for name in _FILES if not (folder / name).is_file()]
+    if missing:
+        raise TrainError(
+            f"{folder}: is no program of migrate train: {missing[0]} is missing",
+            "name a folder that `migrate train` wrote, or a file of `migrate prove --record`",
+        )
+
+
+def record_script(options: TrainOptions, work: Path, progress: Progress) -> RecordedScript:
+    """Run a script twice: where it trains, and its first updates. Its loss is not ported."""
+    text = script_text(options.script)
+    progress(f"running {options.script}: where it trains")
+    text, events, loss = find_training(text, options, work)
+    progress(f"running {options.script}: {many(options.updates, 'update')}")
+    recorded, _, folder = recorded_run(text, events, loss, options, work, ports=False)
+    return RecordedScript(options.script, recorded, folder, options.timeout)
+
+
+def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
+    """Compare a program with its recorded script."""
+    updates = len(run.recorded["updates"])
+    try:
+        found, error = compared(folder, run.recorded, run.folder, run.timeout)
+    except ConversionError as other:
+        what = str(getattr(other, "what", other))
+        error = f"the script's parameters are not those of {MAPPING}: {what}"
+        return ProgramProof(folder, run.script, updates, error=error)
+    comparisons = [*interface_comparisons(folder, run.recorded, run.folder, run.timeout), *found]
+    if not error:
+        difference, cause = data_difference(folder, run.folder, run.timeout)
+        what = difference or f"{many(updates, 'update')}, bit for bit"
+        comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
+    order = [name for names in STAGES.values() for name in names]
+    comparisons.sort(key=lambda comparison: order.index(comparison.name))
+    notes = [] if not run.recorded["dropout"] else ["dropout was off on both sides"]
+    return ProgramProof(folder, run.script, updates, tuple(comparisons), error, tuple(notes))

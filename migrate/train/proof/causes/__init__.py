@@ -1,0 +1,1 @@
+"""Causes of a difference between a program and its script: known mistakes, tried until one explains it."""

@@ -1,0 +1,265 @@
+"""A program on the recorded batches of its script: what it gives, and how far that is from the script."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.conversion import convert
+from migrate import process
+from migrate.port.weights import MAPPING, PARAMS
+from migrate.train.proof.arrays import Arrays, part
+from migrate.train.proof.causes.gradients import factor_of, loss_cause
+from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
+from migrate.train.proof.causes.start import start_cause, statistics_cause
+from migrate.train.proof.child import SCALES
+from migrate.train.proof.compare import WAY_LIMIT, compare, way_ratio, weights_differ
+from migrate.train.results import TrainComparison
+
+RECORD = "record.pickle"
+
+
+def compared(
+    place: Path, recorded: Mapping[str, Any], work: Path, timeout: float
+) -> tuple[tuple[TrainComparison, ...], str]:
+    """Run the program on the recorded batches, and compare what it gives.
+
+    Args:
+        place: folder of the program.
+        recorded: the recorded run.
+        work: folder with the record; receives what the runs write.
+        timeout: seconds for the run of the program.
+
+    Returns:
+        The comparisons, and why the program does not run ("" if it does).
+    """
+    script = _Script(recorded, place, work)
+    if unlike := script.write_start():
+        return (), unlike
+    output = work / "results.npz"
+    code, said = child(
+        "migrate.train.proof.child", (place, work / RECORD, script.start_file, output), timeout
+    )
+    if code != 0 or not output.exists():
+        why = "took too long" if code is None else process.last_line(said)[:300]
+        return (), f"the program does not run: {why}"
+    with np.load(output) as file:
+        results = dict(file)
+    rates = recorded["optimizer"].rates
+    expected = script.expected()
+    found = compare(
+        results,
+        expected,
+        recorded["updates"],
+        rates,
+        divides=recorded["divides"],
+        dropout=bool(recorded["dropout"]),
+    )
+    return tuple(_with_cause(c, results, expected, script) for c in found), ""
+
+
+class _Script:
+    """Recorded values of a script as arrays of its program.
+
+    Args:
+        recorded: the recorded run.
+        place: folder of the program, which has the mapping of names.
+        work: folder for files.
+    """
+
+    def __init__(self, recorded: Mapping[str, Any], place: Path, work: Path) -> None:
+        self.recorded, self._place, self._work = recorded, place, work
+        self.start_file = work / "start.safetensors"
+
+    def write_start(self) -> str:
+        """Write the weights that the script starts from, and the sums of its first gradients.
+
+        Returns:
+            The array that the program does not have as the script has it; "" if there is none.
+        """
+        from safetensors.numpy import load_file, save_file
+
+        own = load_file(self._place / PARAMS)
+        self.start = self.in_flax(self.recorded["state"])
+        for name, value in self.start.items():
+            if name not in own or own[name].shape != value.shape:
+                has = list(own[name].shape) if name in own else "nothing"
+                return f"{PARAMS} has {has} for {name}, in the script it is {list(value.shape)}"
+        save_file({**own, **self.start}, self.start_file)
+        sums = self.gradients(self.recorded["summed"])
+        params = {n.removeprefix("params/"): x for n, x in own.items() if n.startswith("params/")}
+        zeros = {name: np.zeros_like(x) for name, x in params.items()}
+        save_file({**zeros, **sums}, self.start_file.with_suffix(".sums"))
+        self.sums = sums
+        return ""
+
+    def expected(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All values that the program should give."""
+        recorded = self.recorded
+        parts: dict[str, Arrays] = {
+            "start": self.start,
+            "gradient": self.gradients(recorded["gradients"]),
+            "sum": self.sums,
+            "optimized": self.optimized(recorded["optimizer"]),
+            "average": self.gradients(recorded["average"].last) if recorded.get("average") else {},
+            **{w: self.in_flax(recorded[w]) for w in ("first", "last") if w in recorded},
+        }
+        return {
+            f"{which}:{name}": x for which, arrays in parts.items() for name, x in arrays.items()
+        }
+
+    def optimized(self, optimizer: Any, **options: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Weights after updates by torch's optimizer alone."""
+        recorded = self.recorded
+        scales = SCALES[: len(recorded["optimizer"].rates)]
+        state = optimized(optimizer, recorded["state"], recorded["summed"], scales, **options)
+        for tied, first in recorded["tied"].items():
+            state[tied] = state[first]
+        arrays = self.in_flax(state)
+        return {name: x for name, x in arrays.items() if name.startswith("params/")}
+
+    def gradients(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Gradients by the program's names; zero where the script has none."""
+        recorded = self.recorded
+        full = {
+            name: np.zeros_like(x) if gradients.get(name) is None else gradients[name]
+            for name, x in recorded["state"].items()
+        }
+        full |= {tied: full[first] for tied, first in recorded["tied"].items()}
+        arrays = self.in_flax(full)
+        return {n.removeprefix("params/"): x for n, x in arrays.items() if n.startswith("params/")}
+
+    def mistakes(self) -> dict[str, tuple[float, Arrays]]:
+        """Loss and gradients of the script with each known mistake."""
+        return {m.what: (m.loss, self.gradients(m.gradients)) for m in self.recorded["mistakes"]}
+
+    def in_flax(self, tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Tensors of torch's state dict as the program's arrays, by the port's mapping."""
+        import torch
+        from safetensors.numpy import load_file
+
+        source, target = self._work / "converted.pt", self._work / "converted.safetensors"
+        torch.save({name: torch.as_tensor(value) for name, value in tensors.items()}, source)
+        convert(source, mapping=self._place / MAPPING, output=target, overwrite=True)
+        return dict(load_file(target))
+
+
+# ---------------------------------------------------------------------------- causes
+
+
+def _with_cause(
+    comparison: TrainComparison, results: Arrays, expected: Arrays, script: _Script
+) -> TrainComparison:
+    if comparison.same or comparison.name not in _CAUSES:
+        return comparison
+    return replace(comparison, cause=_CAUSES[comparison.name](results, expected, script))
+
+
+def _of_start(results: Arrays, expected: Arrays, script: _Script) -> str:
+    ours, theirs = part(results, "start"), part(expected, "start")
+    name = next(n for n in theirs if weights_differ(ours.get(n), theirs[n]))
+    return start_cause(name, ours[name], theirs[name])
+
+
+def _of_gradients(results: Arrays, expected: Arrays, script: _Script) -> str:
+    loss = float(results["losses:0"][0])
+    theirs = script.recorded["updates"][0]["micro"][0]["loss"]
+    ours, script_gradients = part(results, "gradient"), part(expected, "gradient")
+    return loss_cause(loss, ours, theirs, script_gradients, script.mistakes())
+
+
+def _of_sums(results: Arrays, expected: Arrays, script: _Script) -> str:
+    ours, theirs, first = (
+        part(a, b) for a, b in ((results, "sum"), (expected, "sum"), (expected, "gradient"))
+    )
+    count = len(script.recorded["updates"][0]["micro"])
+    factor = factor_of(ours, theirs)
+    if factor and count > 1 and abs(factor * count - 1) < 1e-3:
+        return f"double averaging: the sum is divided by the {count} micro-batches, as the loss is already"
+    if count > 1 and factor and abs(factor - count) < 1e-3 * count:
+        return f"the gradients are {count} times the script's: the loss is not divided by the micro-batches"
+    if count > 1 and _near(ours, first):
+        return "only the first micro-batch's gradients are used"
+    last = {name: theirs[name] - first[name] for name in theirs}
+    if count == 2 and _near(ours, last):
+        return "only the last micro-batch's gradients are used"
+    return f"the gradients are {factor:.4g} times the script's" if factor else ""
+
+
+def _near(ours: Arrays, theirs: Arrays) -> bool:
+    return not any(weights_differ(ours.get(name), x, 1e-4) for name, x in theirs.items())
+
+
+def _of_optimizer(results: Arrays, expected: Arrays, script: _Script) -> str:
+    ours = part(results, "optimized")
+    right = part(expected, "optimized")
+    start = script.start
+
+    def apart(theirs: Arrays) -> float:
+        return max(way_ratio(ours[name], x, start[name]) for name, x in theirs.items())
+
+    recorded = script.recorded
+    nearest, named = 10 * WAY_LIMIT, ""
+    for what, changed, options in mistakes(recorded["optimizer"], recorded["state"]):
+        if (ratio := apart(script.optimized(changed, **options))) < nearest:
+            nearest, named = ratio, what
+    if named:
+        return named
+    unlike = [n for n in right if weights_differ(ours[n], right[n], 1e-5)]
+    still = [n for n in unlike if np.array_equal(ours[n], start[n])]
+    frozen = [n for n in unlike if np.array_equal(right[n], start[n])]
+    if still:
+        return f"{still[0]} is not updated, in the script it is"
+    if frozen:
+        return f"{frozen[0]} is updated, the script does not train it"
+    if 0 < len(unlike) < len(right):
+        return f"only {', '.join(unlike[:3])}{', …' if len(unlike) > 3 else ''} differ: their group"
+    return ""
+
+
+def _of_rates(results: Arrays, expected: Arrays, script: _Script) -> str:
+    theirs = [update[0] for update in script.recorded["optimizer"].rates]
+    return rate_cause([float(results[f"rate:{n}"]) for n in range(len(theirs))], theirs)
+
+
+def _of_weights(results: Arrays, expected: Arrays, script: _Script) -> str:
+    return statistics_cause(script.start, part(results, "first"), part(expected, "first"))
+
+
+_CAUSES: Mapping[str, Any] = {
+    "start": _of_start,
+    "gradients": _of_gradients,
+    "sum of gradients": _of_sums,
+    "optimizer": _of_optimizer,
+    "learning rates": _of_rates,
+    "weights": _of_weights,
+}
+
+
+# ---------------------------------------------------------------------------- data
+
+
+def data_difference(place: Path, work: Path, timeout: float) -> tuple[str, str]:
+    """First difference of the program's own batches from the recorded ones, and its cause; "" if none."""
+    output = work / "data.json"
+    output.unlink(missing_ok=True)
+    code, said = child("migrate.train.proof.data_child", (place, work / RECORD, output), timeout)
+    if code == 0 and output.exists():
+        found = json.loads(output.read_text())
+        return found["difference"], found["cause"]
+    return f"data.py does not run: {process.last_line(said)[:200]}", ""
+
+
+def child(module: str, paths: Sequence[Path | str], timeout: float) -> tuple[int | None, str]:
+    """Run a module of this package on the CPU in a process of its own."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
+    return process.run(
+        [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment
+    )

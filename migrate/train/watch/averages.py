@@ -1,0 +1,186 @@
+"""Moving averages of the weights that a script keeps beside its model: found by their values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+Tensors = dict[str, torch.Tensor]
+# Relative rounding of a weight in float32, a few times.
+_ROUNDING = 5e-7
+# A rule is known by this many updates, at least.
+_LEAST = 3
+_MOST_WORDS = 5  # significant digits of a decay that somebody writes
+
+
+@dataclass(frozen=True)
+class SeenDecay:
+    """Decay of an average in one update.
+
+    Attributes:
+        value: the decay.
+        error: how far rounding may move it.
+    """
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True)
+class RecordedAverage:
+    """Average of all trained weights.
+
+    Attributes:
+        name: name of the variable that holds it.
+        decay: its decay as an expression of `step`, the number of earlier updates.
+        last: its values after the last recorded update, by the step's names.
+    """
+
+    name: str
+    decay: str
+    last: Mapping[str, torch.Tensor]
+
+
+class Averages:
+    """Averages of the weights of a step.
+
+    Args:
+        step: the step.
+        frame: the innermost frame of the script: its variables, and those of its callers, are searched.
+    """
+
+    def __init__(self, step: nn.Module, frame: FrameType | None) -> None:
+        self._trained = {n: p for n, p in step.named_parameters() if p.requires_grad}
+        own = {id(p) for p in step.parameters()}
+        self._held: dict[str, Callable[[], Tensors | None]] = {}
+        self._values: dict[str, Tensors] = {}
+        self._decays: dict[str, list[SeenDecay]] = {}
+        while frame is not None:
+            for name, value in [*frame.f_locals.items(), *frame.f_globals.items()]:
+                for path, held in _candidates(name, value):
+                    tensors = self._of(held())
+                    if tensors is None or {id(x) for x in tensors.values()} & own:
+                        continue
+                    if path not in self._held:
+                        self._held[path] = held
+                        self._values[path] = _copied(tensors)
+                        self._decays[path] = []
+            frame = frame.f_back
+        weights = {name: p.detach() for name, p in self._trained.items()}
+        for path, tensors in list(self._values.items()):
+            if not all(torch.equal(tensors[name], weights[name]) for name in weights):
+                del self._held[path], self._values[path]  # it does not start from the weights
+
+    def observe(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Note how far each average went to the weights that the last update left."""
+        for path, held in list(self._held.items()):
+            now = self._of(held())
+            seen = None if now is None else _decay(self._values[path], _copied(now), weights)
+            if now is None or seen is None:
+                del self._held[path]
+                continue
+            self._values[path] = _copied(now)
+            self._decays[path].append(seen)
+
+    def recorded(self) -> RecordedAverage | None:
+        """The first average with a known rule; None if there is none."""
+        for path in self._held:
+            decay = decay_text(self._decays[path])
+            if decay is not None:
+                return RecordedAverage(path, decay, self._values[path])
+        return None
+
+    def _of(self, named: Tensors | None) -> Tensors | None:
+        """Tensors by the step's names, if they are one for each trained weight."""
+        if named is None:
+            return None
+        short = {name.removeprefix("module."): x for name, x in named.items()}
+        found = {}
+        for name, parameter in self._trained.items():
+            own = name.partition(".")[2].removeprefix("module.")
+            tensor = short.get(own)
+            if tensor is None or tensor.shape != parameter.shape:
+                return None
+            found[name] = tensor
+        return found
+
+
+def _candidates(name: str, value: Any) -> Iterator[tuple[str, Callable[[], Tensors | None]]]:
+    """Yield what may hold an average: a module, a dictionary of tensors, an object that has one of them."""
+    if isinstance(value, nn.Module):
+        yield name, lambda: dict(value.named_parameters())
+    elif _is_tensors(value):
+        yield name, lambda: dict(value)
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
+        for attribute, inner in list(vars(value).items()):
+            if isinstance(inner, nn.Module) or _is_tensors(inner):
+                yield f"{name}.{attribute}", functools.partial(_named, value, attribute)
+
+
+def _named(owner: Any, attribute: str) -> Tensors | None:
+    held = getattr(owner, attribute, None)
+    if isinstance(held, nn.Module):
+        return dict(held.named_parameters())
+    return dict(held) if held is not None and _is_tensors(held) else None
+
+
+def _is_tensors(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and all(isinstance(k, str) and isinstance(x, torch.Tensor) for k, x in value.items())
+    )
+
+
+def _copied(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _decay(before: Tensors, now: Tensors, weights: Mapping[str, torch.Tensor]) -> SeenDecay | None:
+    """The number d for which `now` is d * before + (1 - d) * weights; None if there is none."""
+    away = [before[name].double() - weights[name].double() for name in weights]
+    left = [now[name].double() - weights[name].double() for name in weights]
+    square = sum(float((x * x).sum()) for x in away)
+    if not square:
+        return None
+    value = sum(float((x * y).sum()) for x, y in zip(away, left, strict=True)) / square
+    rest = sum(float((y - value * x).norm()) ** 2 for x, y in zip(away, left, strict=True)) ** 0.5
+    size = sum(float(now[name].double().norm()) ** 2 for name in now) ** 0.5
+    if rest > _ROUNDING * size or not -1e-3 <= value <= 1 + 1e-3:
+        return None
+    return SeenDecay(value, _ROUNDING * size / square**0.5)
+
+
+def decay_text(decays: Sequence[SeenDecay]) -> str | None:
+    """Return the rule of some decays as an expression of `step`; None if no known rule gives them all."""
+    if len(decays) < _LEAST or all(decay.error > 0.5 for decay in decays):
+        return None
+    best = min(decays, key=lambda decay: decay.error)
+    for seen in (best, decays[-1]):  # a warm-up ends at its constant
+        for digits in range(1, _MOST_WORDS + 1):
+            away = float(f"{1 - seen.value:.{digits}g}")
+            for text, rule in _rules(float(f"{1 - away:.10g}")):
+                if all(abs(rule(n) - d.value) <= 2 * d.error + 1e-9 for n, d in enumerate(decays)):
+                    return text if 0 <= rule(len(decays)) < 1 else None
+    return None
+
+
+def _rules(constant: float) -> Iterator[tuple[str, Callable[[int], float]]]:
+    """Yield the known rules of a decay, as text and as a function of the number of earlier updates."""
+    yield f"{constant!r}", lambda n: constant
+    for first in (1, 2, 0, 3):
+        above, below = first, first + 9
+        yield (
+            f"jnp.minimum({constant!r}, (step + {above}) / (step + {below}))",
+            lambda n, above=above, below=below: min(constant, (n + above) / (n + below)),  # type: ignore[misc]
+        )
+        yield (
+            f"(step + {first}) / (step + {first + 1})",
+            lambda n, first=first: (n + first) / (n + first + 1),  # type: ignore[misc]
+        )

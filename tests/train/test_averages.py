@@ -1,0 +1,68 @@
+"""Moving averages of the weights: found beside the model, and their rule."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from migrate.train.watch.averages import Averages, RecordedAverage, SeenDecay, decay_text
+
+
+class Shadow:
+    """An average as a dictionary that is filled anew."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self, model: nn.Module, decay: float) -> None:
+        for name, p in model.named_parameters():
+            self.shadow[name] = decay * self.shadow[name] + (1 - decay) * p.detach()
+
+
+def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAverage | None, Any]:
+    """Train for some updates with an average."""
+    torch.manual_seed(0)
+    step = nn.Module()
+    step.model = model = nn.Linear(4, 3)
+    other = copy.deepcopy(model)  # noqa: F841 (it stays as it is, and is no average)
+    ema = Shadow(model)
+    averages = Averages(step, sys._getframe())
+    for number in range(updates):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.1 * torch.randn_like(p))
+        ema.update(model, decay_of(number))
+        averages.observe({name: p.detach() for name, p in step.named_parameters()})
+    return averages.recorded(), ema
+
+
+@pytest.mark.parametrize(
+    ("decay_of", "text"),
+    [
+        (lambda n: 0.999, "0.999"),
+        (lambda n: 0.95, "0.95"),
+        (lambda n: min(0.3, (n + 1) / (n + 10)), "jnp.minimum(0.3, (step + 1) / (step + 10))"),
+        (lambda n: (n + 1) / (n + 2), "(step + 1) / (step + 2)"),
+    ],
+)
+def test_an_average_is_found_with_its_rule(decay_of: Callable[[int], float], text: str) -> None:
+    found, ema = run(decay_of)
+    assert found is not None
+    assert found.name == "ema.shadow"
+    assert found.decay.startswith(text)
+    assert torch.equal(found.last["model.weight"], ema.shadow["weight"])
+
+
+def test_a_rule_that_is_unknown_is_no_average() -> None:
+    assert run(lambda n: 0.5 + 0.07 * n % 0.3)[0] is None
+
+
+def test_what_rounding_hides_is_no_rule() -> None:
+    assert decay_text([SeenDecay(0.999, 0.7)]) is None
+    assert decay_text([]) is None
