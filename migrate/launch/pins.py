@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from migrate.launch.program import Framework
+from migrate.launch.framework import Framework
 
 TABLE = Path(__file__).with_name("pins.yaml")
 

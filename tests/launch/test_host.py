@@ -25,7 +25,7 @@ from tests.launch.jobs import written
 from tests.launch.started import free_port
 from tests.waiting import LIMIT, until
 
-FIRST = SliceHost(0, 3, "localhost")
+FIRST = SliceHost(0, ("localhost",) * 3)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ class TestNumber:
         "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3",
     }
     GKE: ClassVar = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2,10.0.0.3"}
-    EXPECTED = SliceHost(2, 3, "10.0.0.1")
+    EXPECTED = SliceHost(2, ("10.0.0.1", "10.0.0.2", "10.0.0.3"))
 
     @pytest.mark.parametrize(
         ("launcher", "variables"), [("skypilot", SKYPILOT), ("gke", GKE), ("xpk", GKE)]
@@ -78,7 +78,7 @@ class TestNumber:
         assert this_host(launcher, 3, metadata) == self.EXPECTED
 
     def test_of_a_single_host(self) -> None:
-        assert this_host("dstack", 1, {}) == SliceHost(0, 1, "localhost")
+        assert this_host("dstack", 1, {}) == SliceHost(0, ("localhost",))
 
     @pytest.mark.parametrize(
         ("count", "variables", "said"),
@@ -104,7 +104,7 @@ class TestMeeting:
         verdicts: dict[int, Verdict] = {}
 
         def come(index: int) -> None:
-            verdicts[index] = meet(SliceHost(index, 3, "localhost"), reports[index], patience, port)
+            verdicts[index] = meet(SliceHost(index, ("localhost",) * 3), reports[index], patience, port)
 
         threads = [threading.Thread(target=come, args=(index,)) for index in reports]
         for thread in threads:
@@ -141,7 +141,7 @@ class TestMeeting:
         verdict: list[str] = []
 
         def come() -> None:
-            host = SliceHost(index, 2, "localhost")
+            host = SliceHost(index, ("localhost",) * 2)
             verdict.extend(meet(host, Report(), 10 * LIMIT, int(free_port()), stop.is_set).lines)
 
         waiting = threading.Thread(target=come)
@@ -158,7 +158,7 @@ class TestMeeting:
             port = server.getsockname()[1]
 
             def come() -> None:
-                host = SliceHost(1, 3, "localhost")
+                host = SliceHost(1, ("localhost",) * 3)
                 verdict.extend(meet(host, Report(), 10 * LIMIT, port, stop.is_set).lines)
 
             waiting = threading.Thread(target=come)
@@ -170,7 +170,7 @@ class TestMeeting:
         assert verdict == ["host 1 was stopped"]
 
     def test_of_one_host_needs_no_network(self) -> None:
-        alone = SliceHost(0, 1, "localhost")
+        alone = SliceHost(0, ("localhost",))
         assert meet(alone, Report(), 1) == Verdict()
         assert meet(alone, Report("bad chip"), 1) == Verdict(("host 0: bad chip",))
 
@@ -270,13 +270,15 @@ class TestBucket:
             "pathlib.Path(os.environ['CHECKPOINTS'], 'last').write_text('1')\n"
             "pathlib.Path(sys.argv[1]).write_text('no folder')\n"
         )
-        values = {"launcher": "gcloud", "framework": "jax", "processes": "host", "data": ""}
+        values = {"launcher": "gcloud", "framework": "jax", "processes": "host", "option": "", "data": ""}
         settings = HostSettings(
             name="job",
             entry="train.py",
             args=(str(bucket / "checkpoints"),),
             hosts=1,
             chips=1,
+            ranks=1,
+            topology="1,1,1",
             bucket=str(bucket),
             copies=True,
             environment={},
@@ -321,24 +323,24 @@ class TestSettings:
             (
                 "torch_tpu",
                 "-u -m torch.distributed.run --nnodes=4 --node-rank=3 --nproc-per-node=4 "
-                "--master-addr=a --master-port=8476 -- tpu_script.py "
+                "--master-addr=a --master-port=8572 -- tpu_script.py "
                 "--run gs://lab-runs/exp-1/checkpoints",
             ),
         ],
     )
     def test_the_command_of_a_program(self, framework: str, words: str, tmp_path: Path) -> None:
         settings = read_settings(written(tmp_path, "gke", framework).folder / "job.json", {})
-        training = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {})
+        training = HostTraining(settings, SliceHost(3, ("a",) * 4), tmp_path, {})
         assert " ".join(training.command()[1:]) == words
 
     def test_the_variables_of_a_program(self, tmp_path: Path) -> None:
         settings = read_settings(written(tmp_path, environment=("A=1",)).folder / "job.json", {})
-        variables = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {"B": "2"}).variables()
+        variables = HostTraining(settings, SliceHost(3, ("a",) * 4), tmp_path, {"B": "2"}).variables()
         assert variables == {
             "A": "1",
             "B": "2",
             "CHECKPOINTS": "gs://lab-runs/exp-1/checkpoints",
-            "COORDINATOR_ADDRESS": "a:8476",
+            "COORDINATOR_ADDRESS": "a:8572",
             "DATA": "",
             "HOST_COUNT": "4",
             "HOST_INDEX": "3",
@@ -363,7 +365,7 @@ class TestDiagnosis:
         monkeypatch.setattr(subprocess, "run", run)
         monkeypatch.setattr(main, "tpu_device_files", lambda: [Path("/dev/accel0")] * chips)
         settings = read_settings(written(tmp_path).folder / "job.json", {})
-        line = main._diagnose(settings, SliceHost(1, 4, "a"))
+        line = main._diagnose(settings, SliceHost(1, ("a",) * 4))
         if chips < 4:
             assert line.startswith("3 of 4 chips are visible")
             return

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from migrate.cli import commands
 from migrate.launch.errors import JobError
-from migrate.launch.program import Framework, ProcessStart, Resume, read_program
+from migrate.launch.framework import Framework
+from migrate.launch.program import Resume, read_program
+from migrate.launch.start import ProcessStart
 from tests.launch.jobs import TARGETS
 
 
@@ -36,6 +38,9 @@ def program(folder: Path, source: str, **modules: str):
             Framework.TORCH_TPU,
         ),
         ("import torch\ntorch.tpu.synchronize()", Framework.TORCH_TPU),
+        ("import torch, shims\ntorch.zeros(1).to('tpu')", Framework.TORCH_TPU),
+        ("import torch, shims\nshims.device_type() == 'tpu'", Framework.TORCH_XLA),
+        ("import torch, shims\nNAMES = ['xla', 'tpu']", Framework.TORCH_XLA),
         ("import flax.linen as nn", Framework.JAX),
         ("import jax\nimport torch", Framework.JAX),
         ("def main():\n    import jax", Framework.JAX),
@@ -67,26 +72,59 @@ def test_modules_of_the_program_count_and_are_copied(tmp_path: Path) -> None:
     assert [path.name for path in read.files] == ["model.py", "train.py"]
 
 
+GROUP = "import torch.distributed as dist\ndist.init_process_group('{}')\n"
+SPAWN = "import torch.multiprocessing as mp\nmp.spawn(print)\n"
+XMP = "import torch_xla.distributed.xla_multiprocessing as m\nm.spawn(print)"
+OPTION = "import argparse\nargparse.ArgumentParser().add_argument('--local_rank')\n"
+
+
 @pytest.mark.parametrize(
-    ("source", "start"),
+    ("source", "start", "one_chip", "joins"),
     [
-        ("import torch_xla\ntorch_xla.launch(print)", ProcessStart.HOST),
+        ("import torch_xla\ntorch_xla.launch(print)", ProcessStart.HOST, False, True),
+        (XMP, ProcessStart.HOST, False, True),
+        ("from shims import launch as go\ngo(print)", ProcessStart.HOST, False, True),
         (
-            "import torch_xla.distributed.xla_multiprocessing as m\nm.spawn(print)",
+            "import torch_xla.runtime as xr\nxr.use_spmd()",
             ProcessStart.HOST,
+            False,
+            True,
         ),
-        ("from shims import launch as go\ngo(print)", ProcessStart.HOST),
-        ("import torch_xla\ndef launch(f): pass\nlaunch(print)", ProcessStart.CHIP),
+        ("import torch_xla\n" + GROUP.format("xla"), ProcessStart.CHIP, False, True),
         (
-            "import torch_tpu\nimport torch.multiprocessing as mp\nmp.spawn(print)",
+            "import torch_xla\ndef launch(f): pass\nlaunch(print)",
             ProcessStart.HOST,
+            True,
+            False,
         ),
-        ("import torch_tpu", ProcessStart.CHIP),
-        ("import jax", ProcessStart.HOST),
+        ("import torch_tpu\n" + SPAWN, ProcessStart.HOST, False, False),
+        (
+            "import torch_tpu, os\nos.environ['HOST_INDEX']\n" + SPAWN,
+            ProcessStart.HOST,
+            False,
+            True,
+        ),
+        (GROUP.format("tpu_dist"), ProcessStart.CHIP, False, True),
+        (
+            "import shims, torch_tpu\nshims.launch(print)",
+            ProcessStart.CHIP,
+            False,
+            True,
+        ),
+        ("import torch_tpu", ProcessStart.HOST, True, False),
+        ("import jax", ProcessStart.HOST, False, False),
+        ("import jax\njax.distributed.initialize()", ProcessStart.HOST, False, True),
     ],
 )
-def test_the_processes(source: str, start: ProcessStart, tmp_path: Path) -> None:
-    assert program(tmp_path, source).start is start
+def test_the_processes(
+    source: str, start: ProcessStart, one_chip: bool, joins: bool, tmp_path: Path
+) -> None:
+    style = program(tmp_path, source).style
+    assert (style.start, style.one_chip, style.joins_hosts) == (start, one_chip, joins)
+
+
+def test_the_option_of_a_rank(tmp_path: Path) -> None:
+    assert program(tmp_path, "import torch_tpu\n" + OPTION).style.option == "--local_rank"
 
 
 @pytest.mark.parametrize(
