@@ -6,7 +6,7 @@ from migrate.fit.products import Slice
 from migrate.launch.host.settings import HostSettings
 from migrate.launch.job import TrainingJob
 from migrate.launch.launchers.launcher import JobFile, Launcher
-from migrate.launch.pins import pins, requirements
+from migrate.launch.pins import pins
 from migrate.launch.framework import Framework
 from migrate.launch.program import Resume
 from migrate.launch.start import ProcessStart
@@ -78,12 +78,12 @@ fi
 
 def shared_files(job: TrainingJob, launcher: Launcher) -> list[JobFile]:
     """Return the files that do not depend on the launcher, and the README."""
-    framework = job.program.framework
-    constraints = "\n".join(_without_extras(pin) for pin in pins(framework)) + "\n"
+    exact = pins(job.program.framework, job.program.imports)
+    constraints = "\n".join(_without_extras(pin) for pin in exact) + "\n"
     meanings = {
         "./wheels": "This project: migrate doctor, shims, and the program that runs on each host.",
     }
-    versions = dict.fromkeys(pins(framework), "Exact version, as tested.")
+    versions = dict.fromkeys(exact, "Exact version, as tested.")
     bare = {
         _without_extras(pin): "The program itself cannot change this version." for pin in versions
     }
@@ -92,7 +92,7 @@ def shared_files(job: TrainingJob, launcher: Launcher) -> list[JobFile]:
         JobFile("setup.sh", _SETUP, {}),
         JobFile(
             "requirements.txt",
-            requirements(framework, f"{WHEELS}/{wheel_name()}"),
+            "\n".join([*exact, f"./{WHEELS}/{wheel_name()}"]) + "\n",
             versions | meanings,
         ),
         JobFile("constraints.txt", constraints, bare),

@@ -9,10 +9,13 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path
 
 from migrate.launch.errors import JobError
 from migrate.launch.framework import Framework, framework_of, shows_torch_tpu
+from migrate.launch.needs import missing_packages, needed_imports
+from migrate.launch.pins import pins
 from migrate.launch.start import StartStyle, start_style
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import scopes_of
@@ -23,6 +26,8 @@ from migrate.syntax.source import read, require_this_python
 ENTRIES = ("__main__.py", "main.py", "train.py", "run.py")
 # Environment variables that a job sets for its program.
 CHECKPOINTS, DATA = "CHECKPOINTS", "DATA"
+# Further packages of a program, in its folder.
+REQUIREMENTS = "requirements.txt"
 
 _SKIPPED = frozenset(
     {".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache"}
@@ -52,6 +57,7 @@ class JobProgram:
         resume: how the program continues after a preemption.
         reads: names of environment variables of the job that the program mentions.
         buckets: URLs of buckets in the program's text.
+        imports: top-level packages that the program imports.
         assumed: what the source does not show for certain, each a line for the user.
     """
 
@@ -63,6 +69,7 @@ class JobProgram:
     resume: Resume
     reads: frozenset[str]
     buckets: tuple[str, ...]
+    imports: frozenset[str]
     assumed: tuple[str, ...]
 
 
@@ -95,7 +102,11 @@ def read_program(target: Path, entry: str | None = None) -> JobProgram:
         resume,
         frozenset(strings & {CHECKPOINTS, DATA}),
         tuple(sorted(text for text in strings if text.startswith("gs://"))),
-        tuple(_assumed(script, framework, resume, imports, calls)),
+        frozenset(imports),
+        (
+            *_assumed(script, framework, resume, imports, calls),
+            *_missing(project, framework, imports, folder),
+        ),
     )
 
 
@@ -105,11 +116,34 @@ def _assumed(
     """Yield what was concluded from less than an import or a call that shows it."""
     if framework is Framework.TORCH_TPU and not shows_torch_tpu(imports, calls):
         yield (
-            f"{script.name} imports torch only, and a string in it is 'tpu' or 'tpu_dist': it is taken for a "
-            "program of torch_tpu"
+            f"{script.name} does not import torch_tpu, and names its device 'tpu' or its group 'tpu_dist': it is "
+            "taken for a program of torch_tpu"
         )
-    if resume is Resume.ORBAX:
+    if resume is Resume.ORBAX and not _is_of_migrate_train(script):
         yield f"{script.name} restores by orbax; whether the data's position is restored was not checked"
+
+
+def _is_of_migrate_train(script: Path) -> bool:
+    """Whether a program has the checkpoints of `migrate train`, which hold the data's position."""
+    name = "checkpoints.py"
+    written = resources.files("migrate") / "train" / "write" / "program" / name
+    path = script.with_name(name)
+    return path.is_file() and path.read_bytes() == written.read_bytes()
+
+
+def _missing(
+    project: Project, framework: Framework, imports: set[str], folder: Path
+) -> Iterator[str]:
+    """Yield a line if hosts would not have a package of the program."""
+    trees = [module.tree for module in project.modules.values()]
+    needed = {name for tree in trees for name in needed_imports(tree)}
+    exact = pins(framework, imports)
+    missing = missing_packages(project, needed, exact, folder / REQUIREMENTS)
+    if missing:
+        yield (
+            f"the program imports {', '.join(missing)}, and no host would have it: write a {REQUIREMENTS} beside "
+            "the program that names what it needs"
+        )
 
 
 def _located(target: Path, entry: str | None) -> tuple[Path, Path]:

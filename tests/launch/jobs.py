@@ -6,6 +6,7 @@ from pathlib import Path
 
 from migrate.launch.pipeline import WrittenJob, launch
 from migrate.launch.request import LaunchRequest
+from tests.train.toy import write_toy
 
 PROGRAMS = Path(__file__).with_name("programs")
 TARGETS = {
@@ -27,6 +28,11 @@ ONE_HOST = {
     "v5e-4": "europe-west4-b",
     "v5p-8": "us-east5-a",
 }
+
+
+def trained_program(folder: Path) -> Path:
+    """Write a program as `migrate train` does, and return its folder."""
+    return write_toy(folder)
 
 
 def slices_of(launcher: str) -> dict[str, str]:
