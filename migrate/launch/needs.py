@@ -38,7 +38,9 @@ def missing_packages(
         return []
     known = metadata.packages_distributions()  # reads all that is installed here
     return [
-        name for name in unknown if not {_normal(other) for other in known.get(name, ())} & installed
+        name
+        for name in unknown
+        if not {_normal(other) for other in known.get(name, ())} & installed
     ]
 
 

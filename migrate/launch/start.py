@@ -60,11 +60,11 @@ def start_style(
         return StartStyle(ProcessStart.HOST, joins_hosts=bool(calls & _JOINS_JAX))
     if framework is Framework.TORCH_XLA and calls & (XLA_LAUNCHES | _SHIMS_LAUNCHES | _SPMD):
         return StartStyle(ProcessStart.HOST)
-    found = find_start(script, [str(script.parent)])
-    if calls & _SPAWNS or found.style == "spawn":
+    expected = find_start(script, [str(script.parent)])
+    if calls & _SPAWNS or expected.style == "spawn":
         # It starts the ranks of its host; of other hosts it knows only by a variable.
         joins = bool(strings & _HOST_VARIABLES)
         return StartStyle(ProcessStart.HOST, joins_hosts=joins)
-    if calls & (_GROUPS | _SHIMS_LAUNCHES) or found.style in ("environment", "option"):
-        return StartStyle(ProcessStart.CHIP, found.option)
+    if calls & (_GROUPS | _SHIMS_LAUNCHES) or expected.style in ("environment", "option"):
+        return StartStyle(ProcessStart.CHIP, expected.option)
     return StartStyle(ProcessStart.HOST, one_chip=True, joins_hosts=False)

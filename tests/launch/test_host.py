@@ -104,7 +104,9 @@ class TestMeeting:
         verdicts: dict[int, Verdict] = {}
 
         def come(index: int) -> None:
-            verdicts[index] = meet(SliceHost(index, ("localhost",) * 3), reports[index], patience, port)
+            verdicts[index] = meet(
+                SliceHost(index, ("localhost",) * 3), reports[index], patience, port
+            )
 
         threads = [threading.Thread(target=come, args=(index,)) for index in reports]
         for thread in threads:
@@ -270,7 +272,13 @@ class TestBucket:
             "pathlib.Path(os.environ['CHECKPOINTS'], 'last').write_text('1')\n"
             "pathlib.Path(sys.argv[1]).write_text('no folder')\n"
         )
-        values = {"launcher": "gcloud", "framework": "jax", "processes": "host", "option": "", "data": ""}
+        values = {
+            "launcher": "gcloud",
+            "framework": "jax",
+            "processes": "host",
+            "option": "",
+            "data": "",
+        }
         settings = HostSettings(
             name="job",
             entry="train.py",
@@ -335,7 +343,9 @@ class TestSettings:
 
     def test_the_variables_of_a_program(self, tmp_path: Path) -> None:
         settings = read_settings(written(tmp_path, environment=("A=1",)).folder / "job.json", {})
-        variables = HostTraining(settings, SliceHost(3, ("a",) * 4), tmp_path, {"B": "2"}).variables()
+        variables = HostTraining(
+            settings, SliceHost(3, ("a",) * 4), tmp_path, {"B": "2"}
+        ).variables()
         assert variables == {
             "A": "1",
             "B": "2",
