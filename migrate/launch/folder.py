@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from migrate.fit.products import Slice
+from migrate.launch.framework import Framework
 from migrate.launch.host.settings import HostSettings
 from migrate.launch.job import TrainingJob
 from migrate.launch.launchers.launcher import JobFile, Launcher
 from migrate.launch.pins import pins
-from migrate.launch.framework import Framework
 from migrate.launch.program import Resume
 from migrate.launch.start import ProcessStart
 from migrate.launch.wheel import wheel_name

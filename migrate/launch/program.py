@@ -116,8 +116,8 @@ def _assumed(
     """Yield what was concluded from less than an import or a call that shows it."""
     if framework is Framework.TORCH_TPU and not shows_torch_tpu(imports, calls):
         yield (
-            f"{script.name} does not import torch_tpu, and names its device 'tpu' or its group 'tpu_dist': it is "
-            "taken for a program of torch_tpu"
+            f"{script.name} does not import torch_tpu, and names its device 'tpu' or its group 'tpu_dist': "
+            "it is taken for a program of torch_tpu"
         )
     if resume is Resume.ORBAX and not _is_of_migrate_train(script):
         yield f"{script.name} restores by orbax; whether the data's position is restored was not checked"
@@ -141,8 +141,8 @@ def _missing(
     missing = missing_packages(project, needed, exact, folder / REQUIREMENTS)
     if missing:
         yield (
-            f"the program imports {', '.join(missing)}, and no host would have it: write a {REQUIREMENTS} beside "
-            "the program that names what it needs"
+            f"the program imports {', '.join(missing)}, and no host would have it: write a {REQUIREMENTS} "
+            "beside the program that names what it needs"
         )
 
 

@@ -29,9 +29,9 @@ def constraints(name: str) -> dict[str, str]:
 def test_each_version_is_that_of_the_constraints() -> None:
     """torch_tpu needs a newer torch and libtpu than everything else here."""
     of_tpu, of_all = constraints("constraints-torch-tpu.txt"), constraints("constraints.txt")
-    for framework, pins in yaml.safe_load(TABLE.read_text()).items():
+    for framework, table in yaml.safe_load(TABLE.read_text()).items():
         tested = of_tpu if framework == "torch_tpu" else of_all
-        for pin in pins:
+        for pin in table:
             name, _, version = pin.partition("==")
             assert tested[normal(name)] == version, pin
 

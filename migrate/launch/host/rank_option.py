@@ -1,4 +1,4 @@
-"""`python -m migrate.launch.host.rank_option OPTION SCRIPT ARGS`: run a script with the number of its process.
+"""`python -m migrate.launch.host.rank_option OPTION SCRIPT ARGS`: run a script as the rank that it is.
 
 torchrun gives the number in a variable. Scripts for `torch.distributed.launch` take it as an option.
 """
