@@ -9,20 +9,18 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from migrate.model.project.project import Project
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Installed by the job's wheel.
 _OWN = frozenset({"migrate", "shims", "converters"})
 
 
 def missing_packages(
-    project: Project, imports: Iterable[str], pins: Iterable[str], requirements: Path
+    files: Iterable[Path], imports: Iterable[str], pins: Iterable[str], requirements: Path
 ) -> list[str]:
     """Return the packages that the program imports and that no requirement of the job brings.
 
     Args:
-        project: the files of the program.
+        files: the files of the program.
         imports: top-level packages that they import, without those that may be missing.
         pins: the job's own requirements.
         requirements: the program's requirements.txt, which need not exist.
@@ -30,7 +28,7 @@ def missing_packages(
     lines = requirements.read_text().splitlines() if requirements.is_file() else []
     if any(line.strip().startswith(("-r", "-e", "git+", "http", ".", "/")) for line in lines):
         return []  # what these bring is not known here
-    local = {path.stem for path in project.modules} | {path.parent.name for path in project.modules}
+    local = {name for path in files for name in (path.stem, path.parent.name)}
     installed = _closure(_distribution(line) for line in [*pins, *lines])
     others = set(imports) - local - _OWN - sys.stdlib_module_names
     unknown = sorted(name for name in others if _normal(name) not in installed)

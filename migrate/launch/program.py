@@ -105,7 +105,7 @@ def read_program(target: Path, entry: str | None = None) -> JobProgram:
         frozenset(imports),
         (
             *_assumed(script, framework, resume, imports, calls),
-            *_missing(project, framework, imports, folder),
+            *_missing(project, files, framework, imports, folder),
         ),
     )
 
@@ -132,17 +132,22 @@ def _is_of_migrate_train(script: Path) -> bool:
 
 
 def _missing(
-    project: Project, framework: Framework, imports: set[str], folder: Path
+    project: Project,
+    files: tuple[Path, ...],
+    framework: Framework,
+    imports: set[str],
+    folder: Path,
 ) -> Iterator[str]:
     """Yield a line if hosts would not have a package of the program."""
     trees = [module.tree for module in project.modules.values()]
     needed = {name for tree in trees for name in needed_imports(tree)}
     exact = pins(framework, imports)
-    missing = missing_packages(project, needed, exact, folder / REQUIREMENTS)
+    missing = missing_packages(files, needed, exact, folder / REQUIREMENTS)
     if missing:
         yield (
-            f"the program imports {', '.join(missing)}, and no host would have it: write a {REQUIREMENTS} "
-            "beside the program that names what it needs"
+            f"the program imports {', '.join(missing)}, and no host would have it: name the package in "
+            f"{REQUIREMENTS} beside the program; copy a file of your own beside it, or launch the folder with "
+            "--entry"
         )
 
 

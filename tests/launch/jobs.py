@@ -6,7 +6,6 @@ from pathlib import Path
 
 from migrate.launch.pipeline import WrittenJob, launch
 from migrate.launch.request import LaunchRequest
-from tests.train.toy import write_toy
 
 PROGRAMS = Path(__file__).with_name("programs")
 TARGETS = {
@@ -32,6 +31,8 @@ ONE_HOST = {
 
 def trained_program(folder: Path) -> Path:
     """Write a program as `migrate train` does, and return its folder."""
+    from tests.train.toy import write_toy  # imports JAX, with what torch_tpu's environment lacks
+
     return write_toy(folder)
 
 

@@ -359,6 +359,62 @@ class TestSettings:
         }
 
 
+class TestSliceOfTorchTpu:
+    def variables(self, tmp_path: Path, tpu: str, zone: str, host: SliceHost) -> dict[str, str]:
+        path = written(tmp_path, "gke", "torch_tpu", tpu=tpu, zone=zone).folder / "job.json"
+        return HostTraining(read_settings(path, {}), host, tmp_path, {}).variables()
+
+    def test_over_several_hosts(self, tmp_path: Path) -> None:
+        host = SliceHost(2, ("a", "b", "c", "d"))
+        variables = self.variables(tmp_path, "v6e-16", "us-east1-d", host)
+        addresses = variables["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")
+        assert addresses == [f"{name}:{8070 + rank}" for name in "abcd" for rank in range(4)]
+        assert variables["TORCH_TPU_TOPOLOGY"] == "4,4,1"
+        names = ("NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT", "TPU_WORKER_HOSTNAMES")
+        assert [variables[name] for name in names] == ["2", "4", "a", "8572", "a,b,c,d"]
+
+    @pytest.mark.parametrize(
+        ("tpu", "zone", "topology", "ranks"),
+        [  # as torch_tpu's own tables have them, by the number of ranks of a host
+            ("v5e-8", "us-central1-a", "2,4,1", 8),
+            ("v4-8", "us-central2-b", "2,2,1", 4),
+            ("tpu7x-8", "us-central1-c", "2,2,1,2", 8),
+        ],
+    )
+    def test_of_one_host(
+        self, tpu: str, zone: str, topology: str, ranks: int, tmp_path: Path
+    ) -> None:
+        variables = self.variables(tmp_path, tpu, zone, SliceHost(0, ("localhost",)))
+        assert variables["TORCH_TPU_TOPOLOGY"] == topology
+        assert len(variables["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")) == ranks
+
+
+def test_a_rank_gets_its_number_as_an_option(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys, beside\nprint(sys.argv, __name__)\n")
+    (tmp_path / "beside.py").write_text("")
+    module = [sys.executable, "-m", "migrate.launch.host.rank_option"]
+    done = subprocess.run(
+        [*module, "--local_rank", "train.py", "--epochs", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "LOCAL_RANK": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['train.py', '--local_rank=3', '--epochs', '2'] __main__\n"
+
+
+def test_a_trial_writes_into_no_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, tpu="v5e-8").folder / "job.json"
+    monkeypatch.setenv("JOB_TRIAL", "2")
+    assert main.main([str(path)]) == 3
+    assert "a trial would write into gs://lab-runs/exp-1; name a folder: JOB_BUCKET=" in (
+        capsys.readouterr().err
+    )
+
+
 class TestDiagnosis:
     @pytest.mark.parametrize("chips", [4, 3])
     def test_of_a_host_at_fault_is_one_line(

@@ -13,7 +13,7 @@ from migrate.launch.errors import JobError
 from migrate.launch.framework import Framework
 from migrate.launch.program import Resume, read_program
 from migrate.launch.start import ProcessStart
-from tests.launch.jobs import TARGETS
+from tests.launch.jobs import TARGETS, trained_program
 
 
 def program(folder: Path, source: str, **modules: str):
@@ -64,6 +64,30 @@ def test_what_is_only_assumed_is_said(source: str, assumed: str, tmp_path: Path)
     lines = program(tmp_path, source).assumed
     assert len(lines) == bool(assumed)
     assert all(assumed in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("source", "requirements", "missing"),
+    [
+        ("import jax, os, numpy\nfrom flax import linen", "", ""),
+        ("import jax, torch", "", ""),
+        ("import jax, no_such_package", "", "imports no_such_package, and"),
+        ("import jax, no_such_package", "No.Such-Package==1\n", ""),
+        ("import jax\ntry:\n    import no_such_package\nexcept ImportError: pass", "", ""),
+        ("import torch_xla, jax_of_mine", "-r more.txt\n", ""),
+    ],
+)
+def test_packages_that_no_host_would_have(
+    source: str, requirements: str, missing: str, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text(requirements)
+    lines = program(tmp_path, source).assumed
+    assert len(lines) == bool(missing)
+    assert all(missing in line for line in lines)
+
+
+def test_a_program_of_migrate_train_restores_the_datas_position(tmp_path: Path) -> None:
+    assert read_program(trained_program(tmp_path / "program")).assumed == ()
 
 
 def test_modules_of_the_program_count_and_are_copied(tmp_path: Path) -> None:
