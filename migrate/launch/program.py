@@ -145,9 +145,9 @@ def _missing(
     missing = missing_packages(files, needed, exact, folder / REQUIREMENTS)
     if missing:
         yield (
-            f"the program imports {', '.join(missing)}, and no host would have it: name the package in "
-            f"{REQUIREMENTS} beside the program; copy a file of your own beside it, or launch the folder with "
-            "--entry"
+            f"the program imports {', '.join(missing)}, and no host would have it: name it in "
+            f"{REQUIREMENTS} beside the program; a file of your own: copy it beside the program, or launch "
+            "the folder with --entry"
         )
 
 
