@@ -53,7 +53,7 @@ MAY_IMPORT = {
     | {"rewrite", "check", "prove", "parity", "observe", "devices", "doctor"}
     | {"port", "fit", "assess", "launch", "train"},
     "train": {"prove", "port", "parity", "model", "syntax", "place", "process"},
-    "launch": {"model", "syntax", "fit"},
+    "launch": {"catalogue", "model", "syntax", "fit"},
     "assess": STATIC | {"rewrite", "check", "prove", "observe", "fit", "place"},
     "rewrite": STATIC | {"check"},
     "check": STATIC,

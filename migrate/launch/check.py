@@ -24,6 +24,7 @@ from migrate.launch.job import TrainingJob
 from migrate.launch.launchers import dstack, gcloud, gke, jobman, skypilot, xpk
 
 _SECONDS = 180
+_MISSING = 77  # exit code where the launcher's package is not installed
 # A flag that no version of gcloud has: it reports this flag alone, and never reaches the network.
 _NO_FLAG = "--migrate-launch-only-parses"
 
@@ -149,11 +150,11 @@ def _by_package(
 ) -> Validation:
     """Run a launcher's parser in an interpreter that has it."""
     install = f"pip install {package}"
+    asked = f"import importlib.util, sys\nif not importlib.util.find_spec('{module}'): sys.exit({_MISSING})\n"
     with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
-        done = _run([python, "-c", f"import {module}"], home)
-        if done.returncode:
-            return Validation("tpu-migrate's own table and keys", False, install)
-        done = _run([python, "-c", code, str(path)], home, text)
+        done = _run([python, "-c", asked + code, str(path)], home, text)
+    if done.returncode == _MISSING:
+        return Validation("tpu-migrate's own table and keys", False, install)
     if done.returncode:
         raise InvalidJobError(
             f"{path}: {title} refuses it ({_last_line(done)})", "report this line"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from migrate.fit.products import Slice
+from migrate.launch.framework import Framework
 from migrate.launch.host.settings import HostSettings
 from migrate.launch.job import TrainingJob
 from migrate.launch.launchers.launcher import JobFile, Launcher
-from migrate.launch.pins import pins, requirements
-from migrate.launch.program import ProcessStart, Resume
+from migrate.launch.pins import pins
+from migrate.launch.program import Resume
+from migrate.launch.start import ProcessStart
 from migrate.launch.wheel import wheel_name
 
 PROGRAM, WHEELS = "program", "wheels"
@@ -16,10 +19,13 @@ _SETTINGS = {
     "launcher": "Whose variables give the number of a host and the address of host 0.",
     "framework": "The package that drives the TPU, as the program's imports show.",
     "processes": "Which processes a host starts: one, or one per chip.",
+    "option": "Option of the program that takes the number of the process on its host; empty: none.",
     "entry": "The file that is run, in the folder program.",
     "args": "Its arguments; {checkpoints} and {data} stand for folders in the bucket.",
     "hosts": "Hosts of the slice.",
     "chips": "Chips of each host.",
+    "ranks": "Processes of a host that starts one per device.",
+    "topology": "Shape of the slice.",
     "bucket": "Folder of the job: checkpoints, compilation cache, logs.",
     "data": "Folder of the data.",
     "copies": "Whether checkpoints go to the disk of host 0 first, and are copied once a minute.",
@@ -72,12 +78,12 @@ fi
 
 def shared_files(job: TrainingJob, launcher: Launcher) -> list[JobFile]:
     """Return the files that do not depend on the launcher, and the README."""
-    framework = job.program.framework
-    constraints = "\n".join(_without_extras(pin) for pin in pins(framework)) + "\n"
+    exact = pins(job.program.framework, job.program.imports)
+    constraints = "\n".join(_without_extras(pin) for pin in exact) + "\n"
     meanings = {
         "./wheels": "This project: migrate doctor, shims, and the program that runs on each host.",
     }
-    versions = dict.fromkeys(pins(framework), "Exact version, as tested.")
+    versions = dict.fromkeys(exact, "Exact version, as tested.")
     bare = {
         _without_extras(pin): "The program itself cannot change this version." for pin in versions
     }
@@ -86,7 +92,7 @@ def shared_files(job: TrainingJob, launcher: Launcher) -> list[JobFile]:
         JobFile("setup.sh", _SETUP, {}),
         JobFile(
             "requirements.txt",
-            requirements(framework, f"{WHEELS}/{wheel_name()}"),
+            "\n".join([*exact, f"./{WHEELS}/{wheel_name()}"]) + "\n",
             versions | meanings,
         ),
         JobFile("constraints.txt", constraints, bare),
@@ -101,17 +107,34 @@ def settings_of(job: TrainingJob) -> HostSettings:
         name=job.name,
         launcher=job.request.launcher,
         framework=str(job.program.framework),
-        processes="host" if job.program.start is ProcessStart.HOST else "chip",
+        processes="host" if job.program.style.start is ProcessStart.HOST else "chip",
+        option=job.program.style.option,
         entry=job.program.entry.as_posix(),
         args=job.request.args,
         hosts=job.product.hosts,
         chips=job.product.chips_per_host,
+        ranks=_ranks(job),
+        topology=_topology(job.product),
         bucket=job.bucket,
         data=job.request.data or "",
         copies=job.program.resume is Resume.OWN,
         environment=job.environment,
         patience=job.request.patience,
     )
+
+
+def _ranks(job: TrainingJob) -> int:
+    """Return the processes that torchrun starts on a host: torch_tpu wants one per device of a chip."""
+    devices = job.generation.devices if job.program.framework is Framework.TORCH_TPU else 1
+    return job.product.chips_per_host * devices
+
+
+def _topology(product: Slice) -> str:
+    """Return the shape in three dimensions, and the devices of a chip if they are several."""
+    sides = [*product.shape, 1][:3]
+    if product.generation.devices > 1:
+        sides.append(product.generation.devices)
+    return ",".join(map(str, sides))
 
 
 def _without_extras(pin: str) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 from migrate.fit.products import Generation, Slice, UnknownProductError, product_named, products
 from migrate.launch import trc
 from migrate.launch.errors import JobError
+from migrate.launch.framework import Framework
 from migrate.launch.program import CHECKPOINTS, DATA, JobProgram, Resume
 from migrate.launch.regions import is_bucket, region_of_zone, transfer_warning
 from migrate.launch.request import LaunchRequest
+from migrate.launch.start import ProcessStart
 
 # Words in the program's arguments that stand for folders of the job.
 PLACEHOLDERS = {"{checkpoints}": CHECKPOINTS, "{data}": DATA}
@@ -33,6 +35,26 @@ _RESERVED = frozenset(
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", CHECKPOINTS, DATA),
     }
 )
+
+# By framework, and whether the program has no ranks: why its hosts would not train together, and what to do.
+_JOINING = {
+    (Framework.JAX, False): (
+        "never calls jax.distributed.initialize()",
+        "call it first in the program",
+    ),
+    **dict.fromkeys(
+        [(Framework.TORCH_TPU, False), (Framework.TORCH_XLA, False)],
+        (
+            "starts the ranks of its own host only",
+            "leave the start to torchrun: call init_process_group without mp.spawn",
+        ),
+    ),
+    (Framework.TORCH_TPU, True): (
+        "joins no process group",
+        "call torch.distributed.init_process_group('tpu_dist')",
+    ),
+    (Framework.TORCH_XLA, True): ("starts no ranks", "start them by torch_xla.launch"),
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +129,7 @@ def check_request(request: LaunchRequest, program: JobProgram) -> TrainingJob:
         spot,
         bucket.rstrip("/"),
         tuple(_far_buckets(request, bucket, zone)),
-        tuple(_notes(request, program, grant)),
+        tuple(_notes(request, program, product, grant)),
     )
 
 
@@ -166,11 +188,25 @@ def _check_hosts(request: LaunchRequest, product: Slice, program: JobProgram) ->
             f"with {product.chips_per_host} chips each",
             f"leave out --hosts, or name another slice ({_with_hosts(product, request.hosts)})",
         )
-    if product.hosts > 1 and not program.joins_hosts:
+    if product.hosts > 1 and not program.style.joins_hosts:
+        missing, remedy = _JOINING[program.framework, program.style.one_chip]
         raise JobError(
-            f"{product.name} has {product.hosts} hosts, and {program.entry} never calls "
-            "jax.distributed.initialize(): each host would train alone",
-            "call it first in the program, or name a slice of one host",
+            f"{product.name} has {product.hosts} hosts, and {program.entry} {missing}: each host would "
+            "train alone",
+            f"{remedy}, or name a slice of one host",
+        )
+    generation = product.generation
+    if program.framework is Framework.TORCH_TPU and generation.name in ("v2", "v3"):
+        raise JobError(
+            f"torch_tpu does not know {generation.name} ({product.name})",
+            "name a slice of v4, v5e, v5p, v6e or tpu7x, or rewrite for torch_xla",
+        )
+    is_torchrun = program.style.start is ProcessStart.CHIP
+    if program.framework is Framework.TORCH_XLA and is_torchrun and generation.name in ("v2", "v3"):
+        raise JobError(
+            f"a chip of {product.name} has two devices, and torchrun, which starts {program.entry}, would "
+            "use one of them",
+            "start the ranks by torch_xla.launch, or name a slice of v4 or newer",
         )
 
 
@@ -265,8 +301,12 @@ def _far_buckets(request: LaunchRequest, bucket: str, zone: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _notes(request: LaunchRequest, program: JobProgram, grant: trc.Grant | None) -> list[str]:
+def _notes(
+    request: LaunchRequest, program: JobProgram, product: Slice, grant: trc.Grant | None
+) -> list[str]:
     notes = list(program.assumed)
+    if program.style.one_chip and product.chips > 1:
+        notes.append(f"{program.entry} starts no ranks: it uses 1 of {product.chips} chips")
     if grant is not None:
         notes.append(f"TRC, usual grant: {grant}. Free: {trc.FREE}. Billed: {trc.NOT_FREE}")
     if program.resume is Resume.OWN:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import yaml
 
-from migrate.launch.program import Framework
+from migrate.launch.framework import Framework
 
 TABLE = Path(__file__).with_name("pins.yaml")
 
 
-def pins(framework: Framework) -> list[str]:
-    """Return the requirements of a framework and of this project, each with its exact version."""
-    table = yaml.safe_load(TABLE.read_text())
-    return [*table[str(framework)], *table["all"]]
-
-
-def requirements(framework: Framework, wheel: str) -> str:
-    """Return the text of requirements.txt.
+def pins(framework: Framework, imports: Collection[str] = ()) -> list[str]:
+    """Return the requirements of a framework and of this project, each with its exact version.
 
     Args:
         framework: the package that drives the TPU.
-        wheel: the path of this project's wheel in the job's folder.
+        imports: packages that the program imports.
     """
-    return "\n".join([*pins(framework), f"./{wheel}"]) + "\n"
+    table = yaml.safe_load(TABLE.read_text())
+    loads_torch = framework is Framework.JAX and "torch" in imports
+    return [*table[str(framework)], *(table["torch"] if loads_torch else []), *table["all"]]

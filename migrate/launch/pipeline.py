@@ -16,7 +16,7 @@ from migrate.launch.folder import PROGRAM, WHEELS, shared_files
 from migrate.launch.job import TrainingJob, check_request, output_folder
 from migrate.launch.launchers import LAUNCHERS
 from migrate.launch.launchers.launcher import Commands, JobFile, Launcher
-from migrate.launch.program import read_program
+from migrate.launch.program import REQUIREMENTS, read_program
 from migrate.launch.request import LaunchRequest
 from migrate.launch.wheel import write_wheel
 
@@ -123,5 +123,5 @@ def _write(folder: Path, job: TrainingJob, files: tuple[JobFile, ...]) -> None:
 
 def _beside(folder: Path, files: tuple[Path, ...]) -> list[Path]:
     """Return the requirements of a script, if they lie beside it."""
-    path = Path("requirements.txt")
+    path = Path(REQUIREMENTS)
     return [path] if (folder / path).is_file() and path not in files else []

@@ -9,9 +9,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path
 
 from migrate.launch.errors import JobError
+from migrate.launch.framework import Framework, framework_of, shows_torch_tpu
+from migrate.launch.needs import missing_packages, needed_imports
+from migrate.launch.pins import pins
+from migrate.launch.start import StartStyle, start_style
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import scopes_of
 from migrate.model.project.project import Project, SourceModule
@@ -21,28 +26,13 @@ from migrate.syntax.source import read, require_this_python
 ENTRIES = ("__main__.py", "main.py", "train.py", "run.py")
 # Environment variables that a job sets for its program.
 CHECKPOINTS, DATA = "CHECKPOINTS", "DATA"
+# Further packages of a program, in its folder.
+REQUIREMENTS = "requirements.txt"
 
 _SKIPPED = frozenset(
     {".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache"}
 )
-_JAX = frozenset({"jax", "flax", "optax", "orbax"})
-_STARTS_CHIPS = frozenset(
-    {
-        *("torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"),
-        *("shims.launch", "shims.launch_script"),
-    }
-)
-_SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 _LOADS = frozenset({"torch.load", "shims.load", "torch_xla.utils.serialization.load"})
-_JOINS = frozenset({"jax.distributed.initialize"})
-
-
-class Framework(StrEnum):
-    """The package that drives the TPU."""
-
-    TORCH_XLA = "torch_xla"
-    TORCH_TPU = "torch_tpu"
-    JAX = "jax"
 
 
 class Resume(StrEnum):
@@ -54,13 +44,6 @@ class Resume(StrEnum):
     NONE = "not at all"
 
 
-class ProcessStart(StrEnum):
-    """Processes that a host starts."""
-
-    HOST = "one process per host"  # it starts the others itself, or drives all chips
-    CHIP = "one process per chip"
-
-
 @dataclass(frozen=True)
 class JobProgram:
     """A program as its source shows it.
@@ -70,12 +53,11 @@ class JobProgram:
         entry: the file that is run, relative to `folder`.
         files: the files to copy, relative to `folder`.
         framework: the package that drives the TPU.
-        start: which processes a host starts.
+        style: how its processes start on each host.
         resume: how the program continues after a preemption.
-        shims: whether the program imports `shims`.
-        joins_hosts: whether the program connects the hosts of a slice, or its framework does.
         reads: names of environment variables of the job that the program mentions.
         buckets: URLs of buckets in the program's text.
+        imports: top-level packages that the program imports.
         assumed: what the source does not show for certain, each a line for the user.
     """
 
@@ -83,12 +65,11 @@ class JobProgram:
     entry: Path
     files: tuple[Path, ...]
     framework: Framework
-    start: ProcessStart
+    style: StartStyle
     resume: Resume
-    shims: bool
-    joins_hosts: bool
     reads: frozenset[str]
     buckets: tuple[str, ...]
+    imports: frozenset[str]
     assumed: tuple[str, ...]
 
 
@@ -108,7 +89,7 @@ def read_program(target: Path, entry: str | None = None) -> JobProgram:
     analysis = Analysis(project)
     imports = {name for module in project.modules.values() for name in _imported(module)}
     calls = set(_called(analysis))
-    framework = _framework(script, imports, calls, project)
+    framework = framework_of(script, imports, calls, project)
     strings = {text for module in project.modules.values() for text in module.strings}
     files = _all_files(folder) if target.is_dir() else _python_files(project, folder)
     resume = _resume(imports, calls)
@@ -117,13 +98,15 @@ def read_program(target: Path, entry: str | None = None) -> JobProgram:
         script.relative_to(folder),
         files,
         framework,
-        _start(framework, calls),
+        start_style(framework, calls, strings, script),
         resume,
-        "shims" in imports,
-        framework is not Framework.JAX or bool(calls & _JOINS),
         frozenset(strings & {CHECKPOINTS, DATA}),
         tuple(sorted(text for text in strings if text.startswith("gs://"))),
-        tuple(_assumed(script, framework, resume, imports, calls)),
+        frozenset(imports),
+        (
+            *_assumed(script, framework, resume, imports, calls),
+            *_missing(project, files, framework, imports, folder),
+        ),
     )
 
 
@@ -131,13 +114,41 @@ def _assumed(
     script: Path, framework: Framework, resume: Resume, imports: set[str], calls: set[str]
 ) -> Iterator[str]:
     """Yield what was concluded from less than an import or a call that shows it."""
-    if framework is Framework.TORCH_TPU and not _uses_torch_tpu(imports, calls):
+    if framework is Framework.TORCH_TPU and not shows_torch_tpu(imports, calls):
         yield (
-            f"{script.name} imports torch only, and a string in it is 'tpu' or 'tpu_dist': it is taken for a "
-            "program of torch_tpu"
+            f"{script.name} does not import torch_tpu, and names its device 'tpu' or its group 'tpu_dist': "
+            "it is taken for a program of torch_tpu"
         )
-    if resume is Resume.ORBAX:
+    if resume is Resume.ORBAX and not _is_of_migrate_train(script):
         yield f"{script.name} restores by orbax; whether the data's position is restored was not checked"
+
+
+def _is_of_migrate_train(script: Path) -> bool:
+    """Whether a program has the checkpoints of `migrate train`, which hold the data's position."""
+    name = "checkpoints.py"
+    written = resources.files("migrate") / "train" / "write" / "program" / name
+    path = script.with_name(name)
+    return path.is_file() and path.read_bytes() == written.read_bytes()
+
+
+def _missing(
+    project: Project,
+    files: tuple[Path, ...],
+    framework: Framework,
+    imports: set[str],
+    folder: Path,
+) -> Iterator[str]:
+    """Yield a line if hosts would not have a package of the program."""
+    trees = [module.tree for module in project.modules.values()]
+    needed = {name for tree in trees for name in needed_imports(tree)}
+    exact = pins(framework, imports)
+    missing = missing_packages(files, needed, exact, folder / REQUIREMENTS)
+    if missing:
+        yield (
+            f"the program imports {', '.join(missing)}, and no host would have it: name it in "
+            f"{REQUIREMENTS} beside the program; a file of your own: copy it beside the program, or launch "
+            "the folder with --entry"
+        )
 
 
 def _located(target: Path, entry: str | None) -> tuple[Path, Path]:
@@ -172,54 +183,6 @@ def _called(analysis: Analysis) -> Iterator[str]:
             yield from analysis.evaluator.externals(call.func, scope)
             if isinstance(call.func, ast.Attribute):
                 yield f".{call.func.attr}"
-
-
-def _framework(script: Path, imports: set[str], calls: set[str], project: Project) -> Framework:
-    uses_xla = "torch_xla" in imports
-    uses_tpu = _uses_torch_tpu(imports, calls)
-    if "torch" in imports and not uses_xla and "shims" not in imports:
-        uses_tpu = uses_tpu or any(_names_device(module) for module in project.modules.values())
-    if uses_xla and uses_tpu:
-        raise JobError(
-            f"{script.name} imports torch_xla and torch_tpu, which need different versions of torch",
-            "remove one of the two imports",
-        )
-    if uses_xla and imports & _JAX:
-        raise JobError(
-            f"{script.name} imports torch_xla and JAX, which need different versions of libtpu",
-            "launch the two as separate jobs",
-        )
-    if uses_tpu:
-        return Framework.TORCH_TPU
-    if uses_xla or "shims" in imports:
-        return Framework.TORCH_XLA
-    if imports & _JAX:
-        return Framework.JAX
-    if "torch" in imports:
-        raise JobError(
-            f"{script.name} imports torch only, and would train on the CPU of each host",
-            f"rewrite it first: migrate rewrite {script.name}",
-        )
-    raise JobError(
-        f"{script.name} imports neither torch_xla, torch_tpu, shims nor jax",
-        "name the script that trains, or --entry FILE",
-    )
-
-
-def _uses_torch_tpu(imports: set[str], calls: set[str]) -> bool:
-    return "torch_tpu" in imports or any(name.startswith("torch.tpu.") for name in calls)
-
-
-def _names_device(module: SourceModule) -> bool:
-    """Whether a torch program names the device `tpu`: torch_tpu loads itself."""
-    return "tpu" in module.strings or "tpu_dist" in module.strings
-
-
-def _start(framework: Framework, calls: set[str]) -> ProcessStart:
-    if framework is Framework.JAX:
-        return ProcessStart.HOST
-    starters = _STARTS_CHIPS if framework is Framework.TORCH_XLA else _SPAWNS
-    return ProcessStart.HOST if calls & starters else ProcessStart.CHIP
 
 
 def _resume(imports: set[str], calls: set[str]) -> Resume:

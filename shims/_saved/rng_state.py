@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from shims._shared import world
+from shims._shared.tpu_generator import tpu_generator
 
 
 def get_state(loader: object = None) -> dict[str, Any]:
-    """Return the states of the generators of Python, numpy, torch, CUDA, XLA and the loader.
+    """Return the states of the generators of Python, numpy, torch, CUDA, XLA, torch_tpu and the loader.
 
     The result holds plain containers, numbers and CPU tensors, so a checkpoint can store it.
     """
@@ -31,6 +32,8 @@ def get_state(loader: object = None) -> dict[str, Any]:
         state["cuda"] = torch.cuda.get_rng_state()
     if world.xla_runs():
         state["xla"] = sys.modules["torch_xla"].core.xla_model.get_rng_state()
+    if world.torch_tpu_runs():
+        state["tpu"] = tpu_generator().get_state()
     return state
 
 
@@ -57,6 +60,8 @@ def set_state(state: dict[str, Any], loader: object = None) -> None:
         torch.cuda.set_rng_state(state["cuda"])
     if "xla" in state and world.xla_runs():
         sys.modules["torch_xla"].core.xla_model.set_rng_state(state["xla"])
+    if "tpu" in state and world.torch_tpu_runs():
+        tpu_generator().set_state(state["tpu"])
 
 
 def set_generators(loader: object, states: list[torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import torch.distributed as dist
 
@@ -29,6 +30,18 @@ def xla_runs() -> bool:
     # While torch_xla is being imported, it has no C layer yet.
     c_layer = getattr(torch_xla, "_XLAC", None)
     return c_layer is not None and c_layer._xla_runtime_is_initialized()
+
+
+def torch_tpu_runs() -> bool:
+    """Whether this process has opened a TPU with torch_tpu. Nothing is opened by asking."""
+    # torch_tpu registers torch.tpu only if it was loaded.
+    device = sys.modules.get("torch.tpu")
+    if device is None:
+        return False
+    with warnings.catch_warnings():
+        # torch_tpu calls the name experimental.
+        warnings.simplefilter("ignore")
+        return bool(device.is_initialized())
 
 
 def run_pending() -> None:

@@ -29,6 +29,13 @@ ONE_HOST = {
 }
 
 
+def trained_program(folder: Path) -> Path:
+    """Write a program as `migrate train` does, and return its folder."""
+    from tests.train.toy import write_toy  # imports JAX, with what torch_tpu's environment lacks
+
+    return write_toy(folder)
+
+
 def slices_of(launcher: str) -> dict[str, str]:
     return ONE_HOST if launcher == "dstack" else SLICES
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from migrate.launch.host.training import PREEMPTED
+from tests.launch.jobs import written
 from tests.waiting import LIMIT, until
 
 
@@ -26,7 +30,12 @@ class Started:
         return self.log.read_text(errors="replace")
 
     def steps(self) -> int:
-        return self.text().count("step ")
+        return len(re.findall(r"^(?:step|update) \d", self.text(), re.MULTILINE))
+
+    def updates(self) -> dict[int, str]:
+        """Return the line of each update that a program of `migrate train` printed."""
+        lines = re.findall(r"^update (\d+): (.*)$", self.text(), re.MULTILINE)
+        return {int(number): line for number, line in lines}
 
     def ended(self) -> int:
         return self.process.wait(LIMIT)
@@ -88,6 +97,46 @@ def losses(started: Started) -> str:
     assert started.ended() == 0, started.text()
     (line,) = [line for line in started.text().splitlines() if line.startswith("losses ")]
     return line
+
+
+def two_hosts(
+    folder: Path,
+    tmp_path: Path,
+    name: str,
+    ports: dict[str, str] | None = None,
+    hosts: tuple[int, ...] = (0, 1),
+) -> list[Started]:
+    """Start a job of SkyPilot on hosts that are processes here."""
+    ports = ports or {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+    addresses = {"SKYPILOT_NODE_IPS": "localhost\nlocalhost"} | ports
+    return [
+        start(
+            folder,
+            tmp_path,
+            f"{name}-{host}",
+            replicas=1,
+            variables={"SKYPILOT_NODE_RANK": str(host)} | addresses,
+        )
+        for host in hosts
+    ]
+
+
+def resumes_after_ten_kills(
+    tmp_path: Path, framework: str, steps: int, uninterrupted: str, **options: object
+) -> int:
+    """Return how many of ten jobs that were preempted at random steps ended with the same losses."""
+    draw = random.Random(41)
+    equal = 0
+    for number in range(10):
+        place = tmp_path / str(number)
+        place.mkdir()
+        folder = written(place, "gcloud", framework, **options).folder
+        step = draw.randrange(1, steps - 4)
+        ports = {"JOB_TRAIN_PORT": free_port()}
+        killed = start(folder, place, "killed", variables=ports)
+        assert killed.preempt_at(step) == PREEMPTED, step
+        equal += losses(start(folder, place, "last", variables=ports)) == uninterrupted
+    return equal
 
 
 def free_port() -> str:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from migrate.cli import commands
 from tests.docs.test_commands import blocks, command_words
-from tests.launch.jobs import PROGRAMS
+from tests.launch.jobs import PROGRAMS, trained_program
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("docs/guides/tpu-vm.md", "docs/launch.md")
@@ -28,14 +28,18 @@ def test_a_command_of_the_pages_writes_its_job(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(PROGRAMS / "xla_script.py", "train_xla.py")
+    shutil.copy(PROGRAMS / "tpu_script.py", "train_tpu.py")
+    if "jax_program" in words:
+        trained_program(tmp_path / "jax_program")
     words = [word.replace("MY_BUCKET", "my-bucket") for word in words]
     if "--python" in words:
         at = words.index("--python")
         words = words[:at] + words[at + 2 :]
     done = CliRunner().invoke(commands, [word for word in words if word != "--check"])
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "job" / "start.sh").is_file()
+    assert (tmp_path / words[words.index("-o") + 1] / "start.sh").is_file()
 
 
-def test_the_guide_uses_the_command() -> None:
-    assert len(COMMANDS) >= 4
+def test_the_guide_uses_the_command_for_each_kind_of_program() -> None:
+    programs = {words[1] for words in COMMANDS}
+    assert {"train_xla.py", "train_tpu.py", "jax_program"} <= programs

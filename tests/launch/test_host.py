@@ -25,7 +25,7 @@ from tests.launch.jobs import written
 from tests.launch.started import free_port
 from tests.waiting import LIMIT, until
 
-FIRST = SliceHost(0, 3, "localhost")
+FIRST = SliceHost(0, ("localhost",) * 3)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ class TestNumber:
         "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3",
     }
     GKE: ClassVar = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2,10.0.0.3"}
-    EXPECTED = SliceHost(2, 3, "10.0.0.1")
+    EXPECTED = SliceHost(2, ("10.0.0.1", "10.0.0.2", "10.0.0.3"))
 
     @pytest.mark.parametrize(
         ("launcher", "variables"), [("skypilot", SKYPILOT), ("gke", GKE), ("xpk", GKE)]
@@ -78,7 +78,7 @@ class TestNumber:
         assert this_host(launcher, 3, metadata) == self.EXPECTED
 
     def test_of_a_single_host(self) -> None:
-        assert this_host("dstack", 1, {}) == SliceHost(0, 1, "localhost")
+        assert this_host("dstack", 1, {}) == SliceHost(0, ("localhost",))
 
     @pytest.mark.parametrize(
         ("count", "variables", "said"),
@@ -104,7 +104,9 @@ class TestMeeting:
         verdicts: dict[int, Verdict] = {}
 
         def come(index: int) -> None:
-            verdicts[index] = meet(SliceHost(index, 3, "localhost"), reports[index], patience, port)
+            verdicts[index] = meet(
+                SliceHost(index, ("localhost",) * 3), reports[index], patience, port
+            )
 
         threads = [threading.Thread(target=come, args=(index,)) for index in reports]
         for thread in threads:
@@ -141,7 +143,7 @@ class TestMeeting:
         verdict: list[str] = []
 
         def come() -> None:
-            host = SliceHost(index, 2, "localhost")
+            host = SliceHost(index, ("localhost",) * 2)
             verdict.extend(meet(host, Report(), 10 * LIMIT, int(free_port()), stop.is_set).lines)
 
         waiting = threading.Thread(target=come)
@@ -158,7 +160,7 @@ class TestMeeting:
             port = server.getsockname()[1]
 
             def come() -> None:
-                host = SliceHost(1, 3, "localhost")
+                host = SliceHost(1, ("localhost",) * 3)
                 verdict.extend(meet(host, Report(), 10 * LIMIT, port, stop.is_set).lines)
 
             waiting = threading.Thread(target=come)
@@ -170,7 +172,7 @@ class TestMeeting:
         assert verdict == ["host 1 was stopped"]
 
     def test_of_one_host_needs_no_network(self) -> None:
-        alone = SliceHost(0, 1, "localhost")
+        alone = SliceHost(0, ("localhost",))
         assert meet(alone, Report(), 1) == Verdict()
         assert meet(alone, Report("bad chip"), 1) == Verdict(("host 0: bad chip",))
 
@@ -270,13 +272,21 @@ class TestBucket:
             "pathlib.Path(os.environ['CHECKPOINTS'], 'last').write_text('1')\n"
             "pathlib.Path(sys.argv[1]).write_text('no folder')\n"
         )
-        values = {"launcher": "gcloud", "framework": "jax", "processes": "host", "data": ""}
+        values = {
+            "launcher": "gcloud",
+            "framework": "jax",
+            "processes": "host",
+            "option": "",
+            "data": "",
+        }
         settings = HostSettings(
             name="job",
             entry="train.py",
             args=(str(bucket / "checkpoints"),),
             hosts=1,
             chips=1,
+            ranks=1,
+            topology="1,1,1",
             bucket=str(bucket),
             copies=True,
             environment={},
@@ -321,30 +331,88 @@ class TestSettings:
             (
                 "torch_tpu",
                 "-u -m torch.distributed.run --nnodes=4 --node-rank=3 --nproc-per-node=4 "
-                "--master-addr=a --master-port=8476 -- tpu_script.py "
+                "--master-addr=a --master-port=8572 -- tpu_script.py "
                 "--run gs://lab-runs/exp-1/checkpoints",
             ),
         ],
     )
     def test_the_command_of_a_program(self, framework: str, words: str, tmp_path: Path) -> None:
         settings = read_settings(written(tmp_path, "gke", framework).folder / "job.json", {})
-        training = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {})
+        training = HostTraining(settings, SliceHost(3, ("a",) * 4), tmp_path, {})
         assert " ".join(training.command()[1:]) == words
 
     def test_the_variables_of_a_program(self, tmp_path: Path) -> None:
         settings = read_settings(written(tmp_path, environment=("A=1",)).folder / "job.json", {})
-        variables = HostTraining(settings, SliceHost(3, 4, "a"), tmp_path, {"B": "2"}).variables()
+        variables = HostTraining(
+            settings, SliceHost(3, ("a",) * 4), tmp_path, {"B": "2"}
+        ).variables()
         assert variables == {
             "A": "1",
             "B": "2",
             "CHECKPOINTS": "gs://lab-runs/exp-1/checkpoints",
-            "COORDINATOR_ADDRESS": "a:8476",
+            "COORDINATOR_ADDRESS": "a:8572",
             "DATA": "",
             "HOST_COUNT": "4",
             "HOST_INDEX": "3",
             "PJRT_DEVICE": "TPU",
             "XLA_PERSISTENT_CACHE_PATH": str(tmp_path / "cache"),
         }
+
+
+class TestSliceOfTorchTpu:
+    def variables(self, tmp_path: Path, tpu: str, zone: str, host: SliceHost) -> dict[str, str]:
+        path = written(tmp_path, "gke", "torch_tpu", tpu=tpu, zone=zone).folder / "job.json"
+        return HostTraining(read_settings(path, {}), host, tmp_path, {}).variables()
+
+    def test_over_several_hosts(self, tmp_path: Path) -> None:
+        host = SliceHost(2, ("a", "b", "c", "d"))
+        variables = self.variables(tmp_path, "v6e-16", "us-east1-d", host)
+        addresses = variables["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")
+        assert addresses == [f"{name}:{8070 + rank}" for name in "abcd" for rank in range(4)]
+        assert variables["TORCH_TPU_TOPOLOGY"] == "4,4,1"
+        names = ("NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT", "TPU_WORKER_HOSTNAMES")
+        assert [variables[name] for name in names] == ["2", "4", "a", "8572", "a,b,c,d"]
+
+    @pytest.mark.parametrize(
+        ("tpu", "zone", "topology", "ranks"),
+        [  # as torch_tpu's own tables have them, by the number of ranks of a host
+            ("v5e-8", "us-central1-a", "2,4,1", 8),
+            ("v4-8", "us-central2-b", "2,2,1", 4),
+            ("tpu7x-8", "us-central1-c", "2,2,1,2", 8),
+        ],
+    )
+    def test_of_one_host(
+        self, tpu: str, zone: str, topology: str, ranks: int, tmp_path: Path
+    ) -> None:
+        variables = self.variables(tmp_path, tpu, zone, SliceHost(0, ("localhost",)))
+        assert variables["TORCH_TPU_TOPOLOGY"] == topology
+        assert len(variables["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")) == ranks
+
+
+def test_a_rank_gets_its_number_as_an_option(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys, beside\nprint(sys.argv, __name__)\n")
+    (tmp_path / "beside.py").write_text("")
+    module = [sys.executable, "-m", "migrate.launch.host.rank_option"]
+    done = subprocess.run(
+        [*module, "--local_rank", "train.py", "--epochs", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "LOCAL_RANK": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['train.py', '--local_rank=3', '--epochs', '2'] __main__\n"
+
+
+def test_a_trial_writes_into_no_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, tpu="v5e-8").folder / "job.json"
+    monkeypatch.setenv("JOB_TRIAL", "2")
+    assert main.main([str(path)]) == 3
+    assert "a trial would write into gs://lab-runs/exp-1; name a folder: JOB_BUCKET=" in (
+        capsys.readouterr().err
+    )
 
 
 class TestDiagnosis:
@@ -363,7 +431,7 @@ class TestDiagnosis:
         monkeypatch.setattr(subprocess, "run", run)
         monkeypatch.setattr(main, "tpu_device_files", lambda: [Path("/dev/accel0")] * chips)
         settings = read_settings(written(tmp_path).folder / "job.json", {})
-        line = main._diagnose(settings, SliceHost(1, 4, "a"))
+        line = main._diagnose(settings, SliceHost(1, ("a",) * 4))
         if chips < 4:
             assert line.startswith("3 of 4 chips are visible")
             return

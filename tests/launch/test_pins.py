@@ -10,29 +10,45 @@ from pathlib import Path
 import pytest
 import yaml
 
-from migrate.launch.pins import TABLE
+from migrate.launch.framework import Framework
+from migrate.launch.pins import TABLE, pins
 
 ROOT = Path(__file__).parents[2]
-# torch_tpu needs a newer torch and libtpu than everything else here.
-APART = {"torch==2.13.0", "torch_tpu==0.2.0", "libtpu==0.0.52"}
 
 
 def normal(name: str) -> str:
     return name.partition("[")[0].lower().replace("_", "-")
 
 
+def constraints(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    pairs = (line.partition("==") for line in lines)
+    return {normal(name): version for name, mark, version in pairs if mark}
+
+
 def test_each_version_is_that_of_the_constraints() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    tested = {
-        normal(name): version
-        for name, mark, version in (line.partition("==") for line in lines)
-        if mark
-    }
-    for framework, pins in yaml.safe_load(TABLE.read_text()).items():
-        for pin in pins:
+    """torch_tpu needs a newer torch and libtpu than everything else here."""
+    of_tpu, of_all = constraints("constraints-torch-tpu.txt"), constraints("constraints.txt")
+    for framework, table in yaml.safe_load(TABLE.read_text()).items():
+        tested = of_tpu if framework == "torch_tpu" else of_all
+        for pin in table:
             name, _, version = pin.partition("==")
-            if framework != "torch_tpu" or pin not in APART:
-                assert tested[normal(name)] == version, pin
+            assert tested[normal(name)] == version, pin
+
+
+@pytest.mark.parametrize(
+    ("imports", "framework", "has_torch"),
+    [
+        ({"torch"}, Framework.JAX, True),
+        (set(), Framework.JAX, False),
+        ({"torch"}, Framework.TORCH_TPU, False),
+    ],
+)
+def test_a_jax_program_that_imports_torch_gets_it(
+    imports: set[str], framework: Framework, has_torch: bool
+) -> None:
+    """`data.py` of `migrate train` is the script's own data."""
+    assert ("torch==2.9.1" in pins(framework, imports)) is has_torch
 
 
 def test_the_wheel_holds_the_packages_and_what_they_read(one_wheel: Path) -> None:

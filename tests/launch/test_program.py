@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from migrate.cli import commands
 from migrate.launch.errors import JobError
-from migrate.launch.program import Framework, ProcessStart, Resume, read_program
-from tests.launch.jobs import TARGETS
+from migrate.launch.framework import Framework
+from migrate.launch.program import Resume, read_program
+from migrate.launch.start import ProcessStart
+from tests.launch.jobs import TARGETS, trained_program
 
 
 def program(folder: Path, source: str, **modules: str):
@@ -36,6 +38,9 @@ def program(folder: Path, source: str, **modules: str):
             Framework.TORCH_TPU,
         ),
         ("import torch\ntorch.tpu.synchronize()", Framework.TORCH_TPU),
+        ("import torch, shims\ntorch.zeros(1).to('tpu')", Framework.TORCH_TPU),
+        ("import torch, shims\nshims.device_type() == 'tpu'", Framework.TORCH_XLA),
+        ("import torch, shims\nNAMES = ['xla', 'tpu']", Framework.TORCH_XLA),
         ("import flax.linen as nn", Framework.JAX),
         ("import jax\nimport torch", Framework.JAX),
         ("def main():\n    import jax", Framework.JAX),
@@ -61,32 +66,89 @@ def test_what_is_only_assumed_is_said(source: str, assumed: str, tmp_path: Path)
     assert all(assumed in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("source", "requirements", "missing"),
+    [
+        ("import jax, os, numpy\nfrom flax import linen", "", ""),
+        ("import jax, torch", "", ""),
+        ("import jax, no_such_package", "", "imports no_such_package, and"),
+        ("import jax, no_such_package", "No.Such-Package==1\n", ""),
+        ("import jax\ntry:\n    import no_such_package\nexcept ImportError: pass", "", ""),
+        ("import torch_xla, jax_of_mine", "-r more.txt\n", ""),
+    ],
+)
+def test_packages_that_no_host_would_have(
+    source: str, requirements: str, missing: str, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text(requirements)
+    lines = program(tmp_path, source).assumed
+    assert len(lines) == bool(missing)
+    assert all(missing in line for line in lines)
+
+
+def test_a_program_of_migrate_train_restores_the_datas_position(tmp_path: Path) -> None:
+    assert read_program(trained_program(tmp_path / "program")).assumed == ()
+
+
 def test_modules_of_the_program_count_and_are_copied(tmp_path: Path) -> None:
     read = program(tmp_path, "import model", model="import jax", unused="import torch_xla")
     assert read.framework is Framework.JAX
     assert [path.name for path in read.files] == ["model.py", "train.py"]
 
 
+GROUP = "import torch.distributed as dist\ndist.init_process_group('{}')\n"
+SPAWN = "import torch.multiprocessing as mp\nmp.spawn(print)\n"
+XMP = "import torch_xla.distributed.xla_multiprocessing as m\nm.spawn(print)"
+OPTION = "import argparse\nargparse.ArgumentParser().add_argument('--local_rank')\n"
+
+
 @pytest.mark.parametrize(
-    ("source", "start"),
+    ("source", "start", "one_chip", "joins"),
     [
-        ("import torch_xla\ntorch_xla.launch(print)", ProcessStart.HOST),
+        ("import torch_xla\ntorch_xla.launch(print)", ProcessStart.HOST, False, True),
+        (XMP, ProcessStart.HOST, False, True),
+        ("from shims import launch as go\ngo(print)", ProcessStart.HOST, False, True),
         (
-            "import torch_xla.distributed.xla_multiprocessing as m\nm.spawn(print)",
+            "import torch_xla.runtime as xr\nxr.use_spmd()",
             ProcessStart.HOST,
+            False,
+            True,
         ),
-        ("from shims import launch as go\ngo(print)", ProcessStart.HOST),
-        ("import torch_xla\ndef launch(f): pass\nlaunch(print)", ProcessStart.CHIP),
+        ("import torch_xla\n" + GROUP.format("xla"), ProcessStart.CHIP, False, True),
         (
-            "import torch_tpu\nimport torch.multiprocessing as mp\nmp.spawn(print)",
+            "import torch_xla\ndef launch(f): pass\nlaunch(print)",
             ProcessStart.HOST,
+            True,
+            False,
         ),
-        ("import torch_tpu", ProcessStart.CHIP),
-        ("import jax", ProcessStart.HOST),
+        ("import torch_tpu\n" + SPAWN, ProcessStart.HOST, False, False),
+        (
+            "import torch_tpu, os\nos.environ['HOST_INDEX']\n" + SPAWN,
+            ProcessStart.HOST,
+            False,
+            True,
+        ),
+        (GROUP.format("tpu_dist"), ProcessStart.CHIP, False, True),
+        (
+            "import shims, torch_tpu\nshims.launch(print)",
+            ProcessStart.CHIP,
+            False,
+            True,
+        ),
+        ("import torch_tpu", ProcessStart.HOST, True, False),
+        ("import jax", ProcessStart.HOST, False, False),
+        ("import jax\njax.distributed.initialize()", ProcessStart.HOST, False, True),
     ],
 )
-def test_the_processes(source: str, start: ProcessStart, tmp_path: Path) -> None:
-    assert program(tmp_path, source).start is start
+def test_the_processes(
+    source: str, start: ProcessStart, one_chip: bool, joins: bool, tmp_path: Path
+) -> None:
+    style = program(tmp_path, source).style
+    assert (style.start, style.one_chip, style.joins_hosts) == (start, one_chip, joins)
+
+
+def test_the_option_of_a_rank(tmp_path: Path) -> None:
+    assert program(tmp_path, "import torch_tpu\n" + OPTION).style.option == "--local_rank"
 
 
 @pytest.mark.parametrize(

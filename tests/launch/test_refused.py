@@ -21,6 +21,13 @@ PLAIN = "import torch_xla\ntorch_xla.launch(print)\n"
 CUDA = "import torch\ntorch.zeros(3).cuda()\n"
 JAX = "import jax\nimport orbax.checkpoint as ocp\nocp.CheckpointManager('x').restore(1)\n"
 BOTH = "import jax\nimport torch_xla\n"
+ALONE = "import torch_xla\nimport torch\nm.load_state_dict(torch.load('x'))\n"
+TORCHRUN = ALONE + "import torch.distributed as d\nd.init_process_group('xla')\n"
+TPU_PLAIN = "import torch_tpu\nimport torch.distributed as d\nd.init_process_group('tpu_dist')\n"
+TPU = TPU_PLAIN + "import torch\nm.load_state_dict(torch.load('x'))\n"
+TPU_ALONE = "import torch_tpu, torch\nm.load_state_dict(torch.load('x'))\n"
+TPU_SPAWN = TPU + "import torch.multiprocessing as mp\nmp.spawn(print)\n"
+V3 = {"--tpu": "v3-8"}
 
 # What is changed, how the program reads (None: the good one), the arguments, what the line says.
 MISTAKES = {
@@ -44,6 +51,14 @@ MISTAKES = {
     "a script of CUDA": ({}, CUDA, ARGS, "migrate rewrite train.py"),
     "two frameworks": ({}, BOTH, ARGS, "separate jobs"),
     "hosts that are not joined": ({}, JAX, ARGS, "jax.distributed.initialize"),
+    "a script without ranks on several hosts": ({}, ALONE, ARGS, "start them by torch_xla.launch"),
+    "torchrun on chips with two devices": (V3, TORCHRUN, ARGS, "slice of v4 or newer"),
+    "torch_tpu: a script that does not resume": ({}, TPU_PLAIN, (), "--no-resume"),
+    "torch_tpu: a script without a group on several hosts": (
+        {}, TPU_ALONE, ARGS, "init_process_group('tpu_dist')",
+    ),
+    "torch_tpu: a script that spawns on several hosts": ({}, TPU_SPAWN, ARGS, "start to torchrun"),
+    "torch_tpu: a generation that it does not know": (V3, TPU, ARGS, "or rewrite for torch_xla"),
     "data that nobody reads": ({"--data": "gs://lab/data"}, None, ARGS, "-- --data '{data}'"),
     "data on a disk": ({"--data": "/data"}, None, ARGS, "copy it to a bucket"),
     "data that is not named": ({}, None, (*ARGS, "{data}"), "add --data"),
@@ -65,10 +80,23 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_refused_with_the_remedy(name: str, tmp_path: Path) -> None:
+# The same mistakes with the other kinds of program: those that do not change the program.
+OF_OPTIONS = [name for name, (_, source, _, _) in MISTAKES.items() if source is None]
+CASES = [
+    *(("torch_xla", name) for name in MISTAKES),
+    *(
+        pytest.param(kind, name, marks=pytest.mark.long)
+        for kind in ("torch_tpu", "jax")
+        for name in OF_OPTIONS
+        if kind != "jax" or name != "an entry of a script"  # the program is a folder
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_a_mistake_is_refused_with_the_remedy(kind: str, name: str, tmp_path: Path) -> None:
     changes, source, args, said = MISTAKES[name]
-    script = TARGETS["torch_xla"]
+    script = TARGETS[kind]
     if source is not None:
         script = tmp_path / "train.py"
         script.write_text(source)

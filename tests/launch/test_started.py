@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from migrate.launch.host.training import PREEMPTED, STOPPED
 from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
-from tests.launch.started import Started, free_port, losses, start
+from tests.launch.started import free_port, losses, resumes_after_ten_kills, start, two_hosts
 from tests.waiting import until
 
 pytestmark = pytest.mark.xla
@@ -51,45 +50,7 @@ def test_each_launchers_start_script_resumes(
 
 @pytest.mark.long
 def test_ten_preemptions_at_random_steps(tmp_path: Path, uninterrupted: str) -> None:
-    draw = random.Random(41)
-    equal = 0
-    for number in range(10):
-        place = tmp_path / str(number)
-        place.mkdir()
-        folder = written(place, **ONE).folder
-        step = draw.randrange(1, STEPS - 4)
-        assert start(folder, place, "killed").preempt_at(step) == PREEMPTED, step
-        equal += losses(start(folder, place, "last")) == uninterrupted
-    assert equal == 10
-
-
-def test_a_jax_program_resumes_to_the_same_losses(tmp_path: Path) -> None:
-    whole, folder = tmp_path / "whole", written(tmp_path, "gke", "jax", **ONE).folder
-    whole.mkdir()
-    expected = losses(start(folder, whole, "whole"))
-    assert start(folder, tmp_path, "killed").preempt_at(11) == PREEMPTED
-    assert losses(start(folder, tmp_path, "last")) == expected
-
-
-def two_hosts(
-    folder: Path,
-    tmp_path: Path,
-    name: str,
-    ports: dict[str, str] | None = None,
-    hosts: tuple[int, ...] = (0, 1),
-) -> list[Started]:
-    ports = ports or {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
-    addresses = {"SKYPILOT_NODE_IPS": "localhost\nlocalhost"} | ports
-    return [
-        start(
-            folder,
-            tmp_path,
-            f"{name}-{host}",
-            replicas=1,
-            variables={"SKYPILOT_NODE_RANK": str(host)} | addresses,
-        )
-        for host in hosts
-    ]
+    assert resumes_after_ten_kills(tmp_path, "torch_xla", STEPS, uninterrupted, **ONE) == 10
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +112,6 @@ def test_a_host_that_is_lost_for_good_is_a_preemption(tmp_path: Path) -> None:
     assert first.ended() == PREEMPTED
 
 
-def test_two_hosts_of_a_jax_program(tmp_path: Path) -> None:
-    folder = written(tmp_path, "skypilot", "jax", **TWO).folder
-    first, second = two_hosts(folder, tmp_path, "jax")
-    assert losses(first) == losses(second)
-
-
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_host_that_never_comes_is_one_line_within_the_limit(host: int, tmp_path: Path) -> None:
     folder = written(tmp_path, "skypilot", patience=2, **TWO).folder
@@ -180,3 +135,37 @@ def test_a_program_that_fails_is_not_started_again(tmp_path: Path) -> None:
     started = start(folder, tmp_path, "failed", replicas=1)
     assert started.ended() == 9
     assert (tmp_path / "bucket" / "failed").read_text() == "9\n"
+
+
+COUNTS = """
+import os, pathlib, sys
+
+def train():
+    import jax
+
+steps = pathlib.Path(os.environ["CHECKPOINTS"], "steps")
+steps.parent.mkdir(parents=True, exist_ok=True)
+for step in range(len(steps.read_text()) if steps.exists() else 0, 6):
+    print("step", step + 1, flush=True)
+    steps.open("a").write(".")
+    if str(step + 1) in sys.argv[1:]:
+        os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("aborts", "code", "steps"), [("35", 0, 6), ("12345", 134, 4)], ids=["lost", "its own fault"]
+)
+def test_a_start_after_an_abort_continues(
+    aborts: str, code: int, steps: int, tmp_path: Path
+) -> None:
+    """A lost host aborts the programs of the others; a program that always aborts is at fault itself."""
+    script = tmp_path / "train.py"
+    script.write_text(COUNTS)
+    folder = written(tmp_path, target=script, args=tuple(aborts), resumes=False, tpu="v5e-1").folder
+    started = start(folder, tmp_path, "aborted", replicas=1)
+    assert started.ended() == code
+    lines = [line for line in started.text().splitlines() if line.startswith("step ")]
+    assert lines == [f"step {step}" for step in range(1, steps + 1)]
+    assert "ended by a signal (134), and this host is still here" in started.text()
+    assert (tmp_path / "bucket" / ("failed" if code else "done")).exists()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from migrate.launch.program import CHECKPOINTS, Framework, Resume, read_program
+from migrate.launch.framework import Framework
+from migrate.launch.program import CHECKPOINTS, Resume, read_program
 from tests.train.toy import write_toy
 
 PREEMPTED = 75
@@ -95,5 +96,5 @@ def test_a_run_is_not_continued_on_other_data(program: Program, tmp_path: Path) 
 
 def test_a_job_of_migrate_launch_takes_the_program(tmp_path: Path) -> None:
     job = read_program(write_toy(tmp_path / "program"))
-    assert (job.framework, job.resume, job.joins_hosts) == (Framework.JAX, Resume.ORBAX, True)
+    assert (job.framework, job.resume, job.style.joins_hosts) == (Framework.JAX, Resume.ORBAX, True)
     assert CHECKPOINTS in job.reads

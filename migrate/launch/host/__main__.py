@@ -16,7 +16,13 @@ from pathlib import Path
 from migrate.launch.host import bucket
 from migrate.launch.host.hosts import SliceHost, UnknownHostError, this_host
 from migrate.launch.host.meeting import PORT, Report, meet
-from migrate.launch.host.settings import SKIP_DOCTOR, TRIAL, HostSettings, read_settings
+from migrate.launch.host.settings import (
+    SKIP_DOCTOR,
+    TRIAL,
+    TRIAL_BUCKET,
+    HostSettings,
+    read_settings,
+)
 from migrate.launch.host.training import PREEMPTED, SIGNALS, STOPPED, HostTraining
 from shims.tpu import tpu_device_files
 
@@ -34,15 +40,19 @@ def main(arguments: list[str]) -> int:
         host = this_host(settings.launcher, settings.hosts)
     except UnknownHostError as error:
         return _stop([str(error)], settings)
-    if os.environ.get(TRIAL) and settings.framework == "torch_tpu":
-        return _stop(["torch_tpu runs on a TPU only; no trial is possible"], settings)
+    if os.environ.get(TRIAL) and "://" in settings.bucket:
+        line = f"a trial would write into {settings.bucket}; name a folder: {TRIAL_BUCKET}=/tmp/job"
+        sys.stderr.write(f"{settings.name}: {line}\n")
+        return STOPPED
     if bucket.exists(f"{settings.bucket}/done"):
         _print(settings, host, f"{settings.bucket}/done exists: nothing is left to do")
         return 0
     work = Path(os.environ.get("JOB_WORK") or tempfile.mkdtemp(prefix=f"{settings.name}-"))
     training = HostTraining(settings, host, work)
     mirrors = _prepare(settings, host, work)
-    problem = "" if os.environ.get(SKIP_DOCTOR) else _diagnose(settings, host)
+    problem = training.problem()
+    if not problem and not os.environ.get(SKIP_DOCTOR):
+        problem = _diagnose(settings, host)
     log = work / "logs" / f"host-{host.index}.log"
     starts = aborts = code = unanswered = 0
     ended = ""

@@ -1,4 +1,4 @@
-"""Number of this host and address of the first one, from the variables of each launcher."""
+"""Number of this host and addresses of all, from the variables of each launcher."""
 
 from __future__ import annotations
 
@@ -24,17 +24,25 @@ class SliceHost:
 
     Attributes:
         index: number of this host, from 0.
-        count: number of hosts.
-        first: address of host 0.
+        addresses: addresses of all hosts, host 0 first.
     """
 
     index: int
-    count: int
-    first: str
+    addresses: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of hosts."""
+        return len(self.addresses)
+
+    @property
+    def first(self) -> str:
+        """Address of host 0."""
+        return self.addresses[0]
 
 
 def this_host(launcher: str, count: int, environment: Mapping[str, str] = os.environ) -> SliceHost:
-    """Return the number of this host and the address of the first one.
+    """Return the number of this host and the addresses of all.
 
     Args:
         launcher: name of the launcher.
@@ -48,7 +56,7 @@ def this_host(launcher: str, count: int, environment: Mapping[str, str] = os.env
         if INDEX in environment:  # of a trial, before those of any launcher
             index, addresses = environment[INDEX], environment[ADDRESSES].split(",")
         elif count == 1:
-            return SliceHost(0, 1, "localhost")
+            return SliceHost(0, ("localhost",))
         else:
             index, addresses = _READERS[launcher](environment)
     except KeyError as error:
@@ -62,7 +70,7 @@ def this_host(launcher: str, count: int, environment: Mapping[str, str] = os.env
             f"{launcher} names {len(addresses)} hosts and gives this one number {index}; "
             f"the slice has {count}"
         )
-    return SliceHost(int(index), count, addresses[0])
+    return SliceHost(int(index), tuple(addresses))
 
 
 def _of_skypilot(environment: Mapping[str, str]) -> tuple[str, list[str]]:

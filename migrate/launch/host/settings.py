@@ -24,10 +24,13 @@ class HostSettings:
         launcher: name of the launcher, which sets the variables of the hosts.
         framework: "torch_xla", "torch_tpu" or "jax".
         processes: "host" for one process per host, "chip" for one per chip.
+        option: option of the program that takes the number of the process on its host; empty: none.
         entry: the file to run, relative to the folder `program`.
         args: its arguments; `{checkpoints}` and `{data}` stand for folders.
         hosts: the number of hosts.
         chips: chips of a host.
+        ranks: processes of a host that starts one per device; a chip has one device or two.
+        topology: shape of the slice as torch_tpu spells it, such as "4,4,1".
         bucket: folder of the job in the bucket.
         data: folder of the data; empty: none.
         copies: whether checkpoints are written to the disk of host 0 and copied to the bucket.
@@ -39,10 +42,13 @@ class HostSettings:
     launcher: str
     framework: str
     processes: str
+    option: str
     entry: str
     args: tuple[str, ...]
     hosts: int
     chips: int
+    ranks: int
+    topology: str
     bucket: str
     data: str
     copies: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from typing import IO
 
 from migrate.launch.host.hosts import SliceHost
 from migrate.launch.host.settings import TRIAL, HostSettings
+from migrate.launch.host.variables import tpu_variables, trial_variables
+from shims.errors import ShimError
 
 # EX_TEMPFAIL: preempted, and the checkpoint is stored. `shims.resume` ends a program with it.
 PREEMPTED = 75
@@ -24,9 +25,10 @@ PREEMPTED = 75
 STOPPED = 3
 # Exit codes of a program that SIGABRT, SIGKILL, SIGSEGV or SIGTERM ended: perhaps another host was lost.
 SIGNALS = (134, 137, 139, 143)
-_PORT = 8476
+_PORT = 8572  # not 8476, at which torch_xla's own processes listen
 _LAST_LINES = 200
 _RANK_PREEMPTED = re.compile(rb"exitcode\s*: 75\b|exited with status 75\b")
+_RANK_OPTION = "migrate.launch.host.rank_option"
 _TRACKER = "resource_tracker"
 _WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
 
@@ -62,6 +64,14 @@ class HostTraining:
         if self._settings.copies:
             return str(self._work / "checkpoints")
         return self._settings.remote_checkpoints
+
+    def problem(self) -> str:
+        """Return why the program cannot run here, in one line; empty: it can."""
+        try:
+            self.variables()
+        except ShimError as error:
+            return str(error)
+        return ""
 
     def run(self, folder: Path, log: Path) -> int:
         """Run the program once, and return its exit code; its output also goes to a log.
@@ -99,12 +109,13 @@ class HostTraining:
         script = [settings.entry, *words]
         if not self._is_torchrun():
             return [sys.executable, "-u", *script]
-        chips = self._trial or settings.chips
+        ranks = self._trial or settings.ranks
         return [
             *(sys.executable, "-u", "-m", "torch.distributed.run"),
-            *(f"--nnodes={host.count}", f"--node-rank={host.index}", f"--nproc-per-node={chips}"),
+            *(f"--nnodes={host.count}", f"--node-rank={host.index}", f"--nproc-per-node={ranks}"),
             *(f"--master-addr={host.first}", f"--master-port={self._port}"),
-            "--",  # torchrun would take --run of the program for its own --run-path
+            # torchrun would take --run of the program for its own --run-path
+            *(("-m", "--", _RANK_OPTION, settings.option) if settings.option else ("--",)),
             *script,
         ]
 
@@ -118,10 +129,13 @@ class HostTraining:
             "HOST_INDEX": str(host.index),
             "HOST_COUNT": str(host.count),
             "COORDINATOR_ADDRESS": f"{host.first}:{self._port}",
-            **self._of_framework(),
-            **settings.environment,
         }
-        return variables | (self._of_trial() if self._trial else {})
+        cache, trial = self._work / "cache", self._trial
+        if trial:
+            stand_in = trial_variables(settings, cache, trial, torchrun=self._is_torchrun())
+            return variables | settings.environment | stand_in
+        of_tpu = tpu_variables(settings, host, cache, self._port)
+        return variables | of_tpu | settings.environment
 
     @property
     def _port(self) -> str:
@@ -135,42 +149,10 @@ class HostTraining:
 
     def _is_torchrun(self) -> bool:
         settings = self._settings
-        if settings.framework == "jax":
-            return False
-        return settings.processes == "chip" or (self._trial > 0 and self._host.count > 1)
-
-    def _of_framework(self) -> dict[str, str]:
-        cache = str(self._work / "cache")
-        match self._settings.framework:
-            case "jax":
-                # Without the first, JAX trains on the CPU of a host whose TPU does not start.
-                return {"JAX_PLATFORMS": "tpu,cpu", "JAX_COMPILATION_CACHE_DIR": cache}
-            case "torch_tpu":
-                return {
-                    "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": cache
-                } | self._slice_of_torch_tpu()
-        # On the CPU, torch_xla cannot store a compiled program.
-        return {} if self._trial else {"PJRT_DEVICE": "TPU", "XLA_PERSISTENT_CACHE_PATH": cache}
-
-    def _slice_of_torch_tpu(self) -> dict[str, str]:
-        """Return the variables that torch_tpu asks for under torchrun."""
-        if self._trial or self._settings.processes != "chip":
-            return {}
-        words = [sys.executable, "-m", "torch.tpu.distributed"]
-        printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        pairs = (word.partition("=") for word in shlex.split(printed.replace("export ", "")))
-        return {name: value for name, mark, value in pairs if mark}
-
-    def _of_trial(self) -> dict[str, str]:
-        """Return the variables that stand in for a TPU on this machine's CPU."""
-        if self._settings.framework == "jax":
-            devices = f"--xla_force_host_platform_device_count={self._trial}"
-            return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices}
-        if self._is_torchrun():
-            return {"MIGRATE_BACKEND": "cpu", "OMP_NUM_THREADS": "1"}
-        from shims import activate
-
-        return {**activate.environment("simulate", self._trial), "MIGRATE_BACKEND": "xla"}
+        if settings.processes == "chip":
+            return True
+        # Simulated replicas of torch_xla are those of one host: over several, gloo joins ranks of the CPU.
+        return settings.framework == "torch_xla" and self._trial > 0 and self._host.count > 1
 
     def _terminate(self, _: int, __: FrameType | None) -> None:
         self.terminated = True
@@ -181,17 +163,22 @@ class HostTraining:
         process = self._process
         if process is None or process.poll() is not None:
             return
-        for number in _trainers(process.pid):
+        for number in _trainers(process.pid, ranks=self._is_torchrun()):
             try:
                 os.kill(number, signal.SIGTERM)
             except ProcessLookupError:
                 continue
 
 
-def _trainers(parent: int) -> list[int]:
+def _trainers(parent: int, *, ranks: bool) -> list[int]:
     """Return the processes that train: the workers that a process has spawned, or the process itself.
 
     A process that has spawned workers waits for them; SIGTERM would end it before they have stored anything.
+    torchrun would kill its ranks 30 seconds after the signal.
+
+    Args:
+        parent: the program's process.
+        ranks: whether each of its children trains, as those of torchrun do.
     """
     try:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
@@ -203,7 +190,7 @@ def _trainers(parent: int) -> list[int]:
             words = Path(f"/proc/{child}/cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if any(name in words for name in _WORKERS) and _TRACKER not in words:
+        if _TRACKER not in words and (ranks or any(name in words for name in _WORKERS)):
             workers.append(int(child))
     return workers or [parent]
 

@@ -27,7 +27,7 @@ def launch_summary(written: WrittenJob, explain: bool) -> Iterator[RenderableTyp
         f"{job.product.name} in {job.zone}, {hosts} with {chips} each, {kind}, by {written.launcher.title}"
     )
     yield (
-        f"{job.program.start}; resumes by {job.program.resume}; {many(len(job.program.files), 'file')} "
+        f"{job.program.style.start}; resumes by {job.program.resume}; {many(len(job.program.files), 'file')} "
         "of the program"
     )
     for warning in job.warnings:
@@ -75,7 +75,7 @@ def launch_as_json(written: WrittenJob, explain: bool) -> dict[str, Any]:
         "launcher": written.launcher.name,
         "framework": str(job.program.framework),
         "entry": job.program.entry.as_posix(),
-        "start": str(job.program.start),
+        "start": str(job.program.style.start),
         "resume": str(job.program.resume),
         "slice": job.product.name,
         "zone": job.zone,
