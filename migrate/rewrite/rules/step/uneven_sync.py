@@ -227,7 +227,7 @@ class UnevenSync(Rule):
             word for word, needed in (("above", above), ("below", below)) if needed
         )
         message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
-        if hit.alone.guard is None:
+        if hit.alone.guard is None and not hit.alone.elsewhere:
             message = (
                 f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
             )
