@@ -353,7 +353,7 @@ def _with(statement: Statement, names: list[cst.ImportAlias]) -> Statement:
 
 
 def _from_others(module: cst.Module) -> set[str]:
-    """Return the names that the module's own lines take from other modules: `from project.safe import torch`."""
+    """Return the names that lines of the module take from other modules: `from safe import torch`."""
     lines = [line for line in module.body if isinstance(line, cst.SimpleStatementLine)]
     imports = [part for line in lines for part in line.body if isinstance(part, cst.ImportFrom)]
     return {

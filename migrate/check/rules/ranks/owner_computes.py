@@ -252,7 +252,7 @@ def _follows_rank(node: cst.BaseExpression, facts: Facts) -> bool:
 def _is_shared_list(node: cst.Subscript, facts: Facts) -> bool:
     """Whether `node` takes tensors of a list that a function gets, and the function meets in a collective.
 
-    What a collective fills is not the list of a replica's own work: `dist.all_gather(parts, x)`, `parts[rank]`.
+    A list that a collective fills does not count: `dist.all_gather(parts, x)`, then `parts[rank]`.
     """
     function = facts.context.function_around(node)
     if not isinstance(function, cst.FunctionDef) or not isinstance(node.value, cst.Name):
