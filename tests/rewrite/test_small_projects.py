@@ -116,9 +116,7 @@ class Solver:
 
     def train(self, loader):
         for _ in range(3):
-            loss = 0.0
-            for x in loader:
-                loss += self.model(x.to(self.device)).mean().data.cpu()
+            loss = self.evaluate(loader)
             if self.args.distributed:
                 loss = LOSS
             found = False
@@ -127,6 +125,12 @@ class Solver:
                 found = True
             if found:
                 self.save("best.pt")
+
+    def evaluate(self, loader):
+        total = 0.0
+        for x in loader:
+            total += self.model(x.to(self.device)).mean().data.cpu()
+        return total / 3
 
     def reduce(self, tensor):
         if not self.args.distributed:
