@@ -164,6 +164,15 @@ def test_the_graph_ends_around_what_one_replica_does_in_another_file(tmp_path: P
     assert f"{call}{sync}" in texts["agent"]
 
 
+def test_what_an_environment_gives_may_be_read_there_too(tmp_path: Path) -> None:
+    agent = AGENT.replace("CALL", "update(given, given > 0)").replace(
+        "total = total + rewards", "given = env.step(rewards)[0]"
+    )
+    agent = agent.replace("total = torch.zeros(4", "total = 1 + torch.zeros(4")
+    texts, _ = run(tmp_path, helper=HELPER, agent=agent)
+    assert "(given, given > 0)\n                torch_xla.sync()\n" in texts["agent"]
+
+
 def test_what_all_replicas_do_in_another_file_needs_no_sync(tmp_path: Path) -> None:
     texts, _ = run(tmp_path, helper=HELPER, agent=AGENT.replace("CALL", "count(rewards)"))
     assert "torch_xla.sync()" not in texts["agent"]

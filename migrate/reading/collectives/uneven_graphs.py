@@ -17,6 +17,7 @@ import libcst as cst
 
 from migrate.catalogue.words import KEEPING, WAITS
 from migrate.model.calls.effect import BOTH, Effect
+from migrate.model.calls.kind import Kind
 from migrate.model.calls.rank_tests import OF_RUN
 from migrate.reading.collectives import computing
 from migrate.reading.collectives import pending_values as v
@@ -444,18 +445,30 @@ class _UnevenWalk(StatementVisitor):
             self._add(code(call.func), LoneOperation(call, guard))
 
     def _gives_to_some(self, call: cst.Call) -> bool:
-        """Whether `call` gives pending values to a function of another file that some replicas alone use."""
-        used = {
-            name
-            for definition in self._context.run_by(call)
-            if definition.path != self._context.file
-            for name in used_by_some(definition.path, definition.line)
-        }
-        return bool(used) and any(
-            (arg.keyword.value if arg.keyword is not None else index) in used
-            and not self._state.computed.isdisjoint(computing.named_in(arg.value))
-            for index, arg in enumerate(call.args)
-        )
+        """Whether `call` gives values to a function of another file that works with them in some replicas alone.
+
+        The values are pending; or others are, and the function reads from the device, which runs these.
+        """
+        if not self._state.computed:
+            return False
+        for definition in self._context.run_by(call):
+            if definition.path == self._context.file:
+                continue
+            used = used_by_some(definition.path, definition.line)
+            given = [
+                arg.value
+                for index, arg in enumerate(call.args)
+                if (arg.keyword.value if arg.keyword is not None else index) in used
+            ]
+            if has_read(definition.path, definition.line):
+                if any(self._facts.values.kind(value) is not Kind.HOST for value in given):
+                    return True
+            elif any(
+                not self._state.computed.isdisjoint(names)
+                for names in map(computing.named_in, given)
+            ):
+                return True
+        return False
 
     def _is_backward(self, call: cst.Call) -> bool:
         """Whether `call` is `loss.backward()` itself, not a function of the project that trains."""

@@ -182,9 +182,10 @@ def _is_chosen(device: cst.BaseExpression, facts: Facts) -> bool:
     parameter = facts.bindings.parameter(device) if isinstance(device, cst.Name) else None
     if parameter is None:
         return False
-    function, given = parameter[0], [*facts.bindings.passed(parameter[0], code(device))]
+    function = parameter[0]
+    devices = [*facts.bindings.passed(function, code(device))]
     calls = facts.context.callers.get(id(function), ())
-    return len(calls) == len(given) and not any(map(partial(_names_cpu, facts=facts), given))
+    return len(calls) == len(devices) and not any(map(partial(_names_cpu, facts=facts), devices))
 
 
 def _in_every_step(node: cst.CSTNode, facts: Facts) -> bool:
