@@ -445,7 +445,7 @@ class _UnevenWalk(StatementVisitor):
             self._add(code(call.func), LoneOperation(call, guard))
 
     def _gives_to_some(self, call: cst.Call) -> bool:
-        """Whether `call` gives values to a function of another file that works with them in some replicas alone.
+        """Whether `call` gives values to a function of another file that some replicas alone work in.
 
         The values are pending; or others are, and the function reads from the device, which runs these.
         """
@@ -455,17 +455,17 @@ class _UnevenWalk(StatementVisitor):
             if definition.path == self._context.file:
                 continue
             used = used_by_some(definition.path, definition.line)
-            given = [
+            arguments = [
                 arg.value
                 for index, arg in enumerate(call.args)
                 if (arg.keyword.value if arg.keyword is not None else index) in used
             ]
             if has_read(definition.path, definition.line):
-                if any(self._facts.values.kind(value) is not Kind.HOST for value in given):
+                if any(self._facts.values.kind(value) is not Kind.HOST for value in arguments):
                     return True
             elif any(
                 not self._state.computed.isdisjoint(names)
-                for names in map(computing.named_in, given)
+                for names in map(computing.named_in, arguments)
             ):
                 return True
         return False
