@@ -672,7 +672,7 @@ def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
 
 
 def _is_other_number(
-    value: cst.BaseExpression, name: str, target: cst.BaseExpression, context: Workspace
+    value: cst.BaseExpression, name: str, target: cst.Attribute | cst.Name, context: Workspace
 ) -> bool:
     """Whether `value` is a number that nothing moves to, under the name of another kind of device.
 
