@@ -60,6 +60,12 @@ FLEX_ATTENTION = (
         does="makes the mask on CUDA, and raises for device='xla'",
     ),
 )
+# Measured: without torch.compile none of them counts anything.
+COMPILATION_COUNTS = Family("torch._dynamo", WRONG)(
+    "utils.get_compilation_metrics",
+    "torch_xla.debug.metrics counts its compilations; take out what asks for those of torch.compile",
+    does="stays empty, as XLA compiles without torch.compile",
+)
 # Measured: no tensor is sparse on XLA, and this optimizer refuses dense gradients.
 SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA606")(
     "SparseAdam",
@@ -116,6 +122,7 @@ TORCH_OTHER = (
         "shims.compile",
         does="its default backend raises on XLA",
     ),
+    *COMPILATION_COUNTS,
     *FLEX_ATTENTION,
     *SPARSE_OPTIMIZERS,
     *UNSUPPORTED_TENSORS,

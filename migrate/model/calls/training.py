@@ -58,6 +58,9 @@ OF_SCALERS = frozenset({"clip_grad", "create_graph", "need_update", "update_grad
 # Contexts whose body is captured, or warms up for a capture: the CUDA graph replaces the loop.
 CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
 
+# A word of each file that trains.
+TRAINING = re.compile(rb"(?i)backward|zero_grad|optim|loss|grad")
+
 
 @dataclass(eq=False, slots=True)
 class Running:
@@ -249,6 +252,8 @@ def _is_optimizer(
         return False  # an environment: it is reset, and its step takes an action
     if NOT_OPTIMIZERS.search(name):
         return name in _receivers_of_zero_grad(scope.module)  # only optimizers and models are
+    if not OPTIMIZER.fullmatch(name) and not TRAINING.search(scope.module.data):
+        return False  # in a file that trains nothing: `instance.step()` of a simulation
     held = [_last_name(node).lower() for node in evaluator.iterated(receiver, scope)]
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 

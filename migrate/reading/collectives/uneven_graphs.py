@@ -17,10 +17,16 @@ import libcst as cst
 
 from migrate.catalogue.words import KEEPING, WAITS
 from migrate.model.calls.effect import BOTH, Effect
+from migrate.model.calls.kind import Kind
 from migrate.model.calls.rank_tests import OF_RUN
 from migrate.reading.collectives import computing
 from migrate.reading.collectives import pending_values as v
-from migrate.reading.collectives.elsewhere import changes_elsewhere, has_collective, has_read
+from migrate.reading.collectives.elsewhere import (
+    changes_elsewhere,
+    has_collective,
+    has_read,
+    used_by_some,
+)
 from migrate.reading.collectives.pending import StatementVisitor
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
@@ -40,10 +46,12 @@ class LoneOperation:
         operation: the statement or expression.
         guard: the guard that keeps the other replicas out. None for a tensor without dimensions that is 0 in
             some replicas and 1 in others: both are constants of the graph.
+        elsewhere: whether the guard is in a function of another file, which `operation` calls.
     """
 
     operation: cst.CSTNode
     guard: Guard | None
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -418,6 +426,8 @@ class _UnevenWalk(StatementVisitor):
         elif self._context.effects.meets(call) and not self._only_waits(call):
             if guard is None:
                 self._meet_elsewhere(call)
+        elif guard is None and self._gives_to_some(call):
+            self._add(code(call.func), LoneOperation(call, None, elsewhere=True))
         else:
             self._write(call, guard)
 
@@ -433,6 +443,32 @@ class _UnevenWalk(StatementVisitor):
         elsewhere = guard is not None and changes_elsewhere(call, self._facts)
         if guard is not None and elsewhere and not computing.updates_copy(call, self._facts):
             self._add(code(call.func), LoneOperation(call, guard))
+
+    def _gives_to_some(self, call: cst.Call) -> bool:
+        """Whether `call` gives values to a function of another file that some replicas alone work in.
+
+        The values are pending; or others are, and the function reads from the device, which runs these.
+        """
+        if not self._state.computed:
+            return False
+        for definition in self._context.run_by(call):
+            if definition.path == self._context.file:
+                continue
+            used = used_by_some(definition.path, definition.line)
+            arguments = [
+                arg.value
+                for index, arg in enumerate(call.args)
+                if (arg.keyword.value if arg.keyword is not None else index) in used
+            ]
+            if has_read(definition.path, definition.line):
+                if any(self._facts.values.kind(value) is not Kind.HOST for value in arguments):
+                    return True
+            elif any(
+                not self._state.computed.isdisjoint(names)
+                for names in map(computing.named_in, arguments)
+            ):
+                return True
+        return False
 
     def _is_backward(self, call: cst.Call) -> bool:
         """Whether `call` is `loss.backward()` itself, not a function of the project that trains."""

@@ -525,6 +525,9 @@ class _Own:
             values = [arg.value for arg in (call.args[:1] if first_only else call.args)]
             if isinstance(call.func, cst.Attribute) and not first_only:
                 values.append(call.func.value)
+            assigned = self._context.parent(call)
+            if isinstance(assigned, cst.Assign):  # `loss = reduce(loss.to(device))`
+                values += [target.target for target in assigned.targets]
             for part in values:
                 yield call, code(part)
                 if isinstance(part, cst.List | cst.Tuple):

@@ -23,6 +23,9 @@ FOR_EFFECT = frozenset({"torch_xla.distributed.xla_backend"})
 Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
 
 
+TORCH = "torch"
+
+
 @dataclass(frozen=True)
 class ImportBinding:
     """A name that an import statement binds: `import torch.optim as optim` binds `optim`.
@@ -45,6 +48,8 @@ class Imports:
     def __init__(self, module: cst.Module, stars: Mapping[str, str]) -> None:
         self._existing = {target: name for name, target in stars.items()}
         self._existing |= {binding.target: binding.name for binding in bindings(module)}
+        if TORCH not in self._existing and TORCH in _from_others(module):
+            self._existing[TORCH] = TORCH
         self._module = module
         self._added: dict[str, str] = {}
         self._asked: set[str] = set()
@@ -345,3 +350,16 @@ def _with(statement: Statement, names: list[cst.ImportAlias]) -> Statement:
     assert not isinstance(old, cst.ImportStar)
     names[-1] = names[-1].with_changes(comma=old[-1].comma)
     return statement.with_changes(names=names)
+
+
+def _from_others(module: cst.Module) -> set[str]:
+    """Return the names that lines of the module take from other modules: `from safe import torch`."""
+    lines = [line for line in module.body if isinstance(line, cst.SimpleStatementLine)]
+    imports = [part for line in lines for part in line.body if isinstance(part, cst.ImportFrom)]
+    return {
+        alias.evaluated_name
+        for statement in imports
+        if not isinstance(statement.names, cst.ImportStar)
+        for alias in statement.names
+        if alias.asname is None
+    }

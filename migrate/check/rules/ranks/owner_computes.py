@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -12,14 +13,18 @@ from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.check.rules.ranks.parting.beside import ends_beside
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import follows_index
+from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
-from migrate.syntax.tree import code, nodes, string_value
+from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
 MESSAGE = (
     "each replica computes with other parameters than the others, so that their graphs differ, and "
     "they meet in a collective: on a TPU they wait for each other for ever; compute it on every replica, "
     "or shard with torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer"
 )
+# A parameter that is a list of tensors.
+LISTS = re.compile(r"\b([Ll]ist|[Tt]uple|Sequence)\[\s*(torch\.)?Tensor\b")
+DEEPEST = 4
 EQUAL = cst.Equal | cst.NotEqual | cst.Is | cst.IsNot
 
 
@@ -92,6 +97,32 @@ class OwnerComputes(Hazard):
             """
             import torch
             import torch.distributed as dist
+            from torch import Tensor
+
+
+            def orthogonalize(updates: list[Tensor], rank: int, world_size: int, padding):
+                padded = updates + [torch.zeros_like(updates[0])] * padding if padding > 0 else updates
+                each = len(padded) // world_size
+                start = rank * each
+                own = torch.stack(padded[start : start + each])  # XLA310
+                own = own / own.norm()
+                chunks = [torch.empty_like(own) for _ in range(world_size)]
+                work = dist.all_gather(chunks, own, async_op=True)
+                yield
+                work.wait()
+                return torch.stack(chunks), chunks[rank]
+
+
+            def gathered(parts: list[Tensor], own: Tensor, rank: int):
+                dist.all_gather(parts, own)
+                parts[rank] = own
+                return torch.cat(parts)
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
 
 
             def evaluate(model, files, rows, rank, world_size):
@@ -143,7 +174,9 @@ class OwnerComputes(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one test, or one selection, by which a replica selects its parameters."""
         if isinstance(node, cst.Subscript):
-            chosen = _is_by_rank(node, facts) and holds_parameters(node.value, facts.context)
+            chosen = _is_by_rank(node, facts) and (
+                holds_parameters(node.value, facts.context) or _is_shared_list(node, facts)
+            )
         else:
             assert isinstance(node, cst.If | cst.IfExp | cst.CompIf)
             chosen = _asks_for_owner(node.test, facts) and _is_of_parameters(node, facts)
@@ -214,6 +247,39 @@ def _follows_rank(node: cst.BaseExpression, facts: Facts) -> bool:
         and any(facts.guards.is_index(part) for part in _expressions(value))
         for value in values
     )
+
+
+def _is_shared_list(node: cst.Subscript, facts: Facts) -> bool:
+    """Whether `node` takes tensors of a list that a function gets, and the function meets in a collective.
+
+    A list that a collective fills does not count: `dist.all_gather(parts, x)`, then `parts[rank]`.
+    """
+    function = facts.context.function_around(node)
+    if not isinstance(function, cst.FunctionDef) or not isinstance(node.value, cst.Name):
+        return False
+    if isinstance(facts.context.parent(node), cst.AssignTarget):
+        return False
+    gathers = [c for c in nodes_of(function.body, cst.Call) if called(c, facts.context) in TENSORS]
+    filled = {part.value for c in gathers for arg in c.args for part in nodes_of(arg, cst.Name)}
+    return bool(gathers) and node.value.value not in filled and _is_list(node.value, facts, 0)
+
+
+def _is_list(name: cst.Name, facts: Facts, depth: int) -> bool:
+    """Whether `name` is a parameter of the type `list[Tensor]`, or made of one, as `tensors + padding`."""
+    for binding in facts.context.bindings(name) if depth < DEEPEST else ():
+        if isinstance(binding.node, cst.Param):
+            annotation = binding.node.annotation
+            if annotation is not None and LISTS.search(code(annotation.annotation)):
+                return True
+            continue
+        value = value_of(binding.node, facts.context)
+        if isinstance(value, cst.IfExp):
+            value = value.body
+        while isinstance(value, cst.BinaryOperation):
+            value = value.left
+        if isinstance(value, cst.Name) and _is_list(value, facts, depth + 1):
+            return True
+    return False
 
 
 def _expressions(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:

@@ -236,8 +236,9 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     """
     if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
         index = index.expression
-    if not isinstance(index, cst.Name | cst.Subscript):
-        return False
+    compared = isinstance(index, cst.Comparison) and code(index.left) == code(node.value)
+    if not compared and not isinstance(index, cst.Name | cst.Subscript):
+        return False  # `x[x > 0]` compares itself, which a list and a number cannot
     if not facts.steps.inside(node):
         return (
             facts.values.on_device(index)
@@ -247,7 +248,7 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     holds = (facts.values.kind(node.value), facts.values.kind(index))
     if any(kind not in {Kind.UNKNOWN, *TENSORS} for kind in holds):
         return False
-    return _is_made_as_mask(index, facts)
+    return compared or _is_made_as_mask(index, facts)
 
 
 def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> bool:

@@ -14,8 +14,9 @@ from migrate.check.new_shapes import NEW_SHAPE
 from migrate.check.reads import is_read
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code, keyword, nodes_of
 
+PADS = frozenset({"torch.nn.functional.pad"})
 PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.rnn.pack_sequence"})
 DEEPEST = 3
 
@@ -27,7 +28,7 @@ class VaryingLength(Hazard):
     the graph: every new one compiles again. `x[:, :k]` and `topk(k)`: measured, one compilation for each k.
 
     **What to do.** Pad to a few fixed lengths in the data loader (`shims.pad_collate`,
-    `shims.BucketSampler`), and mask.
+    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere.
     """
 
     code = "XLA107"
@@ -95,6 +96,26 @@ class VaryingLength(Hazard):
         example(
             """
             import torch
+            import torch.nn.functional as F
+
+
+            class Augment(torch.nn.Module):
+                def forward(self, images):
+                    margin = torch.rand([2], device=images.device) * 3
+                    left, right = margin.ceil().to(torch.int32)
+                    images = F.pad(input=images, pad=[left, right, 2, 2])  # XLA107
+                    size = int(images.sum())
+                    return F.pad(images, (0, size))  # XLA107
+
+
+            class Padded(torch.nn.Module):
+                def forward(self, x):
+                    return F.pad(x, (0, 4 - x.shape[-1] % 4))
+            """
+        ),
+        example(
+            """
+            import torch
 
 
             class Encoder(torch.nn.Module):
@@ -137,12 +158,26 @@ class VaryingLength(Hazard):
             data = node.args[0].value if node.args else None
             text = "a packed sequence has its lengths in the graph"
             yield from self._hits(node, data, text, facts)
+        elif facts.names.of(node.func) in PADS:
+            yield from self._pad(node, facts)
         elif isinstance(node.func, cst.Name) and node.func.value == "range":
             for arg in node.args[:2]:
                 value = _read(arg.value, facts)
                 if value is not None:
                     text = f"`{code(node)}`: the number of turns is read"
                     yield from self._hits(node, value, text, facts)
+
+    def _pad(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a call that pads by what is read from a tensor, once."""
+        amounts = keyword(node, "pad") or (node.args[1] if len(node.args) > 1 else None)
+        if amounts is None or not isinstance(amounts.value, cst.List | cst.Tuple):
+            return
+        for element in amounts.value.elements:
+            value = _read(element.value, facts)
+            if value is not None:
+                text = f"`{code(element.value)}` of `F.pad` is read from a tensor"
+                yield from self._hits(node, value, text, facts)
+                return
 
     def _hits(
         self, node: cst.CSTNode, value: cst.CSTNode | None, what: str, facts: Facts

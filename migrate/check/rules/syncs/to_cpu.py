@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import libcst as cst
 
@@ -149,7 +150,7 @@ class ToCpu(Hazard):
         name = method(node)
         device = device_argument(node) if name == "to" else None
         to_cpu = device is not None and (
-            facts.values.device(device.value) is Kind.CPU
+            (facts.values.device(device.value) is Kind.CPU and not _is_chosen(device.value, facts))
             or (_is_weight(receiver(node), facts) and _names_cpu(device.value, facts))
         )
         if not (name in ("cpu", "numpy") or to_cpu):
@@ -174,6 +175,17 @@ class ToCpu(Hazard):
         sure = facts.values.device(arg.value) is Kind.CPU
         where = "on the CPU" if sure else f"where `{code(arg.value)}` is the CPU"
         yield self.hit(call, f"an average of the weights {where}: each update is {MEND}")
+
+
+def _is_chosen(device: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether the CPU is only the default of a parameter, and no call in the script leaves that out."""
+    parameter = facts.bindings.parameter(device) if isinstance(device, cst.Name) else None
+    if parameter is None:
+        return False
+    function = parameter[0]
+    devices = [*facts.bindings.passed(function, code(device))]
+    calls = facts.context.callers.get(id(function), ())
+    return len(calls) == len(devices) and not any(map(partial(_names_cpu, facts=facts), devices))
 
 
 def _in_every_step(node: cst.CSTNode, facts: Facts) -> bool:

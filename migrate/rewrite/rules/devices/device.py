@@ -435,7 +435,7 @@ class DeviceRule(Rule):
             elif DEVICE_NAME.fullmatch(last) and not context.devices.is_load_location(target):
                 if not says_a_device(last) or used_as_number(target, context):
                     yield from self._spelled(value, context)
-                else:
+                elif not _is_other_number(value, last, target, context):
                     is_argument = is_given_as_device(target, context)
                     yield from self._named(value, context, is_argument=is_argument)
             elif is_spelled(value) and is_given_as_device(target, context):
@@ -669,6 +669,31 @@ def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
         return True
     name = context.qualified_name(value.func) or dotted(value.func)
     return name in DEVICE | ACCELERATOR or (name == "str" and name not in CURRENT)
+
+
+def _is_other_number(
+    value: cst.BaseExpression, name: str, target: cst.Attribute | cst.Name, context: Workspace
+) -> bool:
+    """Whether `value` is a number that nothing moves to, under the name of another kind of device.
+
+    `joystick_device: int = 0`. A number called `device` alone counts as a GPU's.
+    """
+    if not isinstance(value, cst.Integer) or "_" not in name.strip("_"):
+        return False
+    if is_given_as_device(target, context) or context.devices.is_moved_to(value):
+        return False
+    return not any(
+        attribute.attr.value == name and _is_moved_to(attribute, context)
+        for attribute in context.all_of(cst.Attribute)
+    )
+
+
+def _is_moved_to(node: cst.Attribute, context: Workspace) -> bool:
+    """Whether `node`, of whatever value, is given to `.to(…)`, or as the device of something else."""
+    call = context.parent(context.parent(node))
+    return is_device_of(node, context) or (
+        isinstance(call, cst.Call) and last_part(call.func) in ("to", "to_empty", "cuda")
+    )
 
 
 def _is_choice_of_type(text: cst.SimpleString, context: Workspace) -> bool:

@@ -25,6 +25,9 @@ class UnevenSync(Rule):
     pending there, and below it where one follows: what the first replica alone computes is a program
     of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
 
+    So are calls that give values of the graph to a function of another file which only the first replica
+    continues (`if not self.is_main: return`), as a logger does that reads them.
+
     A tensor without a dimension that is 0 in one replica and 1 in another differs, too, as
     `torch.tensor(stop, device=device)`: XLA makes a constant of the graph of each of the two. Where a
     collective is given one, the graph ends before.
@@ -227,7 +230,7 @@ class UnevenSync(Rule):
             word for word, needed in (("above", above), ("below", below)) if needed
         )
         message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
-        if hit.alone.guard is None:
+        if hit.alone.guard is None and not hit.alone.elsewhere:
             message = (
                 f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
             )
