@@ -22,6 +22,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.launch.replica_function import free_name
 from migrate.rewrite.rules.launch.tpu_launch import SET
+from migrate.rewrite.rules.random.tpu_seeds import seed_lines
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, string_value
 
@@ -292,6 +293,7 @@ class LaunchFromXla(Rule):
             f"{index} += int({node_rank}) * int({read('LOCAL_WORLD_SIZE')})",
             f"{read('RANK')} = str({index})",
         ]
+        lines += seed_lines(context) or ()
         joins = context.position(worker).line in context.calls.joining
         if not joins or any(_is_optional(c, context) for c in context.all_of(cst.Call)):
             dist = context.imports.require("torch.distributed", "dist")

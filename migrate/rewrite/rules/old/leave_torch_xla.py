@@ -295,11 +295,22 @@ class LeaveTorchXla(Rule):
             )
             yield from self.report(call, message)
             return
+        if bound is None and any(arg.star for arg in call.args):  # a function that passes all on
+            named = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
+            bound = {name: named[name] for name in SAVE_PARAMETERS[2:] if name in named}
+            kept = [
+                i for i, arg in enumerate(call.args) if all(arg is not a for a in bound.values())
+            ]
+            shown = len(named) == len(bound)
+        elif bound is not None:
+            kept = [call.args.index(bound[n]) for n in SAVE_PARAMETERS[:2] if n in bound]
+            shown = len(kept) == 2
+        else:
+            kept, shown = [], False
         options = {} if bound is None else {n: code(bound[n].value) for n in bound}
         known = {"True", "False"}
         ranks = {options[name] for name in SAVE_PARAMETERS[2:] if name in options}
-        shown = bound is not None and all(name in bound for name in SAVE_PARAMETERS[:2])
-        if bound is None or not shown or not alone or ranks - known:
+        if not shown or not alone or ranks - known:
             message = f"{code(call)}: torch.save on the first rank, below a test of dist.get_rank()"
             yield from self.report(call, message)
             return
@@ -307,7 +318,6 @@ class LeaveTorchXla(Rule):
         word: Word = "rank" if options.get("global_master") == "True" else "local rank"
         test = cst.parse_expression("True" if single else f"{rank_query(word, call, context)} == 0")
         function = cst.parse_expression(f"{torch}.save")
-        kept = [call.args.index(bound[name]) for name in SAVE_PARAMETERS[:2]]
         everybody = options.get("master_only") == "False"
         barrier = context.vocabulary.write("barrier") if waits else ""
 

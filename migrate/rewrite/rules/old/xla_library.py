@@ -293,7 +293,9 @@ class XlaLibrary(Rule):
         """Yield the edit of MpDeviceLoader; its options say how far ahead batches are moved."""
         bound = bind(call, LOADER_PARAMETERS)
         if bound is None or not {"loader", "device"} <= bound.keys() or "input_sharding" in bound:
-            message = f"{code(call)}: move each batch; a DistributedSampler gives each rank its part"
+            message = (
+                f"{code(call)}: move each batch; a DistributedSampler gives each rank its part"
+            )
             yield from self.report(call, message)
             return
         kept = [call.args.index(bound[name]) for name in ("loader", "device")]
