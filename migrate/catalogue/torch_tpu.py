@@ -334,6 +334,13 @@ _OTHER = (
         code="XLA892",
     ),
     *_entries(
+        "torch.nn.utils.weight_norm torch.nn.utils.parametrizations.weight_norm torch._weight_norm",
+        RAISES,
+        "compute g * v / v.norm(dim=1, keepdim=True) in forward",
+        "raises in backward on a TPU (aten::_weight_norm_interface_backward)",
+        code="XLA892",
+    ),
+    *_entries(
         "torch.nn.AvgPool1d torch.nn.functional.avg_pool1d torch.avg_pool1d",
         WRONG,
         "torch.nn.functional.avg_pool2d of x.unsqueeze(-2)",

@@ -323,12 +323,16 @@ def joins_group(context: Workspace) -> bool:
 
 
 def _is_optional(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` joins the group, as a statement, only if an option says so."""
-    if context.qualified_name(call.func) not in INIT:
+    """Whether `call` joins torch_xla's group, as a statement, only under a condition.
+
+    The functions of torch_xla work without the group, those of torch.distributed do not.
+    """
+    if context.qualified_name(call.func) not in INIT or "xla" not in code(call):
         return False
     line = context.statement_around(call)
+    tests = [code(a.test) for a in context.ancestors(call) if isinstance(a, cst.If)]
     return (
-        context.place(call) in context.calls.optional_groups
+        any("is_initialized" not in test and "__name__" not in test for test in tests)
         and isinstance(context.parent(call), cst.Expr)
         and isinstance(line, cst.SimpleStatementLine)
         and len(line.body) == 1

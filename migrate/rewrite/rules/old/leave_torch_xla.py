@@ -98,6 +98,7 @@ class LeaveTorchXla(Rule):
         cst.Expr,
         cst.FormattedString,
         cst.Import,
+        cst.ImportFrom,
         cst.SimpleString,
         cst.Subscript,
         cst.With,
@@ -180,7 +181,7 @@ class LeaveTorchXla(Rule):
         """Yield the edit of one use of torch_xla, or the finding."""
         if isinstance(node, cst.With):
             yield from unwrapped(self, node, STEP, "torch_tpu has no steps", context)
-        elif isinstance(node, cst.Import):
+        elif isinstance(node, cst.Import | cst.ImportFrom):
             yield from self._import(node, context)
         elif isinstance(node, cst.Assign):
             if _sets_rank(node, context):
@@ -217,19 +218,29 @@ class LeaveTorchXla(Rule):
         tpu = context.string(new, like=node)
         yield self.edit(node, lambda _: tpu, f"{code(node)} → {code(tpu)}", consumes=[node])
 
-    def _import(self, node: cst.Import, context: Workspace) -> Iterator[Edit]:
-        """Yield the edit of an import of torch_xla that only registers something."""
+    def _import(self, node: cst.Import | cst.ImportFrom, context: Workspace) -> Iterator[Edit]:
+        """Yield the edit of an import of torch_xla that only registers something, or that nothing uses."""
+        aliases = [] if isinstance(node.names, cst.ImportStar) else list(node.names)
+        module = ""
+        if isinstance(node, cst.ImportFrom):
+            module = code(node.module) if node.module is not None and not node.relative else "."
         gone = [
             index
-            for index, alias in enumerate(node.names)
-            if alias.evaluated_name in FOR_EFFECT
-            or (alias.evaluated_name == "torch_xla" and not _uses(alias, context))
+            for index, alias in enumerate(aliases)
+            if (not module and alias.evaluated_name in FOR_EFFECT)
+            or (
+                (module or alias.evaluated_name).partition(".")[0] == "torch_xla"
+                and not _uses(alias, context)
+            )
         ]
         if not gone:
             return
-        kept = [index for index in range(len(node.names)) if index not in gone]
+        kept = [index for index in range(len(aliases)) if index not in gone]
 
-        def replace(updated: cst.Import) -> cst.Import | cst.RemovalSentinel:
+        def replace(
+            updated: cst.Import | cst.ImportFrom,
+        ) -> cst.Import | cst.ImportFrom | cst.RemovalSentinel:
+            assert not isinstance(updated.names, cst.ImportStar)
             names = [updated.names[index] for index in kept]
             if not names:
                 return cst.RemoveFromParent()
@@ -237,7 +248,7 @@ class LeaveTorchXla(Rule):
             return updated.with_changes(names=names)
 
         message = f"remove `{code(node)}`: torch loads torch_tpu itself"
-        yield self.edit(node, replace, message, consumes=[node.names[index] for index in gone])
+        yield self.edit(node, replace, message, consumes=[aliases[index] for index in gone])
 
     def _statement(
         self, node: cst.Expr, call: cst.Call, context: Workspace
