@@ -84,7 +84,10 @@ def _example(
     return XlaScript("pytorch+xla", f"examples/{path}", "examples", ranks, args, small)
 
 
-_TINY = "--num-steps 10 --hidden-size 32 --num-attention-heads 4 --num-key-value-heads 4 --intermediate-size 64"
+_TINY = (
+    "--num-steps 10 --hidden-size 32 --num-attention-heads 4 --num-key-value-heads 4 "
+    "--intermediate-size 64"
+)
 SCRIPTS = (
     _example("train_resnet_base.py", _RESNET),
     _example("data_parallel/train_resnet_ddp.py", _RESNET, 2),
@@ -246,7 +249,7 @@ def moved(script: XlaScript, repositories: Path, python: str, seconds: float) ->
         of_xla = [message for message in left if "torch_xla" in message or "xs." in message]
         why = record(python, "tpu", script, path, scratch / "mine", seconds)
         if why:
-            reasons = "; ".join(dict.fromkeys(of_xla)) or why
+            reasons = "; ".join(dict.fromkeys(of_xla)) or why.replace(f"{scratch}/", "")
             return line | {"torch_tpu": REFUSED if of_xla else "fails", "what": reasons[:300]}
         why = record(
             sys.executable, "xla", script, copy / script.path, scratch / "original", seconds

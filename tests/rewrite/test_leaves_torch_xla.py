@@ -33,6 +33,7 @@ def moved(script: str) -> Rewrite:
 
 # Lines of a worker, each with what becomes of it.
 LINES = {
+    "kind = xr.device_type()": "kind = 'TPU'",
     "xm.master_print('a', 1)": "if dist.get_rank() == 0:\n        print('a', 1)",
     "xm.add_step_closure(print, args=(1, index), run_async=True)": "print(1, index)",
     "xm.add_step_closure(print, loader)": "print(*loader)",

@@ -207,14 +207,14 @@ class LaunchFromXla(Rule):
         def replace(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
             call = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
             now = bind(call, _parameters(node, context)) or bound
-            given = now["args"].value if "args" in now else cst.Tuple([])
-            if isinstance(given, cst.Tuple | cst.List):
+            arguments = now["args"].value if "args" in now else cst.Tuple([])
+            if isinstance(arguments, cst.Tuple | cst.List):
                 others = [
                     cst.Arg(e.value, star="*" if isinstance(e, cst.StarredElement) else "")
-                    for e in given.elements
+                    for e in arguments.elements
                 ]
             else:
-                others = [cst.Arg(given, star="*")]
+                others = [cst.Arg(arguments, star="*")]
             lines = [
                 line
                 for line in updated.leading_lines

@@ -40,6 +40,7 @@ GONE = {
     f"{XR}.initialize_cache": "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT names the folder of torch_tpu's cache",
     f"{XM}.unlazy": "torch_tpu runs op by op",
 }
+KINDS_OF_DEVICE = frozenset({f"{XR}.device_type", f"{XM}.xla_device_hw"})
 CLASSES = {
     f"{XM}.RateTracker": ("RateTracker", xla_sources.RATE),
     "torch_xla.utils.utils.SampleGenerator": ("SampleGenerator", xla_sources.SAMPLES),
@@ -240,7 +241,9 @@ class XlaLibrary(Rule):
     def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         """Yield the edit of a call whose value is used."""
         name = context.qualified_name(call.func)
-        if name in CLASSES:
+        if name in KINDS_OF_DEVICE:
+            yield self._replaced(call, context.string("TPU").value, [call])
+        elif name in CLASSES:
             yield self._renamed(call, _function(*CLASSES[name], context))
         elif name == LOADER:
             yield from self._loader(call, context)
