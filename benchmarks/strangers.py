@@ -1,11 +1,12 @@
 """Whether the rewrite holds on projects that it was not made with: checkouts of anything.
 
-    python benchmarks/strangers.py CHECKOUT... [--into DIR] [--json FILE] [--seconds N]
+    python benchmarks/strangers.py CHECKOUT... [--target TARGET] [--into DIR] [--json FILE] [--seconds N]
 
 Each project is rewritten as a whole, into a folder of its own, and linted; the result is rewritten again.
 These must hold of the result, each compared with the original, so that only what we made counts:
 
-- loops: no loop that trains without a step or a finding (the reading of `step_loops/run.py`);
+- loops: no loop that trains without a step or a finding (the reading of `step_loops/run.py`); torch_tpu has
+  no steps, and none is looked for;
 - names: none is read on a path that does not bind it, and bound on that path before (mypy); none that held
   a number holds the name of a device;
 - CUDA: no `torch.cuda`, `.cuda()`, "nccl", "cuda" or "cuda:0" in code without a finding on its statement;
@@ -55,11 +56,13 @@ from rich.console import Console
 from rich.table import Table
 from step_loops.run import Checkout, in_silence
 
+from migrate.catalogue.target import TARGETS, TPU, XLA, Target
 from migrate.check.config import Config
 from migrate.check.finding import Finding
 from migrate.check.project import check_paths
 from migrate.errors import MigrateError
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FolderRewrite, Note
 from migrate.rewrite.write import write_folder
 
@@ -96,20 +99,21 @@ class Row:
         return not any(self.broken.values())
 
 
-def judged(folder: Path, into: Path) -> Row:
+def judged(folder: Path, into: Path, target: Target = XLA) -> Row:
     """Rewrite the project in `folder` into `into`, and hold the result to the invariants."""
     row = Row(folder.name)
     started = time.process_time()
-    done = rewrite_folder(folder, processes=1)
+    options = RewriteOptions(config=Config(target=target))
+    done = rewrite_folder(folder, options=options, processes=1)
     row.seconds = round(time.process_time() - started, 1)
     row.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     write_folder(done, into, force=True)
-    checked = check_paths([into], Config()).findings
+    checked = check_paths([into], Config(target=target)).findings
     row.edited, row.findings, row.hazards = len(done.changed), len(done.left_to_do), len(checked)
     row.broken["errors"] = [
         f"{file.name}:1: {file.problem}" for file in done.problems if _is_ours(file.problem)
     ]
-    again = rewrite_folder(into, processes=1)
+    again = rewrite_folder(into, options=options, processes=1)
     for file in (*again.changed, *(file for file in again.problems if _is_ours(file.problem))):
         row.broken["settled"].append(
             f"{file.name}:{_first_change(file.diff())}: {file.problem or 'changes again'}"
@@ -131,6 +135,8 @@ def judged(folder: Path, into: Path) -> Row:
     row.broken["cuda"] = _told(broken for pair in pairs for broken in cuda_left(pair, read))
     row.broken["ranks"] = _told(under_a_rank(pairs))
     row.broken["imports"] = _told(unresolved(pairs))
+    if target == TPU:
+        return row
     silence = in_silence(Checkout(folder), done)
     row.broken["loops"] = [
         *(f"{name}:{line}: nothing is said" for name, line in silence.loops),
@@ -187,9 +193,10 @@ def _lines(note: Note) -> Iterable[int]:
     return (note.line, *(int(line) for line in named[1].split(", "))) if named else (note.line,)
 
 
-def run(folder: Path, into: Path, seconds: float) -> Row:
+def run(folder: Path, into: Path, seconds: float, target: Target = XLA) -> Row:
     """Judge a project in a process of its own, which may fail or take too long."""
     command = [sys.executable, __file__, "--one", str(folder), "--into", str(into)]
+    command += ["--target", target]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
@@ -219,6 +226,7 @@ def table(rows: Iterable[Row]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkouts", type=Path, nargs="*", metavar="CHECKOUT")
+    parser.add_argument("--target", choices=TARGETS, default=XLA, help="of the rewrite")
     parser.add_argument("--into", type=Path, help="keep the rewritten projects in this folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to this file too")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each project")
@@ -226,7 +234,7 @@ def main() -> int:
     parser.add_argument("-j", type=int, default=1, dest="processes", help="projects at a time")
     options = parser.parse_args()
     if options.one is not None:
-        print(json.dumps(asdict(judged(options.one, options.into))))
+        print(json.dumps(asdict(judged(options.one, options.into, options.target))))
         return 0
     if missing := [str(folder) for folder in options.checkouts if not folder.is_dir()]:
         parser.error(f"no such folder: {', '.join(missing)}")
@@ -235,7 +243,9 @@ def main() -> int:
         into = (options.into or Path(made)).resolve()
         into.mkdir(parents=True, exist_ok=True)
         jobs = [
-            pool.submit(run, folder.resolve(), into / folder.resolve().name, options.seconds)
+            pool.submit(
+                run, folder.resolve(), into / folder.resolve().name, options.seconds, options.target
+            )
             for folder in options.checkouts
         ]
         for job in jobs:
@@ -253,7 +263,8 @@ def main() -> int:
         figures = {"files": row.files, "lines": row.lines, "edited": row.edited}
         figures |= {"s": f"{row.seconds:.1f}", "MB": row.megabytes, "findings": row.findings}
         broken = {name: len(row.broken[name]) for name in INVARIANTS}
-        append("strangers", {"project": row.project.replace("+", "/", 1)} | figures | broken)
+        subject = "strangers" if options.target == XLA else f"strangers-{options.target}"
+        append(subject, {"project": row.project.replace("+", "/", 1)} | figures | broken)
     Console(width=240, emoji=False, markup=False, highlight=False).print(table(rows))
     return 0 if all(row.holds for row in rows) else 1
 

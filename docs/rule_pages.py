@@ -1,7 +1,7 @@
 """Make the pages of rewrite rules, hazards, causes, layers, names, operators and errors from the code.
 
 python docs/rule_pages.py           write docs/rules/, hazards/, parity/causes/, weights/layers.md, names.md,
-                                    reference/operators.md, reference/errors.md
+                                    targets.md, reference/operators.md, reference/errors.md
 python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 """
 
@@ -15,6 +15,7 @@ import error_pages
 import layer_pages
 import name_pages
 import operator_pages
+import target_pages
 
 from migrate.check.hazard import Group, Hazard
 from migrate.check.rules import all_hazards
@@ -33,6 +34,7 @@ LAYERS = DOCS / "weights" / "layers.md"
 NAMES = DOCS / "names.md"
 OPERATORS = DOCS / "reference" / "operators.md"
 ERRORS = DOCS / "reference" / "errors.md"
+TARGETS = DOCS / "targets.md"
 
 
 def index(rules: tuple[Rule, ...]) -> str:
@@ -93,6 +95,7 @@ def main() -> int:
         (NAMES, name_pages.page()),
         (OPERATORS, operator_pages.page()),
         (ERRORS, error_pages.page()),
+        (TARGETS, target_pages.page()),
     )
     for path, made in single:
         if not path.exists() or path.read_text() != made:

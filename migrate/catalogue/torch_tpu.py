@@ -304,6 +304,14 @@ _OTHER = (
         "raises on a TPU (no attribute _scatter)",
         code="XLA815",
     ),
+    *_entries(
+        "torch.nn.SyncBatchNorm",
+        RAISES,
+        "shims.batch_norm.SyncBatchNorm",
+        "raises with more than one rank (aten::batch_norm_stats)",
+        rule="sync-batch-norm",
+        code="XLA809",
+    ),
     *_entries("torch.Tensor.cuda torch.nn.Module.cuda", RAISES, '.to("tpu")', "moves to CUDA"),
     *_entries(
         "torch.profiler.ProfilerActivity.CUDA",
@@ -323,6 +331,13 @@ _OTHER = (
         RAISES,
         "remove it",
         "is not implemented on a TPU",
+        code="XLA892",
+    ),
+    *_entries(
+        "torch.nn.utils.weight_norm torch.nn.utils.parametrizations.weight_norm torch._weight_norm",
+        RAISES,
+        "compute g * v / v.norm(dim=1, keepdim=True) in forward",
+        "raises in backward on a TPU (aten::_weight_norm_interface_backward)",
         code="XLA892",
     ),
     *_entries(
@@ -349,7 +364,7 @@ _OTHER = (
     ),
 )
 _XM, _XR = "torch_xla.core.xla_model", "torch_xla.runtime"
-# Names of torch_xla that no rule replaces, each with what does its work.
+# Names of torch_xla that no rule replaces, or not in every use, each with what does its work.
 _OF_TORCH_XLA = {
     f"{_XM}.master_print": "print, below `if torch.distributed.get_rank() == 0:`",
     f"{_XM}.all_reduce": "torch.distributed.all_reduce, which changes its tensor and has no scale=",

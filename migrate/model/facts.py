@@ -249,6 +249,8 @@ class ModuleCalls:
             indirectly.
         replicated: whether any file of the project uses several processes.
         joins_group: whether any file of the project names `init_process_group`.
+        launches_xla: whether any file of the project names a launch of torch_xla.
+        joining: lines of the functions that join a process group, directly or through calls.
         broadcast: the tensors of a model that the project broadcasts: parameters, buffers, those of the state
             dict. Empty if the file names no infinity.
         launches: whether running the file calls a function, of any file, that starts the replicas.
@@ -303,6 +305,8 @@ class ModuleCalls:
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
     joins_group: bool = False
+    launches_xla: bool = False
+    joining: frozenset[int] = frozenset()
     broadcast: frozenset[str] = frozenset()
     accelerated: bool = False
     imports_ranks: bool = False
@@ -486,6 +490,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         joins_group=any(
             b"init_process_group" in module.data for module in analysis.project.modules.values()
         ),
+        launches_xla=any(
+            word in module.data
+            for module in analysis.project.modules.values()
+            for word in (b"torch_xla.launch", b"xla_multiprocessing")
+        ),
+        joining=frozenset(f.line for f in scope.functions if f in joining_of(analysis)),
         broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),

@@ -45,6 +45,16 @@ def _small_data() -> None:
     fake("MNIST", (1, 28, 28), 10)
 
 
+def _operators_of_torchvision() -> None:
+    """Declare the operators that torchvision asks for: its wheel needs a torch with CUDA."""
+    import torch
+
+    if torch.version.cuda is None:
+        for name in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
+
+
 def _small_resnet() -> None:
     """A `resnet50` of one block a stage; its features stay 2048 wide, as the scripts write that."""
     import torchvision.models as models
@@ -108,6 +118,7 @@ if os.environ.get("PUBLIC_SCRIPTS_SAMPLES"):
     if os.environ.get("PUBLIC_SCRIPTS_SMALL_RESNET"):
         after_import("torchvision", _small_resnet)
     after_import("torch", _no_hub)
+    after_import("torch", _operators_of_torchvision)
     if WORKERS:
         after_import("torch", _few_workers)
     if os.environ.get("PUBLIC_SCRIPTS_FLOAT64"):

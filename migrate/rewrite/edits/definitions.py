@@ -1,4 +1,4 @@
-"""Functions that the rules add to the script, after its imports."""
+"""Functions and classes that the rules add to the script, after its imports."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import libcst as cst
 
 from migrate.syntax.tree import nodes_of
 
+Definition = cst.FunctionDef | cst.ClassDef
+
 
 class Definitions:
-    """Functions that rules ask for. Each is added to the script once."""
+    """Functions and classes that rules ask for. Each is added to the script once."""
 
     def __init__(self, module: cst.Module) -> None:
         self._module = module
-        self._added: dict[str, cst.FunctionDef] = {}
+        self._added: dict[str, Definition] = {}
         self._names: dict[str, str] = {}
 
     @cached_property
     def _taken(self) -> set[str]:
-        return {name.value for name in nodes_of(self._module, cst.Name)}
+        attributes = {id(node.attr) for node in nodes_of(self._module, cst.Attribute)}
+        names = nodes_of(self._module, cst.Name)
+        return {name.value for name in names if id(name) not in attributes}
 
     def require(self, name: str, source: str) -> str:
-        """Return the name under which a function is reachable, and add it if it is missing.
+        """Return the name under which a function or class is reachable, and add it if it is missing.
 
         Args:
             name: its name. If the script uses this name for something else, another one is made.
@@ -33,27 +37,28 @@ class Definitions:
             free = name
             while free in self._taken:
                 free += "_"
-            function = cst.ensure_type(cst.parse_statement(source), cst.FunctionDef)
-            self._added[free] = function.with_changes(name=cst.Name(free))
+            definition = cst.parse_statement(source)
+            assert isinstance(definition, cst.FunctionDef | cst.ClassDef)
+            self._added[free] = definition.with_changes(name=cst.Name(free))
             self._names[name] = free
         return self._names[name]
 
-    def added(self) -> list[cst.FunctionDef]:
-        """Return the functions to add, sorted by name."""
-        return [function for _, function in sorted(self._added.items())]
+    def added(self) -> list[Definition]:
+        """Return the definitions to add, sorted by name."""
+        return [definition for _, definition in sorted(self._added.items())]
 
 
-def add_definitions(module: cst.Module, functions: Sequence[cst.FunctionDef]) -> cst.Module:
-    """Return `module` with `functions` after the imports that come before its first definition."""
-    if not functions:
+def add_definitions(module: cst.Module, definitions: Sequence[Definition]) -> cst.Module:
+    """Return `module` with `definitions` after the imports that come before its first definition."""
+    if not definitions:
         return module
     body = list(module.body)
-    definitions = cst.FunctionDef | cst.ClassDef
-    first = next((i for i, s in enumerate(body) if isinstance(s, definitions)), len(body))
+    kinds = cst.FunctionDef | cst.ClassDef
+    first = next((i for i, s in enumerate(body) if isinstance(s, kinds)), len(body))
     imports = [i for i, statement in enumerate(body[:first]) if _imports(statement)]
     at = imports[-1] + 1 if imports else 0
     two = [cst.EmptyLine(indent=False)] * 2
-    added = [function.with_changes(leading_lines=two) for function in functions]
+    added = [definition.with_changes(leading_lines=two) for definition in definitions]
     if at < len(body):
         below = body[at]
         lines = list(getattr(below, "leading_lines", ()))

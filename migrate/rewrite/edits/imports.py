@@ -71,7 +71,8 @@ class Imports:
         name = self._existing.get(module) or self._added.get(module)
         if name is None:
             name = alias or module
-            while name in self._taken and not self._is_root_of_existing(name):
+            is_root = alias is None and self._is_root_of_existing(name)
+            while name in self._taken and not is_root:
                 name += "_"
             self._added[module] = name
         return name

@@ -183,18 +183,7 @@ class ModuleLevel(Hazard):
 
     def _of_a_seed(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a seed in the process that starts the ranks."""
-        script = facts.context
-        around = script.function_around(node)
-        if around is None:
-            early = facts.launches
-        else:
-            early = script.position(around.name).line in script.calls.at_launch or any(
-                facts.names.of(call.func) in LAUNCHERS
-                and script.function_around(call) is around
-                and script.position(call).line > script.position(node).line
-                for call in facts.calls
-            )
-        if early and facts.called.isdisjoint({RUNS_ITSELF, SCRIPT}):
+        if seeds_before_launch(node, facts):
             yield self.hit(
                 node,
                 f"{facts.names.of(node.func)} opens the TPU in the parent: "
@@ -218,6 +207,22 @@ class ModuleLevel(Hazard):
             "into the worker, as its first line"
         )
         yield self.hit(node, message)
+
+
+def seeds_before_launch(node: cst.Call, facts: Facts) -> bool:
+    """Whether a seed stands in the process that starts the ranks, before it does."""
+    script = facts.context
+    around = script.function_around(node)
+    if around is None:
+        early = facts.launches
+    else:
+        early = script.position(around.name).line in script.calls.at_launch or any(
+            facts.names.of(call.func) in LAUNCHERS
+            and script.function_around(call) is around
+            and script.position(call).line > script.position(node).line
+            for call in facts.calls
+        )
+    return early and facts.called.isdisjoint({RUNS_ITSELF, SCRIPT})
 
 
 def _launches_below(node: cst.Call, facts: Facts) -> bool:

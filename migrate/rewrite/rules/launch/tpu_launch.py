@@ -21,6 +21,7 @@ from migrate.rewrite.rule import (
     reported,
     rewritten,
 )
+from migrate.rewrite.rules.random.tpu_seeds import seed_lines
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, string_value
 
@@ -234,12 +235,14 @@ class TpuLaunch(Rule):
             return
         os, key = context.imports.require("os"), context.string("LOCAL_RANK").value
         line = f"{os}.environ[{key}] = str({parameters[0].name.value})"
-        statement = cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine)
-        yield self.edit(
-            worker.body,
-            lambda updated: first_in(updated, statement),
-            f"{line}: torch_tpu takes the chip of this rank",
-        )
+        lines = [cst.parse_statement(text) for text in (line, *(seed_lines(context) or ()))]
+
+        def replace(updated: cst.BaseSuite) -> cst.BaseSuite:
+            for statement in reversed(lines):
+                updated = first_in(updated, cst.ensure_type(statement, cst.SimpleStatementLine))
+            return updated
+
+        yield self.edit(worker.body, replace, f"{line}: torch_tpu takes the chip of this rank")
 
 
 def _number(loop: cst.For) -> str:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.entry import names
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.target import BOTH, TPU
 from migrate.catalogue.torch_other import SYNC_BATCH_NORM
 from migrate.rewrite.rule import (
     Edit,
@@ -55,6 +56,11 @@ class SyncBatchNorm(Rule):
 
     name = "sync-batch-norm"
     code = "XLA809"
+    targets = BOTH
+    on_torch_tpu = (
+        "torch's class raises in training with more than one rank: `aten::batch_norm_stats` is not "
+        "implemented. The class of `shims` also updates the running statistics, which torch_tpu does not."
+    )
     beside_frameworks = True
     safety = Safety.UNSAFE
     nodes = (cst.Call, cst.Attribute, cst.Name)
@@ -79,6 +85,23 @@ class SyncBatchNorm(Rule):
                 model = shims.sync_batch_norm(model)
                 return model, [m for m in model.modules() if isinstance(m, shims.batch_norm.SyncBatchNorm)]
             """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def build(model):
+                return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            """,
+            """
+            import shims
+
+
+            def build(model):
+                return shims.sync_batch_norm(model)
+            """,
+            target=TPU,
         ),
         left_alone(
             """

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.entry import names
-from migrate.catalogue.launchers import DDP, STARTS, XLA_LAUNCHES
+from migrate.catalogue.launchers import STARTS, XLA_LAUNCHES
 from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.replicas.launch import INIT, is_guard
@@ -24,7 +24,7 @@ from migrate.rewrite.rules.collectives.nccl_backend import (
     is_option,
     kept_as,
 )
-from migrate.rewrite.rules.launch.launch_from_xla import editable_launch
+from migrate.rewrite.rules.launch.launch_from_xla import is_launched, joins_group
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, last_part, string_value
@@ -33,10 +33,7 @@ XM, XR = "torch_xla.core.xla_model", "torch_xla.runtime"
 STEP = frozenset({"torch_xla.step"})
 SYNCS = frozenset({"torch_xla.sync", f"{XM}.mark_step"})
 SAVE = f"{XM}.save"
-OPTIMIZER_STEP = f"{XM}.optimizer_step"
 MEMORY = f"{XM}.get_memory_info"
-PL = "torch_xla.distributed.parallel_loader"
-LOADERS = frozenset({f"{PL}.MpDeviceLoader", f"{PL}.ParallelLoader"})
 SHARDS = "torch_xla.distributed.spmd"
 # Calls without arguments that count, by the word of torch_tpu.
 WORDS: dict[str, Word] = {
@@ -68,7 +65,6 @@ VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 DEFAULTED = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
 OF_BACKENDS = frozenset({"torch.distributed.Backend", "torch.distributed.is_backend_available"})
 SYNC_PARAMETERS = ("wait", "reset_scope")
-STEP_PARAMETERS = ("optimizer", "barrier", "optimizer_args", "groups", "pin_layout")
 SAVE_PARAMETERS = ("data", "file_or_path", "master_only", "global_master")
 
 
@@ -82,9 +78,10 @@ class LeaveTorchXla(Rule):
     `torch_xla.manual_seed` goes where `torch.manual_seed` is called, which seeds the TPU too. The launch is
     for [launch-from-xla](launch-from-xla.md).
 
-    **Reported.** Everything else of torch_xla (XLA894): `MpDeviceLoader`, whose batches the loop has to move
-    now; `xm.optimizer_step` of a model that is not in DistributedDataParallel; `mark_sharding` of SPMD, whose
-    counterpart is DTensor with `init_device_mesh("tpu", …)`.
+    The rest of its functions are for [xla-library](xla-library.md).
+
+    **Reported.** Everything else of torch_xla (XLA894), as `mark_sharding` of SPMD, whose counterpart is
+    DTensor with `init_device_mesh("tpu", …)`.
 
     **One process.** A script that starts no ranks and joins no group saves and steps itself. Where ranks save
     and the script loads a file, they wait for each other after the save, as in `xm.save`.
@@ -101,6 +98,7 @@ class LeaveTorchXla(Rule):
         cst.Expr,
         cst.FormattedString,
         cst.Import,
+        cst.ImportFrom,
         cst.SimpleString,
         cst.Subscript,
         cst.With,
@@ -168,22 +166,13 @@ class LeaveTorchXla(Rule):
         ),
         reported(
             """
-            import torch_xla.core.xla_model as xm
+            import torch_xla.distributed.spmd as xs
 
 
-            def step(optimizer):
-                xm.optimizer_step(optimizer)
+            def shard(x, mesh):
+                xs.mark_sharding(x, mesh, ("data", None))
             """,
-            "DistributedDataParallel",
-            target=TPU,
-        ),
-        reported(
-            """
-            import torch_xla.distributed.parallel_loader as pl
-
-            loader = pl.MpDeviceLoader(loader, "xla")
-            """,
-            "moves no batches",
+            "DTensor takes the place",
             target=TPU,
         ),
     )
@@ -192,7 +181,7 @@ class LeaveTorchXla(Rule):
         """Yield the edit of one use of torch_xla, or the finding."""
         if isinstance(node, cst.With):
             yield from unwrapped(self, node, STEP, "torch_tpu has no steps", context)
-        elif isinstance(node, cst.Import):
+        elif isinstance(node, cst.Import | cst.ImportFrom):
             yield from self._import(node, context)
         elif isinstance(node, cst.Assign):
             if _sets_rank(node, context):
@@ -229,19 +218,29 @@ class LeaveTorchXla(Rule):
         tpu = context.string(new, like=node)
         yield self.edit(node, lambda _: tpu, f"{code(node)} → {code(tpu)}", consumes=[node])
 
-    def _import(self, node: cst.Import, context: Workspace) -> Iterator[Edit]:
-        """Yield the edit of an import of torch_xla that only registers something."""
+    def _import(self, node: cst.Import | cst.ImportFrom, context: Workspace) -> Iterator[Edit]:
+        """Yield the edit of an import of torch_xla that only registers something, or that nothing uses."""
+        aliases = [] if isinstance(node.names, cst.ImportStar) else list(node.names)
+        module = ""
+        if isinstance(node, cst.ImportFrom):
+            module = code(node.module) if node.module is not None and not node.relative else "."
         gone = [
             index
-            for index, alias in enumerate(node.names)
-            if alias.evaluated_name in FOR_EFFECT
-            or (alias.evaluated_name == "torch_xla" and not _uses(alias, context))
+            for index, alias in enumerate(aliases)
+            if (not module and alias.evaluated_name in FOR_EFFECT)
+            or (
+                (module or alias.evaluated_name).partition(".")[0] == "torch_xla"
+                and not _uses(alias, context)
+            )
         ]
         if not gone:
             return
-        kept = [index for index in range(len(node.names)) if index not in gone]
+        kept = [index for index in range(len(aliases)) if index not in gone]
 
-        def replace(updated: cst.Import) -> cst.Import | cst.RemovalSentinel:
+        def replace(
+            updated: cst.Import | cst.ImportFrom,
+        ) -> cst.Import | cst.ImportFrom | cst.RemovalSentinel:
+            assert not isinstance(updated.names, cst.ImportStar)
             names = [updated.names[index] for index in kept]
             if not names:
                 return cst.RemoveFromParent()
@@ -249,7 +248,7 @@ class LeaveTorchXla(Rule):
             return updated.with_changes(names=names)
 
         message = f"remove `{code(node)}`: torch loads torch_tpu itself"
-        yield self.edit(node, replace, message, consumes=[node.names[index] for index in gone])
+        yield self.edit(node, replace, message, consumes=[aliases[index] for index in gone])
 
     def _statement(
         self, node: cst.Expr, call: cst.Call, context: Workspace
@@ -274,9 +273,9 @@ class LeaveTorchXla(Rule):
                 message = f"{code(call.func)} → torch.manual_seed"
                 yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
         elif name == f"{XM}.rendezvous":
-            if _joins(context):
+            if joins_group(context):
                 yield self._replaced(call, context.vocabulary.write("barrier"))
-            elif _is_single(call, context):
+            elif is_single(call, context):
                 message = f"remove {code(call)}: one process trains"
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             else:
@@ -287,8 +286,6 @@ class LeaveTorchXla(Rule):
                 yield from self.report(call, message)
         elif name == SAVE:
             yield from self._save(node, call, context)
-        elif name == OPTIMIZER_STEP:
-            yield from self._optimizer_step(call, context)
 
     def _save(
         self, node: cst.Expr, call: cst.Call, context: Workspace
@@ -300,28 +297,38 @@ class LeaveTorchXla(Rule):
         loads = any(
             context.qualified_name(c.func) == "torch.load" for c in context.all_of(cst.Call)
         )
-        single = _is_single(call, context)
+        single = is_single(call, context)
         waits = loads and not single  # xm.save ends when the file is there for all ranks
-        if waits and not _joins(context):
+        if waits and not joins_group(context):
             message = (
                 f"{code(call)}: torch.save on the first rank, then torch.distributed.barrier(), as the "
                 "script loads a file: join the process group in the worker"
             )
             yield from self.report(call, message)
             return
+        if bound is None and any(arg.star for arg in call.args):  # a function that passes all on
+            named = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
+            bound = {name: named[name] for name in SAVE_PARAMETERS[2:] if name in named}
+            kept = [
+                i for i, arg in enumerate(call.args) if all(arg is not a for a in bound.values())
+            ]
+            shown = len(named) == len(bound)
+        elif bound is not None:
+            kept = [call.args.index(bound[n]) for n in SAVE_PARAMETERS[:2] if n in bound]
+            shown = len(kept) == 2
+        else:
+            kept, shown = [], False
         options = {} if bound is None else {n: code(bound[n].value) for n in bound}
         known = {"True", "False"}
         ranks = {options[name] for name in SAVE_PARAMETERS[2:] if name in options}
-        shown = bound is not None and all(name in bound for name in SAVE_PARAMETERS[:2])
-        if bound is None or not shown or not alone or ranks - known:
+        if not shown or not alone or ranks - known:
             message = f"{code(call)}: torch.save on the first rank, below a test of dist.get_rank()"
             yield from self.report(call, message)
             return
         torch = context.imports.require("torch")
         word: Word = "rank" if options.get("global_master") == "True" else "local rank"
-        test = cst.parse_expression("True" if single else f"{_written(word, call, context)} == 0")
+        test = cst.parse_expression("True" if single else f"{rank_query(word, call, context)} == 0")
         function = cst.parse_expression(f"{torch}.save")
-        kept = [call.args.index(bound[name]) for name in SAVE_PARAMETERS[:2]]
         everybody = options.get("master_only") == "False"
         barrier = context.vocabulary.write("barrier") if waits else ""
 
@@ -346,49 +353,16 @@ class LeaveTorchXla(Rule):
         assert line is not None
         yield self.edit(line, replace, message, consumes=[call.func])
 
-    def _optimizer_step(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
-        wraps = _is_single(call, context) or any(
-            context.qualified_name(c.func) in DDP for c in context.all_of(cst.Call)
-        )
-        bound = bind(call, STEP_PARAMETERS)
-        options = [
-            code(bound[name]) for name in ("optimizer_args", "groups") if bound and name in bound
-        ]
-        if wraps and (bound is None or "optimizer" not in bound or options):
-            message = (
-                f"{code(call)}: call optimizer.step(), with the contents of optimizer_args; the ranks whose "
-                "gradients are averaged are DistributedDataParallel's, process_group="
-            )
-            yield from self.report(call, message)
-            return
-        if not wraps or bound is None:
-            message = (
-                f"{code(call)} averages the gradients of the replicas: wrap the model in "
-                "DistributedDataParallel, which does, and call optimizer.step()"
-            )
-            yield from self.report(call, message)
-            return
-
-        at = call.args.index(bound["optimizer"])
-
-        def replace(updated: cst.Call) -> cst.Call:
-            step = cst.Attribute(updated.args[at].value, cst.Name("step"))
-            return cst.Call(step)
-
-        message = f"{code(call)} → {code(call.args[at].value)}.step()"
-        gone = [arg for index, arg in enumerate(call.args) if index != at]
-        yield self.edit(call, replace, message, consumes=[call.func, *gone])
-
     def _query(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         """Yield the edit of a call whose value is used."""
         name = context.qualified_name(call.func)
         if name is None or not name.startswith("torch_xla.") or _in_removed(call, context):
             return
         worker = context.function_around(call)
-        if not _is_launched(context) and any(worker is w for w in context.launch.workers()):
+        if not is_launched(context) and any(worker is w for w in context.launch.workers()):
             return  # the launch is left to the user, and the ranks are set there
         if name in WORDS and not call.args:
-            yield self._replaced(call, _written(WORDS[name], call, context))
+            yield self._replaced(call, rank_query(WORDS[name], call, context))
         elif name == OWN_DEVICES:  # 1 in a rank
             torch = context.imports.require("torch")
             yield self._replaced(call, f"{torch}.accelerator.device_count()")
@@ -405,7 +379,7 @@ class LeaveTorchXla(Rule):
             word: Word = "rank" if local == "False" else "local rank"
             yield self._replaced(
                 call,
-                f"{_written(word, call, context)} == 0",
+                f"{rank_query(word, call, context)} == 0",
                 parentheses=not _is_test(call, context),
             )
         elif name in DEVICES:  # an index counts the chips of a process, which has one here
@@ -430,12 +404,6 @@ class LeaveTorchXla(Rule):
             function = cst.parse_expression(f"{module}.checkpoint")
             message = f"{code(call.func)} → torch.utils.checkpoint.checkpoint"
             yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
-        elif name in LOADERS:
-            message = (
-                f"{code(call)}: torch_tpu moves no batches: pass the loader itself, and move each batch in "
-                'the loop, `x.to("tpu")`'
-            )
-            yield from self.report(call, message)
         elif name.startswith(f"{SHARDS}."):
             message = (
                 f"{code(call.func)}: DTensor takes the place of SPMD: torch.distributed.tensor, with "
@@ -460,13 +428,7 @@ class LeaveTorchXla(Rule):
         return self.edit(call, lambda _: expression, f"{code(call)} → {text}", consumes=[call])
 
 
-def _joins(context: Workspace) -> bool:
-    """Whether the script, or its project, joins a process group."""
-    calls = context.all_of(cst.Call)
-    return context.calls.joins_group or any(context.qualified_name(c.func) in INIT for c in calls)
-
-
-def _written(word: Word, call: cst.Call, context: Workspace) -> str:
+def rank_query(word: Word, call: cst.Call, context: Workspace) -> str:
     """Return how a rank is asked at `call`: of the group, or of the environment where none is joined yet."""
     function, here = context.function_around(call), context.position(call).line
     later = any(
@@ -476,10 +438,12 @@ def _written(word: Word, call: cst.Call, context: Workspace) -> str:
         for other in context.all_of(cst.Call)
     )
     workers = context.launch.workers()
-    if _joins(context) and not later and all(function is not worker for worker in workers):
+    alone = _is_started(call, context) and not _starts_ranks(context)
+    in_group = joins_group(context) and not later and not alone
+    if in_group and all(function is not worker for worker in workers):
         return context.vocabulary.write(word)
     os, key = context.imports.require("os"), context.string(OF_WORD[word]).value
-    if _is_single(call, context):
+    if alone:
         default = context.string("1" if word == "world size" else "0").value
         return f"int({os}.environ.get({key}, {default}))"
     return f"int({os}.environ[{key}])"
@@ -495,14 +459,22 @@ def _compares_devices(context: Workspace) -> bool:
     return any(isinstance(side, cst.Attribute) and side.attr.value == "device" for side in sides)
 
 
-def _is_single(call: cst.Call, context: Workspace) -> bool:
+def is_single(call: cst.Call, context: Workspace) -> bool:
     """Whether one process trains: the file is started as a script, starts no ranks and joins no group."""
-    calls = (context.qualified_name(other.func) or "" for other in context.all_of(cst.Call))
-    is_started = context.function_around(call) is None or any(
+    return _is_started(call, context) and not joins_group(context) and not _starts_ranks(context)
+
+
+def _is_started(call: cst.Call, context: Workspace) -> bool:
+    """Whether the file is started as a script, at least also."""
+    return context.function_around(call) is None or any(
         isinstance(statement, cst.If) and is_guard(statement) for statement in context.module.body
     )
-    # also what `torch_xla.launch` has become: another turn must not take its worker for the only process
-    return is_started and not _joins(context) and not any(name in STARTS for name in calls)
+
+
+def _starts_ranks(context: Workspace) -> bool:
+    """Whether the script starts ranks or joins their group, also what a launch has become."""
+    calls = (context.qualified_name(other.func) or "" for other in context.all_of(cst.Call))
+    return any(name in STARTS or name in XLA_LAUNCHES or name in INIT for name in calls)
 
 
 def _uses(alias: cst.ImportAlias, context: Workspace) -> bool:
@@ -530,7 +502,7 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
         return False
     if _is_index_of_worker(node, context):
         return True  # the launch begins the worker with it
-    if not _is_launched(context) and any(context.launch.workers()):
+    if not is_launched(context) and any(context.launch.workers()):
         return False  # the launch is left to the user
     calls = [node.value]
     if isinstance(node.value, cst.Call):
@@ -541,22 +513,12 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
     return any(name.startswith("torch_xla.") for name in asked)
 
 
-def _is_launched(context: Workspace) -> bool:
-    """Whether the rule launch-from-xla edits the launches of the script."""
-    launches = [
-        call
-        for call in context.all_of(cst.Call)
-        if context.qualified_name(call.func) in XLA_LAUNCHES
-    ]
-    return bool(launches) and all(editable_launch(call, context) for call in launches)
-
-
 def _is_index_of_worker(node: cst.Assign, context: Workspace) -> bool:
     """Whether a launched worker sets a variable to its first parameter: `str(index)`."""
     worker = context.function_around(node)
     if worker is None or not any(worker is launched for launched in context.launch.workers()):
         return False
-    if not _is_launched(context):
+    if not is_launched(context):
         return False
     parameters = [*worker.params.posonly_params, *worker.params.params]
     return bool(parameters) and code(node.value) == f"str({parameters[0].name.value})"

@@ -32,7 +32,7 @@ class MissingOperators(NamedHazard):
     targets = TPU_ONLY
     nodes = (cst.Name, cst.Attribute, cst.Call)
     of_names = True
-    words = "cholesky|antialias|record_stream|_amp_foreach"
+    words = "cholesky|antialias|record_stream|_amp_foreach|weight_norm"
     examples = (
         example(
             """
@@ -47,6 +47,9 @@ class MissingOperators(NamedHazard):
             def resize(x):
                 x = F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True)  # XLA892
                 return F.interpolate(x, scale_factor=2.0, mode="bilinear", antialias=False)
+
+
+            head = torch.nn.utils.weight_norm(torch.nn.Linear(8, 8))  # XLA892
             """
         ),
         example(

@@ -26,6 +26,8 @@ _NAMES = frozenset(
 # The class of all batch normalizations: who hooks these layers updates them.
 _EVERY = "torch.nn.modules.batchnorm._BatchNorm"
 _HOOK = "register_forward_hook"
+# Makes layers that update their statistics themselves.
+_CONVERSION = "shims.sync_batch_norm"
 
 
 class RunningStatistics(Hazard):
@@ -111,7 +113,9 @@ class RunningStatistics(Hazard):
 
 
 def _follows(facts: Facts) -> bool:
-    """Whether the file gives all batch normalizations a forward hook."""
+    """Whether the file gives all batch normalizations a forward hook, or converts them to those of shims."""
+    if any(facts.names.of(call.func) == _CONVERSION for call in facts.calls):
+        return True
     hooks = any(
         isinstance(call.func, cst.Attribute) and call.func.attr.value == _HOOK
         for call in facts.calls
