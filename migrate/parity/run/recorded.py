@@ -15,9 +15,9 @@ from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.ground.outputs import OutputRules
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.ground.results import Parity
 from migrate.parity.ground.settings import TRUTH, SideSettings
-from migrate.parity.ground.requests import TORCH
 from migrate.parity.inputs.set import InputSet, attended, read_inputs
 from migrate.parity.judge.judge import Judged, judgement
 from migrate.parity.judge.outputs import compare_outputs
