@@ -69,7 +69,7 @@ $(TORCH_TPU)/.installed: pyproject.toml constraints-torch-tpu.txt
 	$(PYTHON) -m venv $(TORCH_TPU)
 	$(TORCH_TPU)/bin/python -m pip install --quiet --upgrade pip
 	$(TORCH_TPU)/bin/python -m pip install --quiet --constraint constraints-torch-tpu.txt \
-	  --editable '.[torch_tpu_cpu]' hypothesis pytest pytest-timeout pytest-xdist
+	  --editable '.[torch_tpu_cpu]' transformers hypothesis pytest pytest-timeout pytest-xdist
 	$(TORCH_TPU)/bin/python -m pip check
 	touch $@
 
