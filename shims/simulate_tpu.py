@@ -26,7 +26,8 @@ from shims.errors import NotSimulatedError
 from shims.tpu import chips
 
 NOT_SHOWN = (
-    "a TPU's bfloat16 products, memory and speed, Mosaic kernels, torch_tpu's own collectives"
+    "a TPU's bfloat16 products, memory and speed, Mosaic kernels, torch_tpu's own collectives and "
+    "cumulative sums"
 )
 
 
@@ -118,11 +119,12 @@ def _load(replicas: int) -> None:
     import torch
     import torch_tpu._loader
 
-    from shims._simulated_tpu import collectives, world
+    from shims._simulated_tpu import collectives, host_operators, world
 
     world.answer(replicas)
     torch_tpu._loader.load()
     collectives.install()
+    host_operators.install()
     # torch_tpu's flash attention is a Mosaic kernel, which only a TPU runs.
     torch.backends.cuda.enable_flash_sdp(False)
     world.hide_from_compiler()
