@@ -80,7 +80,7 @@ test-torch-tpu: install-torch-tpu
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
 	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviours.py \
 	  tests/shims/patches/test_behaviours.py tests/observe/eager tests/prove/test_faults_on_torch_tpu.py \
-	  tests/parity/test_on_torch_tpu.py
+	  tests/parity/test_on_torch_tpu.py tests/fit/test_on_torch_tpu.py
 
 # Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.
 PYTHON312 ?= python3.12

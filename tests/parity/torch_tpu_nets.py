@@ -45,3 +45,14 @@ class Missing(nn.Module):
         factor = torch.linalg.cholesky(whole)
         image = factor[None, None]
         return nn.functional.interpolate(image, size=(2, 2), mode="bilinear", antialias=True)
+
+
+class Dropping(nn.Module):
+    """A model that draws in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(torch.relu(self.first(x))))

@@ -77,7 +77,7 @@ def _simulate_tpu(target: Target) -> None:
     except NotSimulatedError as error:
         raise TargetError(
             f"{target.shown}: {error.what}",
-            f"{error.remedy}; --python-a and --python-b name a side's interpreter",
+            f"{error.remedy}; migrate parity runs a side there with --python-a or --python-b",
         ) from error
 
 
