@@ -121,7 +121,9 @@ def refusal(said: str) -> str:
     if missing := MISSING.search(said):
         return f"not implemented: {missing['operators']}"
     lines = [line for line in said.splitlines() if line.startswith("migrate: ")]
-    return (lines or said.splitlines() or ["ended without a word"])[-1].removeprefix("migrate: ")
+    last = (lines or said.splitlines() or ["ended without a word"])[-1].removeprefix("migrate: ")
+    # The folder is temporary.
+    return re.sub(r"side B \(tpu:[^)]*\): ", "torch_tpu: ", last).partition("; ")[0]
 
 
 if __name__ == "__main__":

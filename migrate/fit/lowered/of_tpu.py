@@ -119,7 +119,7 @@ def _recorded(
     from torch_tpu._internal.compile import tpu_torch_compile
 
     graph = tpu_torch_compile
-    generator: Any = torch.tpu.default_generators[0]  # type: ignore[attr-defined]
+    generator: Any = torch.tpu.default_generators[0]
     random = graph.make_export_mode_device_generator(generator)
     torch.accelerator.synchronize()
     graph.set_export_mode_default_device_generator(random)
