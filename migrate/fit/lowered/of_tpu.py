@@ -21,7 +21,7 @@ from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import LoweredStep, ProgramArgument, StepProgram, Wanted
 from migrate.fit.lowered.torch_step import (
     WARM_UP,
-    TrainingStep,
+    ModuleTraining,
     forward_step,
     made_input,
     training_step,
@@ -88,7 +88,7 @@ def lower_tpu(module: Any, wanted: Wanted) -> LoweredStep:
     return LoweredStep((part,), bool(training), notes, package="torch_tpu", eager_bytes=live.peak)
 
 
-def _state(module: Any, training: TrainingStep | None) -> Iterator[tuple[ProgramArgument, Any]]:
+def _state(module: Any, training: ModuleTraining | None) -> Iterator[tuple[ProgramArgument, Any]]:
     """Yield what a step of training writes, on the device."""
     names = {}
     for name, parameter in module.named_parameters():
@@ -103,7 +103,7 @@ def _state(module: Any, training: TrainingStep | None) -> Iterator[tuple[Program
 
 
 def _given(
-    inputs: dict[str, Any], training: TrainingStep | None
+    inputs: dict[str, Any], training: ModuleTraining | None
 ) -> Iterator[tuple[ProgramArgument, Any]]:
     for name, tensor in inputs.items():
         yield ProgramArgument("input", name), tensor
@@ -112,7 +112,7 @@ def _given(
 
 
 def _recorded(
-    run: Callable[[], Any], held: _Held, training: TrainingStep | None
+    run: Callable[[], Any], held: _Held, training: ModuleTraining | None
 ) -> tuple[str, tuple[ProgramArgument, ...]]:
     """Return the StableHLO of a step, and the outputs that take the memory of the first arguments."""
     from torch_tpu._internal import execution_mode

@@ -17,7 +17,7 @@ _ANY_RATE = 1e-3
 
 
 @dataclass(frozen=True)
-class TrainingStep:
+class ModuleTraining:
     """A step of training.
 
     Attributes:
@@ -44,7 +44,7 @@ def forward_step(module: Any, inputs: dict[str, Any], wanted: Wanted) -> Callabl
 
 def training_step(
     module: Any, inputs: dict[str, Any], wanted: Wanted, update: Callable[[Any], object]
-) -> TrainingStep:
+) -> ModuleTraining:
     """Return a step of training; its first run makes the targets.
 
     Args:
@@ -88,7 +88,7 @@ def training_step(
         update(optimizer)
         return loss
 
-    return TrainingStep(run, optimizer, targets)
+    return ModuleTraining(run, optimizer, targets)
 
 
 def made_input(shape: tuple[int, ...], dtype: str, wanted: Any) -> Any:

@@ -69,10 +69,15 @@ class _OnHost(TorchDispatchMode):
         result = func(*host_args, **host_kwargs)
         if func._schema.is_mutable:
             # An operator in place, or with `out`: its results are arguments.
-            hosted = pytree.tree_leaves((host_args, host_kwargs))
-            given = pytree.tree_leaves((args, kwargs))
-            own = {id(after): before for before, after in zip(given, hosted, strict=True)}
-            for before, after in zip(given, hosted, strict=True):
+            before_and_after = [
+                *zip(
+                    pytree.tree_leaves((args, kwargs)),
+                    pytree.tree_leaves((host_args, host_kwargs)),
+                    strict=True,
+                )
+            ]
+            own = {id(after): before for before, after in before_and_after}
+            for before, after in before_and_after:
                 if isinstance(before, torch.Tensor):
                     before.copy_(after)
             return pytree.tree_map(lambda leaf: own.get(id(leaf), leaf), result)
