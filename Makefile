@@ -69,7 +69,7 @@ $(TORCH_TPU)/.installed: pyproject.toml constraints-torch-tpu.txt
 	$(PYTHON) -m venv $(TORCH_TPU)
 	$(TORCH_TPU)/bin/python -m pip install --quiet --upgrade pip
 	$(TORCH_TPU)/bin/python -m pip install --quiet --constraint constraints-torch-tpu.txt \
-	  --editable '.[torch_tpu_cpu]' hypothesis pytest pytest-timeout pytest-xdist
+	  --editable '.[torch_tpu_cpu]' transformers hypothesis pytest pytest-timeout pytest-xdist
 	$(TORCH_TPU)/bin/python -m pip check
 	touch $@
 
@@ -80,7 +80,8 @@ test-torch-tpu: install-torch-tpu
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
 	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviours.py \
 	  tests/shims/patches/test_behaviours.py tests/observe/eager tests/prove/test_faults_on_torch_tpu.py \
-	  tests/launch/test_started_on_torch_tpu.py
+	  tests/launch/test_started_on_torch_tpu.py \
+	  tests/parity/test_on_torch_tpu.py tests/fit/test_on_torch_tpu.py
 
 # Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.
 PYTHON312 ?= python3.12

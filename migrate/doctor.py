@@ -22,8 +22,16 @@ from converters.remote.retries import TemporaryError
 from migrate.gpus import gpu_names
 from migrate.versions import NEEDS, PACKAGES, installed, versions
 from shims._simulated_tpu import versions as torch_tpu
-from shims.tpu import tpu_device_files
+from shims.errors import ShimError
+from shims.tpu import chips, tpu_device_files
 
+# Subject of checks of the simulation of a TPU, which torch_tpu on a TPU does not need.
+SIMULATED = "simulated TPU"
+TORCH_TPU_COMMANDS = (
+    "run --target torch_tpu",
+    "prove --target torch_tpu",
+    "parity tpu:net.py:Net",
+)
 PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
 
 
@@ -90,7 +98,7 @@ class Diagnosis:
     @property
     def fit(self) -> bool:
         """Whether nothing failed, and a command that needs a framework is ready."""
-        working = [entry.ready for entry in self.commands if NEEDS[entry.command]]
+        working = [entry.ready for entry in self.commands if NEEDS.get(entry.command) != ()]
         return self.sound and (any(working) or not working)
 
 
@@ -123,7 +131,11 @@ def diagnose(
     if not tpu and installed("torch_tpu") is not None and not torch_tpu.problems_of_simulation():
         progress("starting a simulated TPU")
         checks.append(_probe("torch_tpu", SIMULATED_TPU, has_tpu=False))
-    return Diagnosis(tuple(checks), tuple(check_commands(checks, missing_modules(PACKAGES))))
+    commands = [
+        *check_commands(checks, missing_modules(PACKAGES)),
+        *check_torch_tpu_commands(checks, chips()),
+    ]
+    return Diagnosis(tuple(checks), tuple(commands))
 
 
 # Alternatives on a TPU VM: they need different versions of libtpu.
@@ -148,6 +160,28 @@ def check_commands(checks: Iterable[Check], missing: Sequence[str]) -> Iterator[
         elif stopped := [name for name in needs if name in broken]:
             check = broken[stopped[0]]
             yield Readiness(command, f"{stopped[0]} does not work: {check.detail}", check.remedy)
+        else:
+            yield Readiness(command)
+
+
+def check_torch_tpu_commands(checks: Iterable[Check], tpus: int) -> Iterator[Readiness]:
+    """Yield for each command that runs torch_tpu whether it is ready; nothing if torch_tpu is missing.
+
+    Args:
+        checks: of the environment.
+        tpus: number of TPU chips that would be used; these commands run simulated TPUs only.
+    """
+    known = list(checks)
+    if not any(
+        check.subject == "torch_tpu" and check.status is not Status.MISSING for check in known
+    ):
+        return
+    obstacle = next((check for check in known if {"torch_tpu", SIMULATED} & set(check.stops)), None)
+    for command in TORCH_TPU_COMMANDS:
+        if obstacle is not None:
+            yield Readiness(command, obstacle.detail, obstacle.remedy)
+        elif tpus:
+            yield Readiness(command, "runs on simulated TPUs only", "PJRT_DEVICE=CPU simulates one")
         else:
             yield Readiness(command)
 
@@ -187,7 +221,7 @@ def check_torch_tpu(
     """
     version = version_of("torch_tpu")
     if version is None:
-        detail = "not installed; needed for MIGRATE_BACKEND=tpu and python -m shims --backend tpu"
+        detail = f"not installed; needed for {', '.join(TORCH_TPU_COMMANDS)} and shims on torch_tpu"
         yield Check("torch_tpu", Status.MISSING, detail, torch_tpu.INSTALL)
         return
     yield Check("torch_tpu", Status.OK, version)
@@ -195,7 +229,7 @@ def check_torch_tpu(
         subject = f"{problem.package} / torch_tpu"
         yield Check(subject, Status.FAIL, problem.what, problem.remedy, ("torch_tpu",))
     for problem in () if has_tpu else torch_tpu.problems_of_simulation_alone(version_of):
-        yield Check("simulated TPU", Status.WARNING, problem.what, problem.remedy)
+        yield Check(SIMULATED, Status.WARNING, problem.what, problem.remedy, (SIMULATED,))
 
 
 def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterator[Check]:
@@ -343,6 +377,14 @@ SIMULATED_TPU = (
 )
 
 
+def _reported(line: str, remedy: str) -> tuple[str, str]:
+    """Return detail and remedy of the last line of a traceback; an error of shims has its own remedy."""
+    if not line.startswith(f"{ShimError.__module__}."):
+        return line, remedy
+    what, _, advice = line.partition(": ")[2].rpartition("; ")
+    return what, advice
+
+
 def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:
     """Start the framework's runtime in a process of its own and ask for its devices."""
     subject = f"{framework} devices"
@@ -366,8 +408,8 @@ def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:
         return Check(subject, Status.FAIL, detail, remedy, (framework,))
     if ran.returncode != 0:
         lines = ran.stderr.strip().splitlines() or ["no message"]
-        remedy = f'python -c "import {framework}" shows the rest'
-        return Check(subject, Status.FAIL, lines[-1], remedy, (framework,))
+        detail, remedy = _reported(lines[-1], f'python -c "import {framework}" shows the rest')
+        return Check(subject, Status.FAIL, detail, remedy, (framework,))
     kind, count = json.loads(ran.stdout.strip().splitlines()[-1])
     if has_tpu and "TPU" not in kind.upper():
         detail = f"{count} × {kind}, though this machine has a TPU"

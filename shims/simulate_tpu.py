@@ -23,9 +23,11 @@ from shims import activate
 from shims._simulated_tpu import plugin, versions
 from shims._simulated_tpu.variables import AUTOLOAD, CACHE, LIBRARY, variables
 from shims.errors import NotSimulatedError
+from shims.tpu import chips
 
 NOT_SHOWN = (
-    "a TPU's bfloat16 products, memory and speed, Mosaic kernels, torch_tpu's own collectives"
+    "a TPU's bfloat16 products, memory and speed, Mosaic kernels, torch_tpu's own collectives and "
+    "cumulative sums"
 )
 
 
@@ -56,6 +58,19 @@ def require_ranks(count: int) -> None:
     versions.require()
     versions.require_host(count)
     plugin.prepare(versions.plugin_file())
+
+
+def refuse_tpu() -> None:
+    """Refuse a machine with a TPU, for commands that were tried on simulated TPUs only.
+
+    Raises:
+        NotSimulatedError: this machine has a TPU, and PJRT_DEVICE does not name another device.
+    """
+    if chips():
+        raise NotSimulatedError(
+            "this command runs torch_tpu on simulated TPUs only, and this machine has a TPU",
+            "PJRT_DEVICE=CPU simulates one here; or start the script yourself, as on a TPU",
+        )
 
 
 def install(replicas: int | None = None) -> None:
@@ -104,11 +119,12 @@ def _load(replicas: int) -> None:
     import torch
     import torch_tpu._loader
 
-    from shims._simulated_tpu import collectives, world
+    from shims._simulated_tpu import collectives, host_operators, world
 
     world.answer(replicas)
     torch_tpu._loader.load()
     collectives.install()
+    host_operators.install()
     # torch_tpu's flash attention is a Mosaic kernel, which only a TPU runs.
     torch.backends.cuda.enable_flash_sdp(False)
     world.hide_from_compiler()

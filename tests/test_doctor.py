@@ -16,10 +16,12 @@ from migrate.doctor import (
     Diagnosis,
     Readiness,
     Status,
+    _probe,
     check_commands,
     check_gpus,
     check_places,
     check_torch_tpu,
+    check_torch_tpu_commands,
     check_variables,
     check_versions,
 )
@@ -216,11 +218,20 @@ def test_what_does_not_go_with_torch_tpu(
     assert words in wrong.detail
     assert "\n" not in wrong.detail
     assert "install-torch-tpu" in wrong.remedy
+    commands = list(check_torch_tpu_commands(checks, 0))
+    assert [entry.ready for entry in commands] == [False] * 3 * (status is not Status.MISSING)
+    assert {entry.obstacle for entry in commands} <= {wrong.detail}
 
 
 def test_versions_that_go_with_torch_tpu() -> None:
     checks = list(check_torch_tpu(has_tpu=False, version_of=TORCH_TPU.get))
     assert [check.status for check in checks] == [Status.OK]
+    assert [entry.ready for entry in check_torch_tpu_commands(checks, 0)] == [True] * 3
+    (on_tpu, *_) = check_torch_tpu_commands(checks, 4)
+    assert (on_tpu.obstacle, on_tpu.remedy) == (
+        "runs on simulated TPUs only",
+        "PJRT_DEVICE=CPU simulates one",
+    )
     # On a TPU nothing is simulated.
     newer = {**TORCH_TPU, "torch": "2.15.0", "lammps-jax-pjrt-cpu": None}
     assert [c.status for c in check_torch_tpu(has_tpu=True, version_of=newer.get)] == [Status.OK]
@@ -237,3 +248,21 @@ def test_a_number_of_ranks_that_no_host_has() -> None:
     assert check.status is Status.FAIL
     assert "no TPU host has 3 chips" in check.detail
     assert list(check_variables({**environment, "MIGRATE_RANKS": "4"}, has_tpu=False)) == []
+
+
+def test_a_plugin_that_does_not_load_is_one_line(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.so"
+    plugin.write_text("no library")
+    code = (
+        "from pathlib import Path; from shims._simulated_tpu import plugin;"
+        f"plugin.prepare(Path({str(plugin)!r}))"
+    )
+    check = _probe("torch_tpu", code, has_tpu=False)
+    assert (check.subject, check.status, check.stops) == (
+        "torch_tpu devices",
+        Status.FAIL,
+        ("torch_tpu",),
+    )
+    assert check.detail.startswith(f"the PJRT plugin {plugin} does not load: ")
+    assert check.remedy == "install the package again"
+    assert "\n" not in check.detail

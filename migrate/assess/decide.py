@@ -20,6 +20,8 @@ from migrate.assess.money import (
     today_of,
 )
 from migrate.assess.prices import Prices
+from migrate.assess.targets import TargetEffort, easier, efforts
+from migrate.catalogue.target import Target
 from migrate.counts import many
 from migrate.fit.verdict import FitVerdict
 
@@ -51,6 +53,8 @@ class Decision:
         dollars: cost of these hours, or None without a price of an hour.
         saved: dollars that a run on the best slice saves, by the assumed share, or None if it is not known.
         break_even: after how many runs the port pays, or None if that is not known, or never.
+        targets: the work by hand for torch_xla and for torch_tpu.
+        easier: the target that needs less of it, or None if both need the same.
     """
 
     state: State
@@ -68,6 +72,8 @@ class Decision:
     dollars: float | None
     saved: float | None
     break_even: int | None
+    targets: tuple[TargetEffort, ...]
+    easier: Target | None
 
 
 def decide(known: AssessmentFacts, plan: TrainingPlan, prices: Prices, hours: Hours) -> Decision:
@@ -88,6 +94,7 @@ def decide(known: AssessmentFacts, plan: TrainingPlan, prices: Prices, hours: Ho
     break_even = max(1, pays) if pays is not None else None
     staying = tuple(_staying(known, plan, best, today, break_even))
     unsaid = tuple(_unsaid(known.fitted, plan, best, today))
+    targets = efforts(known, hours)
     state, sentence = _weighed(known, plan, best, staying, unsaid, break_even)
     return Decision(
         state,
@@ -105,6 +112,8 @@ def decide(known: AssessmentFacts, plan: TrainingPlan, prices: Prices, hours: Ho
         dollars,
         saved,
         break_even,
+        targets,
+        easier(targets),
     )
 
 
@@ -144,7 +153,10 @@ def _staying(
 ) -> Iterator[str]:
     """The reasons to stay; any of them is enough."""
     for todo in known.code.blocking:
-        yield f"{todo.place}: {todo.message}"
+        only = (
+            "" if known.code_on_tpu.blocking else " (for torch_xla; torch_tpu has no such obstacle)"
+        )
+        yield f"{todo.place}: {todo.message}{only}"
     if known.ran.dynamic:
         yield (
             f"shapes or values change from step to step: {known.ran.compiled} of "

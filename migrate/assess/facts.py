@@ -178,11 +178,14 @@ class AssessmentFacts:
     Attributes:
         project, script: project and script, as the user named them.
         args: arguments of the script.
+        code: result of the rewrite for torch_xla, which is run and compiled.
+        code_on_tpu: result of the rewrite for torch_tpu.
     """
 
     project: Path
     script: Path
     args: tuple[str, ...]
     code: Code
+    code_on_tpu: Code
     ran: ObservedRun
     fitted: Fitted

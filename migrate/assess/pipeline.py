@@ -15,6 +15,8 @@ from migrate.assess.hours import Hours
 from migrate.assess.money import TrainingPlan
 from migrate.assess.prices import Prices
 from migrate.assess.run import Ready, rewritten_project, short_run
+from migrate.catalogue.target import TPU
+from migrate.check.config import Config
 from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.fit.batch import batch_option
@@ -22,6 +24,7 @@ from migrate.fit.pipeline import FitOptions, ScriptTarget, fit
 from migrate.fit.products import Slice
 from migrate.progress import Progress
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import RewriteOptions
 from migrate.versions import NEEDS
 
 _NAMES = 20  # of rewritten files are shown
@@ -83,6 +86,8 @@ def assess(question: AssessQuestion, tell: Progress) -> Assessment:
     if question.batch_option:
         batch_option(question.args, question.batch_option)
     done = rewrite_folder(question.project, progress=tell)
+    on_tpu = RewriteOptions(config=Config(target=TPU))
+    code_on_tpu = code_of(rewrite_folder(question.project, options=on_tpu, progress=tell), script)
     if names := [str(file.name) for file in done.changed]:
         more = f" and {many(len(names) - _NAMES, 'more file')}" if len(names) > _NAMES else ""
         tell(f"rewrote {', '.join(names[:_NAMES])}{more}")
@@ -99,7 +104,8 @@ def assess(question: AssessQuestion, tell: Progress) -> Assessment:
             fitted = _fitted(question, ran, ready, tell)
             beyond = tuple(f"{name}, for the run: run it from the project" for name in ready.beyond)
             code = replace(code, unread=code.unread + beyond)
-    known = AssessmentFacts(question.project, question.script, question.args, code, ran, fitted)
+    of_user = question.project, question.script, question.args
+    known = AssessmentFacts(*of_user, code, code_on_tpu, ran, fitted)
     decision = decide(known, plan, question.prices, question.hours)
     return Assessment(question, known, decision)
 

@@ -139,9 +139,9 @@ def assess(
     PROJECT is a folder. Arguments after `--` go to the script. The project is rewritten in a copy, run for
     some steps on simulated replicas, and its training step is compiled for the slices.
 
-    The page lists the manual work that remains, the slices that the step fits on, the cost of a run there
-    and today, and the number of runs after which the port pays off. The exit code is 1 if the advice is to
-    stay on GPUs, or if there is none.
+    The page lists the manual work that remains, for torch_xla and for torch_tpu, the slices that the step
+    fits on, the cost of a run there and today, and the number of runs after which the port pays off. The exit
+    code is 1 if the advice is to stay on GPUs, or if there is none.
     """
     with errors():
         from migrate.assess.hours import SHIPPED as OUR_HOURS

@@ -118,9 +118,9 @@ def fit(
 ) -> None:
     """Compile a program for TPU slices with the real TPU compiler. No TPU is needed.
 
-    TARGET is a training script, a torch module or a Flax model with --inputs, the folder of a port
-    (port:folder) or of a program of `migrate train`, or a file with StableHLO. Arguments after `--` go to
-    the script. CUDA code is rewritten first.
+    TARGET is a training script, a torch module or a Flax model with --inputs, a torch module for torch_tpu
+    (tpu:net.py:Net), the folder of a port (port:folder) or of a program of `migrate train`, or a file with
+    StableHLO. Arguments after `--` go to the script. CUDA code is rewritten first.
 
     The report says whether the program compiles and fits, what fills the memory, what devices exchange,
     the shortest possible time of a step, and which lines of your code waste time or memory. The exit code

@@ -204,9 +204,9 @@ def _of_each_side(command: Command) -> Command:
 def parity(a: str, b: str | None, html: Path | None, json_output: bool, **arguments: Any) -> None:
     """Compare two implementations layer by layer, against a float64 reference.
 
-    A and B are each a torch module, the same under torch_xla (xla:), a Flax linen or nnx model, a jax
-    function (jax:), the folder of a port, or a recorded dump (dump:). org/name[@revision] of the Hugging Face
-    hub, or the URL of a folder, is the transformers model there.
+    A and B are each a torch module, the same under torch_xla (xla:) or torch_tpu (tpu:), a Flax linen or nnx
+    model, a jax function (jax:), the folder of a port, or a recorded dump (dump:). org/name[@revision] of the
+    Hugging Face hub, or the URL of a folder, is the transformers model there.
 
     Both sides get the same inputs and weights. With A alone, its values are recorded to --keep. The exit
     code is 1 if the sides differ; the report then names the first layer that differs, and the cause.

@@ -78,6 +78,8 @@ def judge(
             why="each program of the step has room, but not with the weights of the others beside it",
             remedy="end the step by one sync, so that it is one program, or take a larger slice",
         )
+    if step.eager_bytes > judged.available:
+        return _too_big_one_by_one(judged, step.eager_bytes)
     together = any(part.arguments or part.program.partitioned for part in step.parts)
     if step.trains and together and product.devices > 1 and not judged.collectives:
         return replace(
@@ -87,6 +89,17 @@ def judge(
             remedy="let xm.optimizer_step, xm.reduce_gradients or DDP reduce the gradients",
         )
     return judged
+
+
+def _too_big_one_by_one(judged: FitVerdict, size: int) -> FitVerdict:
+    """Verdict on a step with room as one program only, whose tensors take this many bytes in eager mode."""
+    return replace(
+        judged,
+        state="too big",
+        why="as one program it has room, but operators that run one by one hold tensors of "
+        f"{size / 2**30:.2f} GiB at the peak",
+        remedy="compile the step (torch.compile), checkpoint activations, or take a smaller batch",
+    )
 
 
 def _compiled(

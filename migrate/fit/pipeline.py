@@ -111,7 +111,7 @@ def fit(
         notes.update(dict.fromkeys(step.notes))
         trains = step.trains
         verdicts.append(_judged(step, product, options, tell))
-        notes.update(dict.fromkeys(another_libtpu("torch_xla" if step.of_torch else "jax")))
+        notes.update(dict.fromkeys(another_libtpu(step.framework)))
     tried = list(_tried(target, options, verdicts, tell, script))
     if options.auto:
         tried += _largest(target, options, verdicts, progress, script)

@@ -14,6 +14,7 @@ from migrate.parity.align.weight_pairs import paired_weights
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import LayerAlignment, Pair
 from migrate.parity.ground.options import ParityOptions
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.ground.results import Explanation, Parity
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.inputs.set import attended
@@ -25,7 +26,7 @@ from migrate.parity.judge.verdict import conclude
 from migrate.parity.run.captures import Captures, capture_all
 from migrate.parity.run.closer import Closer, look_closer
 from migrate.parity.run.load import load_both
-from migrate.parity.run.prepare import TORCH, Prepared, prepare
+from migrate.parity.run.prepare import Prepared, prepare
 from migrate.parity.run.recorded import compare_recorded
 from migrate.parity.run.runs import Captured
 from migrate.parity.run.sections import compare_sections

@@ -17,8 +17,7 @@ from migrate.versions import NEEDS
 from shims import activate, simulate_tpu
 from shims._simulated_tpu.variables import AUTOLOAD
 from shims._started import stand_in
-from shims.errors import NotSimulatedError
-from shims.tpu import chips, tpu_present
+from shims.tpu import tpu_present
 
 # The original on the CPU or its GPUs, or the rewrite for a target.
 Side = Literal["original", "xla", "tpu"]
@@ -150,11 +149,7 @@ class TpuRuntime(Runtime):
         This process reads tensors only: torch must not load torch_tpu in it.
         """
         simulate_tpu.require_ranks(replicas)
-        if chips():
-            raise NotSimulatedError(
-                "this command runs torch_tpu on simulated TPUs only, and this machine has a TPU",
-                "PJRT_DEVICE=CPU simulates one here; or start the script yourself, as on a TPU",
-            )
+        simulate_tpu.refuse_tpu()
         os.environ[AUTOLOAD] = "0"
 
     def command(

@@ -50,6 +50,7 @@ def assessment(
     *verdicts: FitVerdict,
     plan: TrainingPlan = PLAN,
     left: Code | None = None,
+    on_tpu: Code | None = None,
     ran: ObservedRun | None = None,
     why: str = "",
     batch: str = "",
@@ -62,6 +63,7 @@ def assessment(
         Path("train.py"),
         ("--lr", "0.1"),
         left if left is not None else code(todo()),
+        on_tpu or left or code(todo()),
         ran or ObservedRun(replicas=2, seconds=9.0, steps=12, compiled=2),
         Fitted(why, verdicts, ("a note",), batch, largest, host),
     )

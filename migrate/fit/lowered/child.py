@@ -55,6 +55,10 @@ def _lowered(runner: Runner, wanted: Wanted) -> LoweredStep:
         from migrate.fit.lowered.of_jax import lower_jax
 
         return lower_jax(runner, wanted)
+    if runner.kind == "tpu":
+        from migrate.fit.lowered.of_tpu import lower_tpu
+
+        return lower_tpu(runner.module, wanted)  # type: ignore[attr-defined]
     from migrate.fit.lowered.of_torch import lower_torch
 
     return lower_torch(runner.module, wanted)  # type: ignore[attr-defined]
@@ -83,6 +87,8 @@ def main(request: Path, answer: Path, program: Path) -> None:
             "outputs": [(output.kind, output.name) for output in part.outputs],
             "trains": step.trains,
             "notes": step.notes,
+            "package": step.package,
+            "eager_bytes": step.eager_bytes,
         }
     written = answer.with_suffix(".part")
     written.write_text(json.dumps(said))

@@ -16,6 +16,7 @@ from migrate.compiler.program import CompilerProgram
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
 from migrate.fit.lowered.step import LoweredStep, ProgramArgument, StepProgram, Wanted
+from shims._simulated_tpu.variables import AUTOLOAD
 
 # A file with one of these ends holds a program.
 PROGRAMS = (".mlir", ".stablehlo", ".mlirbc")
@@ -44,6 +45,7 @@ def lowered(wanted: Wanted, *, timeout: float) -> LoweredStep:
                 "JAX_PLATFORMS": "cpu",
                 "PJRT_DEVICE": "CPU",
                 "CPU_NUM_DEVICES": "1",
+                AUTOLOAD: "0",
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             },
         )
@@ -68,7 +70,13 @@ def lowered(wanted: Wanted, *, timeout: float) -> LoweredStep:
         for which in ("arguments", "outputs")
     )
     part = StepProgram(program, arguments, outputs=outputs)
-    return LoweredStep((part,), facts["trains"], tuple(facts["notes"]))
+    return LoweredStep(
+        (part,),
+        facts["trains"],
+        tuple(facts["notes"]),
+        package=facts["package"],
+        eager_bytes=facts["eager_bytes"],
+    )
 
 
 def _why(code: int | None, said: str, timeout: float) -> str:

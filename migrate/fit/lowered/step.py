@@ -83,6 +83,8 @@ class LoweredStep:
         host_seconds: processor time that Python took to make the step's inputs and programs here; 0 where
             that was not measured.
         backward: the line that began the backward pass, as a place in a file that ran; "" if unknown.
+        package: package that made the programs; "": torch_xla or JAX, by their format.
+        eager_bytes: the most bytes of tensors alive at once, where operators run one by one; else 0.
     """
 
     parts: tuple[StepProgram, ...]
@@ -92,6 +94,13 @@ class LoweredStep:
     cuts: tuple[str, ...] = ()
     host_seconds: float = 0.0
     backward: str = ""
+    package: str = ""
+    eager_bytes: int = 0
+
+    @property
+    def framework(self) -> str:
+        """Package that made the programs, which asks for a version of libtpu."""
+        return self.package or ("torch_xla" if self.of_torch else "jax")
 
     @property
     def of_torch(self) -> bool:
@@ -101,6 +110,8 @@ class LoweredStep:
     @property
     def remedies(self) -> tuple[str, ...]:
         """Changes of the step that `--try` can make."""
+        if self.package == "torch_tpu":
+            return ("bf16", "batch")
         if self.of_torch:
             return tuple(remedy for remedy in REMEDIES if remedy != "shard")
         return REMEDIES if any(part.arguments for part in self.parts) else ()  # of a file none

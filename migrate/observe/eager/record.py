@@ -13,7 +13,6 @@ import functools
 import hashlib
 import multiprocessing.util
 import os
-import re
 import sys
 import time
 import traceback
@@ -34,8 +33,8 @@ from migrate.observe.graph_dump import DumpFrame
 from migrate.observe.places import current_line, is_the_users
 from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.observe.untrained import OptimizerWatch
+from shims._simulated_tpu.missing import missing_operator
 
-_NOT_IMPLEMENTED = re.compile(r"operator '(?P<op>[^']+)' is not implemented for TPU")
 # The last events may arrive from the threads that compile.
 _LATE_SECONDS = 0.5
 
@@ -162,9 +161,8 @@ class EagerWatch:
             if is_the_users(frame.filename)
         ]
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        missing = _NOT_IMPLEMENTED.search(str(error))
-        op = missing["op"] if missing else ""
-        self._record.failure = records.Failure(text, frames[-1] if frames else None, op)
+        line = frames[-1] if frames else None
+        self._record.failure = records.Failure(text, line, missing_operator(error))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:

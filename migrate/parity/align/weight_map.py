@@ -16,11 +16,10 @@ from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import ConversionError
 from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides import protocol
 from migrate.parity.sides.shapes import shapes_in
 from migrate.parity.sides.side import ComparedSide
-
-_TORCH = ("torch", "xla")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def bring(
     """
     own = work / "from-truth.safetensors"
     truth.ask(protocol.SaveWeights(own))
-    if truth.kind not in _TORCH or other.kind in _TORCH:
+    if truth.kind not in TORCH or other.kind in TORCH:
         try:
             other.ask(protocol.LoadWeights(own))
         except ParityError as error:  # the user does not know this file: name the weights in it
@@ -93,7 +92,7 @@ def bring_back(
     """Load the other side's weights into the truth's side; else as `bring`."""
     theirs, back = work / "from-other.safetensors", work / "back.safetensors"
     other.ask(protocol.SaveWeights(theirs))
-    if truth.kind not in _TORCH or other.kind in _TORCH:
+    if truth.kind not in TORCH or other.kind in TORCH:
         truth.ask(protocol.LoadWeights(theirs))
         return same_names(theirs)
     truth.ask(protocol.ConvertBack(_without_constants(other, theirs, work), back))
@@ -107,7 +106,7 @@ def only_names(
     """Map the names of weights that each side keeps for itself; empty, with a note, if that fails."""
     own = work / "from-truth.safetensors"
     truth.ask(protocol.SaveWeights(own))
-    if truth.kind not in _TORCH or other.kind in _TORCH:
+    if truth.kind not in TORCH or other.kind in TORCH:
         return same_names(own)
     try:
         return _converted(truth, other, own, work, conversion)[0]
@@ -122,7 +121,7 @@ def load_file(side: ComparedSide, file: Path, work: Path) -> None:
         ParityError, ConversionError: the file cannot be read or does not fit.
     """
     output = work / f"{file.stem}-{side.kind}.safetensors"
-    if side.kind in _TORCH:
+    if side.kind in TORCH:
         from converters.checkpoint import open_checkpoint
         from converters.checkpoint.prefixes import clean
 

@@ -11,7 +11,7 @@ class RunFacts:
     """Facts about a run, for the head of the report.
 
     Attributes:
-        framework: "torch", "xla", "linen", "nnx", "jax".
+        framework: "torch", "xla", "tpu", "linen", "nnx", "jax".
         target: the target as the user named it.
         device: "cpu", "cuda:0 (NVIDIA H200)", "TPU v5 lite".
         dtype: dtype of the parameters.

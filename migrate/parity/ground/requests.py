@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
+Kind = Literal["torch", "xla", "tpu", "linen", "nnx", "jax"]
+# Kinds that run a torch module: on the CPU or CUDA, under torch_xla, under torch_tpu.
+TORCH: tuple[Kind, ...] = ("torch", "xla", "tpu")
 
 
 @dataclass(frozen=True)

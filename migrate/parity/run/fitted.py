@@ -14,9 +14,10 @@ from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.options import ParityOptions, SideOptions
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.inputs.channels import OF_A_SIDE
 from migrate.parity.run.load import load_both
-from migrate.parity.run.prepare import TORCH, image_shapes, inputs_for, laid_out_for, layout_told
+from migrate.parity.run.prepare import image_shapes, inputs_for, laid_out_for, layout_told
 from migrate.parity.sides import protocol
 from migrate.parity.sides.start import workplace
 from migrate.parity.sides.target import Target, parse_target

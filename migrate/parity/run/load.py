@@ -9,7 +9,8 @@ from pathlib import Path
 from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import ArgumentsError
 from migrate.parity.ground.options import ParityOptions
-from migrate.parity.run.prepare import TORCH, inputs_for
+from migrate.parity.ground.requests import TORCH
+from migrate.parity.run.prepare import inputs_for
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.start import started

@@ -22,14 +22,13 @@ from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.fit import fit
 from migrate.parity.ground.errors import InputsError, ParityError, WeightsError
 from migrate.parity.ground.options import ParityOptions, SideOptions
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.channels import channels_first_inputs, layout_remedy
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import ComparedSide
-
-TORCH = ("torch", "xla")
 
 
 @dataclass(frozen=True)

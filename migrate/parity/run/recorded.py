@@ -15,6 +15,7 @@ from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.ground.outputs import OutputRules
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.ground.results import Parity
 from migrate.parity.ground.settings import TRUTH, SideSettings
 from migrate.parity.inputs.set import InputSet, attended, read_inputs
@@ -22,7 +23,7 @@ from migrate.parity.judge.judge import Judged, judgement
 from migrate.parity.judge.outputs import compare_outputs
 from migrate.parity.judge.profiles import limits_as_text, profile_for
 from migrate.parity.judge.verdict import conclude
-from migrate.parity.run.prepare import TORCH, inputs_for
+from migrate.parity.run.prepare import inputs_for
 from migrate.parity.sides import protocol
 from migrate.parity.sides.capture import INPUTS
 from migrate.parity.sides.side import ComparedSide

@@ -21,6 +21,8 @@ from migrate.parity.tasks.modes import compare_modes
 from migrate.parity.tasks.party import Parties
 from migrate.parity.tasks.training import TrainingOptions, compare_training
 
+_JAX = ("linen", "nnx", "jax")
+
 
 def compare_sections(
     a: ComparedSide,
@@ -68,19 +70,19 @@ def _of_the_compiler(
 ) -> Iterator[Section]:
     """Compare what no CPU run shows: approximate top-k, and roundings that the TPU's compiler leaves out."""
     for name, side, settings in (("A", a, ready.a), ("B", b, ready.b)):
-        if side.kind not in ("linen", "nnx", "jax"):
+        if side.kind not in _JAX:
             continue
         approximate = side.ask(protocol.MeasureTopK(settings, ready.inputs))
         if approximate.checks:
             yield replace(approximate, name=f"{approximate.name} of {name}")
     if ready.a.excess_precision == ready.b.excess_precision:
         return
-    # The program is the same on both sides if the model is; if one side is torch on the CPU, use the
-    # other's.
-    side, settings = (b, ready.b) if b.kind != "torch" else (a, ready.a)
-    if side.kind == "torch":
+    # The program is the same on both sides if the model is; if one side does not run on torch_xla or
+    # JAX, use the other's.
+    side, settings = (b, ready.b) if b.kind in ("xla", *_JAX) else (a, ready.a)
+    if side.kind not in ("xla", *_JAX):
         raise ParityError(
-            "--excess-precision applies to XLA, and neither side runs on XLA",
+            "--excess-precision applies to torch_xla and JAX, and neither side runs on them",
             "write xla: before the torch module",
         )
     progress("compiling for a TPU with and without excess precision")

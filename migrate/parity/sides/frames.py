@@ -14,7 +14,10 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 # Frames of these packages are never shown to the user as the caller of a layer.
-SKIPPED = ("torch", "torch_xla", "flax", "jax", "jaxlib", "migrate", "contextlib", "functools")
+SKIPPED = (
+    *("torch", "torch_xla", "torch_tpu", "flax", "jax", "jaxlib"),
+    *("migrate", "contextlib", "functools"),
+)
 # Runs of the model begin in this package: frames above it do not belong to the model.
 _RUN = "migrate.parity.sides"
 # These frames are below that, between a layer and its caller.

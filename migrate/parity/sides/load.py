@@ -18,11 +18,13 @@ from converters.installing import missing_behind
 from converters.model import imported, split_call
 from converters.other_method import calling
 from migrate.parity.ground.errors import ArgumentsError, TargetError
+from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import Target
+from shims import simulate_tpu
+from shims.errors import NotSimulatedError
 
-_TORCH = ("torch", "xla")
 _FLAX = ("linen", "nnx", "jax")
 # Files of `migrate port`: a package with a function that builds the model, and its weights.
 _PORT_FILES = ("__init__.py", "modeling.py")
@@ -51,6 +53,8 @@ def load_runner(target: Target, seed: int = 0) -> tuple[Runner, Path | None]:
     """
     if target.kind == "port":
         return _port(target, seed)
+    if target.kind == "tpu":
+        _simulate_tpu(target)
     if Path(target.spec).is_dir():
         loaded = _pretrained(Path(target.spec), seed)
         model = _torch_method(loaded, target.method) if target.method else loaded
@@ -59,6 +63,22 @@ def load_runner(target: Target, seed: int = 0) -> tuple[Runner, Path | None]:
     if target.kind == "jax":
         return _jax_runner(loaded, "jax", target), None
     return _runner(_model(loaded, target, seed), target), None
+
+
+def _simulate_tpu(target: Target) -> None:
+    """Start torch_tpu on a simulated TPU in this process, before anything imports torch.
+
+    Raises:
+        TargetError: this environment or this machine cannot run it.
+    """
+    try:
+        simulate_tpu.refuse_tpu()
+        simulate_tpu.install(1)
+    except NotSimulatedError as error:
+        raise TargetError(
+            f"{target.shown}: {error.what}",
+            f"{error.remedy}; migrate parity runs a side there with --python-a or --python-b",
+        ) from error
 
 
 def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
@@ -262,7 +282,7 @@ def _runner(model: Any, target: Target) -> Runner:
     wanted = target.kind
     if target.method and kind in _BY_METHOD:
         model = _BY_METHOD[kind](model, target.method)
-    if kind == "torch" and wanted in ("", *_TORCH):
+    if kind == "torch" and wanted in ("", *TORCH):
         return _torch_runner(model, target)
     if kind in ("linen", "nnx") and wanted in ("", kind):
         return _jax_runner(model, kind, target)
@@ -273,7 +293,7 @@ def _runner(model: Any, target: Target) -> Runner:
     )
     raise TargetError(
         f"{target.shown}: is {is_a}, not what {wanted or 'a side'} needs",
-        "name a torch module for torch: and xla:, a Flax one for linen: and nnx:, a function for jax:",
+        "name a torch module for torch:, xla: and tpu:, a Flax one for linen: and nnx:, a function for jax:",
     )
 
 
@@ -323,7 +343,8 @@ def _torch_runner(model: Any, target: Target) -> Runner:
 
     if target.kind in _FLAX:
         raise TargetError(f"{target.shown}: is a torch module", f"leave {target.kind}: out")
-    return TorchRunner(model, "xla" if target.kind == "xla" else "torch", target.shown)
+    kind: Any = target.kind if target.kind in TORCH else "torch"
+    return TorchRunner(model, kind, target.shown)
 
 
 def _jax_runner(model: Any, kind: Literal["linen", "nnx", "jax"], target: Target) -> Runner:

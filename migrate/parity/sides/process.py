@@ -40,6 +40,7 @@ from migrate.parity.sides.protocol import (
 from migrate.parity.sides.side import Answer, ComparedSide
 from migrate.parity.sides.target import Target
 from migrate.process import end, start
+from shims._simulated_tpu.variables import AUTOLOAD
 from shims.tpu import tpu_present
 
 # Packages of this environment that the other environment of --python-a sees; their neighbors stay hidden.
@@ -52,6 +53,8 @@ SETTINGS = {
     # Models iterate over sets of words (Gemma 3 over its kinds of attention, which share the called layer):
     # without this, each process has its own order.
     "PYTHONHASHSEED": "0",
+    # `import torch` does not look for a TPU; a side that needs torch_tpu loads it itself.
+    AUTOLOAD: "0",
 }
 _TAIL_LINES = 40
 _LEAVING_SECONDS = 5.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from migrate.parity.ground.errors import TargetError
 
-_KINDS = ("torch", "xla", "linen", "nnx", "jax", "port", "dump")
+_KINDS = ("torch", "xla", "tpu", "linen", "nnx", "jax", "port", "dump")
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Target:
     """Side as the user named it.
 
     Attributes:
-        kind: "torch", "xla" (the same torch module under torch_xla), "linen", "nnx", "jax" (a plain
-            function, of (params, *inputs) if it has weights), "dump"; "" until it is loaded: the kind of
-            the object decides.
+        kind: "torch", "xla" (the same torch module under torch_xla), "tpu" (the same under torch_tpu),
+            "linen", "nnx", "jax" (a plain function, of (params, *inputs) if it has weights), "dump"; ""
+            until it is loaded: the kind of the object decides.
         spec: `pkg.module:name`, `file.py:name`, a folder.
         shown: the text of the user.
         start: for a function's weights, the pytree, or a function that returns it; "": unknown.
@@ -45,6 +45,6 @@ def parse_target(text: str) -> Target:
         raise TargetError(
             f"{text}: names no model",
             "write file.py:factory, pkg.module:factory, or a folder; if its kind is unclear, put "
-            "torch:, xla:, linen:, nnx:, jax:, port: or dump: before the name",
+            "torch:, xla:, tpu:, linen:, nnx:, jax:, port: or dump: before the name",
         )
     return Target(kind, rest, text)

@@ -19,6 +19,7 @@ from migrate.report.text.assess import (
     money_row,
     ran_lines,
     ran_sentence,
+    target_lines,
     work_sentence,
 )
 from migrate.report.text.quantities import shown_seconds, shown_share
@@ -58,6 +59,7 @@ def write_assess_page(assessment: Assessment, path: Path) -> None:
         ran=ran_sentence(known.ran),
         ran_lines=list(ran_lines(known.ran)),
         work=work_sentence(assessment),
+        targets=list(target_lines(assessment)),
         code=code_sentence(known.code),
         money=list(money_lines(assessment)),
         assumptions=list(assumptions(assessment)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.assess.decide import SHORT
-from migrate.assess.facts import Code, EffortItem, ObservedRun
+from migrate.assess.facts import Code, EffortItem, ObservedRun, Todo
 from migrate.assess.money import There
 from migrate.assess.pipeline import Assessment
 from migrate.assess.prices import Price
@@ -38,6 +38,7 @@ def assess_summary(assessment: Assessment) -> Iterator[RenderableType]:
     )
     yield _jobs(decision.jobs) if decision.jobs else "  none"
     yield f"  {work_sentence(assessment)}"
+    yield from (f"  {escape(entry)}" for entry in target_lines(assessment))
     yield f"\n[bold]a short run[/bold]: {escape(ran_sentence(known.ran))}"
     yield from (f"  {escape(entry)}" for entry in ran_lines(known.ran))
     yield f"\n[bold]the step on slices[/bold]{escape(': ' + known.fitted.why) * bool(known.fitted.why)}"
@@ -79,8 +80,29 @@ def work_sentence(assessment: Assessment) -> str:
         if code.elsewhere
         else ""
     )
-    hours = "1 hour" if decision.hours == 1 else f"{decision.hours:g} hours"
-    return f"{hours}{cost}, setup{look} included{more}"
+    return f"{_hours(decision.hours)}{cost}, setup{look} included{more}"
+
+
+def target_lines(assessment: Assessment) -> Iterator[str]:
+    """Yield the work by hand for each target, and which target needs less."""
+    decision = assessment.decision
+    for effort in decision.targets:
+        code = effort.code
+        looked = sum(entry.look for entry in code.todo)
+        only = [entry.place for entry in effort.only]
+        more = f" and {len(only) - _PLACES} more" if len(only) > _PLACES else ""
+        yield (
+            f"{effort.target}: {many(len(code.by_hand), 'place')} by hand, {many(looked, 'place')} to "
+            f"look at, {many(code.edits, 'edit')} by `migrate rewrite`: {_hours(effort.hours)}"
+            + f"; not for the other target: {', '.join(only[:_PLACES])}{more}" * bool(only)
+            + "; keeps every run from a TPU" * bool(code.blocking)
+        )
+    less = f"{decision.easier} needs less" if decision.easier else "both targets need the same"
+    yield f"{less} by hand; the short run, the slices and the costs are of torch_xla"
+
+
+def _hours(hours: float) -> str:
+    return "1 hour" if hours == 1 else f"{hours:g} hours"
 
 
 def code_sentence(code: Code) -> str:
@@ -302,16 +324,21 @@ def assess_as_json(assessment: Assessment) -> dict[str, Any]:
                 {"kind": job.work.value, "hours": job.hours, "places": len(job.todo)}
                 for job in decision.jobs
             ],
-            "todo": [
+            "todo": [_todo_as_json(entry) for entry in known.code.todo],
+        },
+        "targets": {
+            "less_by_hand": decision.easier,
+            "efforts": [
                 {
-                    "place": entry.place,
-                    "rule": entry.rule,
-                    "message": entry.message,
-                    "kind": entry.work.value,
-                    "look": entry.look,
-                    "always": entry.always,
+                    "target": effort.target,
+                    "hours": effort.hours,
+                    "by_hand": len(effort.code.by_hand),
+                    "look": sum(entry.look for entry in effort.code.todo),
+                    "edits": effort.code.edits,
+                    "blocked": bool(effort.code.blocking),
+                    "only": [_todo_as_json(entry) for entry in effort.only],
                 }
-                for entry in known.code.todo
+                for effort in decision.targets
             ],
         },
         "run": _ran_as_json(known.ran),
@@ -359,6 +386,17 @@ def assess_as_json(assessment: Assessment) -> dict[str, Any]:
             "slices": [_there_as_json(entry) for entry in decision.there],
         },
         "assumed": list(assumptions(assessment)),
+    }
+
+
+def _todo_as_json(entry: Todo) -> dict[str, Any]:
+    return {
+        "place": entry.place,
+        "rule": entry.rule,
+        "message": entry.message,
+        "kind": entry.work.value,
+        "look": entry.look,
+        "always": entry.always,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.target import Target
+from shims import simulate_tpu
 
 
 def test_a_file_without_a_name_in_it(tmp_path: Path) -> None:
@@ -62,3 +64,20 @@ def test_a_port_leaves_out_the_weights_that_its_original_does_not_read(tmp_path:
         told = pytest.raises(ParityError, match=r"1 surplus \(params/layers_11/other\)")
         with nullcontext() if fits else told:
             runner.prepare(SideSettings(), inputs)
+
+
+def test_a_side_on_torch_tpu_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(
+        TargetError, match=r"^tpu:net\.py:Net: torch_tpu is not installed; .*--python-b"
+    ):
+        load_runner(Target("tpu", "net.py:Net", "tpu:net.py:Net"))
+
+
+def test_a_side_on_torch_tpu_on_a_machine_with_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate_tpu, "chips", lambda: 4)
+    with pytest.raises(TargetError, match=r"on simulated TPUs only.*; PJRT_DEVICE=CPU"):
+        load_runner(Target("tpu", "net.py:Net", "tpu:net.py:Net"))

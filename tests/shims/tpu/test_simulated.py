@@ -197,3 +197,18 @@ def test_python_m_shims_ends_with_2_if_the_plugin_does_not_load(tmp_path: Path) 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "does not load" in line
+
+
+def test_cumulative_sums_are_computed_as_on_the_cpu(tmp_path: Path) -> None:
+    results = []
+    for device in ("cpu", "tpu"):
+        out = tmp_path / f"{device}.pt"
+        variables = activate.environment("simulate-tpu", 1) if device == "tpu" else {}
+        done = run(str(PROGRAMS / "cumulative.py"), device, str(out), **variables)
+        assert done.returncode == 0, done.stderr
+        results.append(torch.load(out))
+    want, got = results
+    assert want.keys() == got.keys()
+    for name, value in want.items():
+        assert got[name].dtype == value.dtype
+        torch.testing.assert_close(got[name], value, rtol=1e-6, atol=1e-6)

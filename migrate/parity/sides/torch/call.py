@@ -14,8 +14,10 @@ from torch import nn
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides import frames
+from migrate.parity.sides.torch.capture.missing import missing_error, missing_operators
 from migrate.parity.sides.torch.capture.tree import leaves
 from migrate.parity.sides.torch.variant import DTYPES
+from shims._simulated_tpu.missing import missing_operator
 
 Array = np.ndarray[Any, Any]
 Outputs = list[tuple[str, Any]]
@@ -98,6 +100,9 @@ def call(
     except ParityError:
         raise
     except Exception as error:
+        if missing_operator(error):
+            operators = missing_operators(lambda: run(*args, **kwargs))
+            raise missing_error(shown, operators) from error
         raise forward_failed(error, shown) from error
     outputs = list(leaves(value))
     if not outputs:
@@ -111,6 +116,8 @@ def call(
 def forward_failed(error: Exception, shown: str) -> ParityError:
     """Turn an error of the user's code into one line with its location."""
     at = frames.raised(error.__traceback__)
+    if operator := missing_operator(error):
+        return missing_error(shown, {operator: at})
     text = " ".join(str(error).split())[:300]
     return ParityError(
         f"{shown}: the forward pass raised {type(error).__name__}: {text}{f' ({at})' if at else ''}",

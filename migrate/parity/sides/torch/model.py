@@ -56,7 +56,7 @@ class TorchModel:
 
     Args:
         module: the model; it stays unchanged, every run has a copy with the dtype and on the device it needs.
-        kind: "torch", or "xla" for the same under torch_xla.
+        kind: "torch", or "xla" for the same under torch_xla, "tpu" under torch_tpu.
         shown: the user's name for it, for messages.
     """
 

@@ -1,4 +1,4 @@
-"""Process of a torch side: a module on the CPU or CUDA, or under torch_xla."""
+"""Process of a torch side: a module on the CPU or CUDA, or under torch_xla or torch_tpu."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from migrate.parity.sides.torch.capture.tree import to_numpy
 from migrate.parity.sides.torch.capture.xla import Later
 from migrate.parity.sides.torch.model import TorchModel
 from migrate.parity.sides.torch.variant import DTYPES
+from shims import simulate_tpu
 
+# Packages whose versions are reported, by the kind of the side.
+_PACKAGES = {"xla": ("torch_xla",), "tpu": ("torch_tpu",)}
 _MOVED = "watching the layers changes the outputs by a relative L2 of {size}"
 _MOVED_COMPILED = f"{_MOVED} (layers run eagerly, the outputs are of torch.compile)"
 
@@ -46,7 +49,7 @@ class TorchRunner(TorchModel):
         # A plain CPU has one precision; the emulated precisions are the TPU's.
         says = settings.dtype == "float32" and (where.type == "cuda" or emulated)
         packages = ["torch"]
-        packages += ["torch_xla"] if self.kind == "xla" else []
+        packages += _PACKAGES.get(self.kind, ())
         packages += ["transformers"] if hasattr(self.module, "config") else []
         return RunFacts(
             self.kind,
@@ -56,6 +59,7 @@ class TorchRunner(TorchModel):
             settings.precision if says or torch_variant.on_tpu(where) else "",
             emulated,
             {name: version for name in packages if (version := _version(name))},
+            (simulate_tpu.describe(1),) if where.type == "tpu" else (),
             mode="evaluation mode",
         )
 
@@ -273,6 +277,8 @@ def _notes(
 def _device_name(where: torch.device) -> str:
     if where.type == "cuda":
         return f"{where} ({torch.cuda.get_device_name(where)})"
+    if where.type == "tpu":
+        return "XLA:CPU as a TPU"
     if where.type != "xla":
         return str(where)
     import torch_xla.runtime as xr

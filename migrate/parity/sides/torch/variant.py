@@ -17,9 +17,11 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.torch.draws import ComparisonDraws
 from migrate.parity.sides.torch.float64 import in_float64
 
-Kind = Literal["torch", "xla"]
+Kind = Literal["torch", "xla", "tpu"]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 _EXCESS = "--xla_allow_excess_precision"
+# Backends of torch.compile, by the type of the device.
+_COMPILERS = {"xla": "openxla", "tpu": "tpu"}
 
 
 def device(kind: Kind, settings: SideSettings) -> torch.device:
@@ -33,7 +35,7 @@ def device(kind: Kind, settings: SideSettings) -> torch.device:
         import torch_xla
 
         return torch_xla.device()
-    torch_device = torch.device(settings.device or "cpu")
+    torch_device = torch.device(settings.device or ("tpu" if kind == "tpu" else "cpu"))
     if torch_device.type == "cuda" and not torch.cuda.is_available():
         raise ParityError(
             "this machine has no CUDA device", "leave --device out, or use --device cpu"
@@ -69,7 +71,7 @@ def allow_excess_precision(wanted: bool) -> None:
 
 
 def on_tpu(where: torch.device) -> bool:
-    """Whether a device is a real TPU."""
+    """Whether a device is a real TPU; torch_tpu's is simulated."""
     if where.type != "xla":
         return False
     import torch_xla.runtime as xr
@@ -79,7 +81,7 @@ def on_tpu(where: torch.device) -> bool:
 
 def is_emulated(where: torch.device, settings: SideSettings) -> bool:
     """Whether the precision of matmuls is emulated: float32 on a device that has only full float32."""
-    cpu = where.type == "cpu" or (where.type == "xla" and not on_tpu(where))
+    cpu = where.type in ("cpu", "tpu") or (where.type == "xla" and not on_tpu(where))
     return cpu and settings.dtype == "float32" and settings.precision != "highest"
 
 
@@ -217,7 +219,7 @@ def _tpu_precision(precision: str) -> Iterator[None]:
 
 def compiled(model: nn.Module, where: torch.device) -> Any:
     """Model under torch.compile, on XLA with its own backend."""
-    return torch.compile(model, backend="openxla" if where.type == "xla" else "inductor")
+    return torch.compile(model, backend=_COMPILERS.get(where.type, "inductor"))
 
 
 def _first_line(error: BaseException) -> str:
