@@ -49,9 +49,11 @@ from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
+from migrate.train.write.functions import Role
 from migrate.train.write.interface import KEPT, Interface, interface_text
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
+from migrate.train.write.roles import training_roles
 from migrate.train.write.shadow import hidden_module
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
@@ -140,7 +142,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
         with writing(options.output) as place:
             progress("writing the program")
-            sources = split(port.modeling, script.name)
+            methods = {function.method for function in recorded["functions"]}
+            sources = split(port.modeling, script.name, methods)
             files = {
                 "model.py": sources.model,
                 "loss.py": loss_text(sources.loss, facts),
@@ -149,6 +152,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "train.py": train_text(facts),
                 "test_same.py": test_text(facts, len(recorded["updates"])),
                 **{name: carried_text(name) for name in CARRIED},
+                **({"functions.py": sources.functions} if sources.functions else {}),
             }
             for name, source in files.items():
                 (place / name).write_text(source)
@@ -157,7 +161,10 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
             data, of_data = _data(text, events, loss, names, recorded, options, place, work)
-            interface = _interface(text, loss, facts, recorded, weights, options, place, work)
+            roles = training_roles(text, events, recorded)
+            interface = _interface(
+                text, loss, facts, recorded, weights, options, place, work, roles
+            )
             notes = [
                 *_notes(recorded, port, facts),
                 *optimizer.notes,
@@ -492,6 +499,7 @@ def _interface(
     options: TrainOptions,
     place: Path,
     work: Path,
+    roles: Mapping[str, Role],
 ) -> Interface:
     """Write `interface.py`, and the file that brings its arrays back to torch."""
     frozen = set(weights.frozen)
@@ -502,6 +510,10 @@ def _interface(
     }
     (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
     files = ("data.py", "model.py", "optimizer.py")
+    tops: dict[str, list[str]] = {}
+    for name, paths in weights.paths.items():
+        known = tops.setdefault(name.partition(".")[0], [])
+        known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
     interface = interface_text(
         script,
         loss,
@@ -510,6 +522,8 @@ def _interface(
         trained,
         {name: (place / name).read_text() for name in files},
         *_outputs(facts, recorded, options, place, work),
+        roles=roles,
+        tops=tops,
     )
     (place / "interface.py").write_text(interface.text)
     return interface

@@ -11,6 +11,7 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
+from migrate.train.write.functions import FunctionTexts
 from migrate.train.write.texts import ProgramFacts
 
 # Functions of every interface; the script's functions of these names give way.
@@ -59,9 +60,10 @@ class PublicNames:
         facts: ProgramFacts,
         recorded: Mapping[str, Any],
         files: Sources,
+        texts: FunctionTexts,
     ) -> None:
         self._script, self._loss, self._facts = script, loss, facts
-        self._recorded, self._files = recorded, files
+        self._recorded, self._files, self._texts = recorded, files, texts
 
     def write(self) -> Written:
         """Write an import or a function for each name that has a counterpart."""
@@ -91,12 +93,18 @@ class PublicNames:
             text = ""
             if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
+                text = text or self._texts.function(node)
+            elif name not in OWN and isinstance(node, ast.ClassDef):
+                text = self._texts.class_(node)
             if text:
                 written.functions.append(text)
                 written.names.add(name)
             else:
                 written.missing[name] = "the program has no counterpart with these parameters"
-        if any("StepConfig()" in text for text in written.functions):
+        ported = bool(self._recorded.get("functions"))
+        if ported:
+            written.imports.append("from functions import Functions")
+        if ported or any("StepConfig()" in text for text in written.functions):
             written.imports.append("from config import StepConfig")
         return written
 
