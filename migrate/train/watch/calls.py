@@ -124,8 +124,13 @@ def building_call(script: str) -> SeenCall | None:
         return None
     if frame.f_code.co_flags & _VARIABLE:
         return None
-    arguments = {name: _kind(value, {}, {}) for name, value in _arguments(frame).items()}
+    arguments = arguments_of(frame)
     return SeenCall(frame.f_code.co_qualname, frame.f_code.co_firstlineno, arguments)
+
+
+def arguments_of(frame: FrameType) -> dict[str, tuple[str, Any]]:
+    """Kind and value of each argument of a frame."""
+    return {name: _kind(value, {}, {}) for name, value in _arguments(frame).items()}
 
 
 def frame_calls(frame: FrameType | None, modules: Mapping[int, str]) -> list[SeenCall]:

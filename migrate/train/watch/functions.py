@@ -88,6 +88,8 @@ def step_functions(
             continue
         arguments = {name: _kind(v, children, objects) for name, v in call.arguments.items()}
         known = {name: kind for name, kind in arguments.items() if kind is not None}
+        if known.get("self", ("", None))[0] == MODULE:
+            continue  # it is a part of the model
         if len(known) != len(arguments):
             continue
         data = {name: v for name, (kind, v) in known.items() if kind == TENSORS}

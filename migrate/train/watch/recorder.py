@@ -26,6 +26,7 @@ from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
 from migrate.train.watch.calls import building_call, common
+from migrate.train.watch.constructors import Constructors
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
@@ -67,6 +68,7 @@ class _Recorder:
         self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
         self._optimizer: Any = None
         self._builders: dict[int, Any] = {}
+        self._constructors = Constructors()
         self._states: list[Any] = []
         self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -85,6 +87,7 @@ class _Recorder:
         listening.to_backward(self._backward)
         listening.to_clipping(self._clipped, self._before_clipping)
         listening.to_steps(self._before_step, self._after_step)
+        self._constructors.follow()
         listening.to_optimizers(self._built_optimizer)
         listening.to_schedules(self._built_schedule, self._optimizers.stepped_schedule)
         listening.to_autocast(self._autocast)
@@ -179,6 +182,7 @@ class _Recorder:
             self._record |= self._gate.facts()
             self._record["trained"] = self._gate.trained_names(frame)
             self._record["frames"] = self._gate.running(frame)
+            self._record["constructors"] = self._constructors.of(self._gate.step)
         else:
             if frames[0].line != self._question["line_of_backward"]:
                 raise Refusal("a second backward, after the first updates", "one loss is supported")

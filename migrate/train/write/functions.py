@@ -38,7 +38,6 @@ class FunctionTexts:
         roles: functions that train, by qualified name.
         batch: names of the batch in the statements of the loss.
         in_data: names that `data.py` defines.
-        modes: methods of the step that take `deterministic`.
     """
 
     def __init__(
@@ -51,21 +50,10 @@ class FunctionTexts:
     ) -> None:
         self._functions = {function.qualified: function for function in functions}
         self._roles, self._batch, self._in_data = roles, tuple(batch), set(in_data)
-        self._children = {
-            value
-            for function in functions
-            for kind, value in function.arguments.values()
-            if kind == MODULE
-        }
 
     def function(self, node: ast.FunctionDef) -> str:
         """A function of the module; "" if it has no counterpart."""
         return self._text(node, node.name)
-
-    def method_names(self, node: ast.ClassDef) -> list[str]:
-        """Methods of a class that have a counterpart."""
-        members = (m for m in node.body if isinstance(m, ast.FunctionDef))
-        return [m.name for m in members if self._text(m, f"{node.name}.{m.name}")]
 
     def class_(self, node: ast.ClassDef) -> str:
         """A class with those of its methods that have a counterpart; "" if none has."""
@@ -86,7 +74,7 @@ class FunctionTexts:
 
     def _constructor(self, node: ast.ClassDef, init: ast.FunctionDef | None) -> tuple[str, str]:
         """Base class and text of the constructor."""
-        parameters = _names(init)[1:] if init is not None else []
+        parameters = parameter_names(init)[1:] if init is not None else []
         held = _model_parameter(init, self._trained_attributes(node))
         if held is not None:
             assert init is not None
@@ -146,7 +134,7 @@ class FunctionTexts:
 
     def _of_step(self, node: ast.FunctionDef, function: StepFunction) -> str:
         """A function that is a method of the step."""
-        names = _names(node)
+        names = parameter_names(node)
         if list(function.arguments) != names:
             return ""
         checks, states = "", {}
@@ -178,7 +166,7 @@ class FunctionTexts:
     def _that_trains(self, node: ast.FunctionDef, role: Role) -> str:
         """A function that runs the training, or a part of it."""
         call = role.call
-        names = _names(node)
+        names = parameter_names(node)
         if list(call.arguments) != names:
             return ""
         modules = [name for name, (kind, _) in call.arguments.items() if kind == MODULE]
@@ -300,6 +288,11 @@ def _check(name: str, value: Any) -> str:
     return f"    _require({name!r}, {name}, {value!r})\n" if is_plain(value) else ""
 
 
+def absent(node: ast.FunctionDef, name: str) -> str:
+    """Statement that requires None, or the default, for a parameter."""
+    return f"    _absent({name!r}, {name}{_default(node, name)})\n"
+
+
 def _default(node: ast.FunctionDef, name: str) -> str:
     """Text of a further argument: the parameter's own default, if it is not None."""
     every = [*node.args.posonlyargs, *node.args.args]
@@ -324,7 +317,8 @@ def _result(shape: Any) -> str:
     return repr(shape)
 
 
-def _names(node: ast.FunctionDef | None) -> list[str]:
+def parameter_names(node: ast.FunctionDef | None) -> list[str]:
+    """Names of all parameters of a function."""
     if node is None:
         return []
     every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)

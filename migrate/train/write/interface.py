@@ -112,6 +112,7 @@ import jax
 import jax.numpy as jnp
 import data as _data
 import loss as _loss
+import model as _model
 import numpy as np
 import optimizer as _optimizer
 import torch

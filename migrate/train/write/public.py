@@ -11,6 +11,7 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
+from migrate.train.write.constructors import changes_model, constructor_text
 from migrate.train.write.functions import FunctionTexts
 from migrate.train.write.texts import ProgramFacts
 
@@ -82,19 +83,30 @@ class PublicNames:
             and name not in of_model
         }
         written = Written(set(), [], [], {})
+        made = {
+            name: constructor_text(
+                node, self._recorded.get("constructors", {}).get(name), self._files.model[name]
+            )
+            for name, node in public.items()
+            if name in of_model and name not in OWN and isinstance(node, ast.ClassDef)
+        }
+        made = {name: text for name, text in made.items() if text}
         for file, names in (("data", of_data), ("model", of_model)):
             names = names - set(OWN)
+            if file == "model":  # the script's own classes have its constructors
+                names = {name for name in names if name not in made}
             if names:
                 written.imports.append(f"from {file} import {', '.join(sorted(names))}")
                 written.names |= names
         for name, node in public.items():
             if name in written.names:
                 continue
-            text = ""
+            text = made.get(name, "")
             if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
                 text = text or self._texts.function(node)
-            elif name not in OWN and isinstance(node, ast.ClassDef):
+                text = text or changes_model(self._script, node, self._recorded["children"])
+            elif not text and name not in OWN and isinstance(node, ast.ClassDef):
                 text = self._texts.class_(node)
             if text:
                 written.functions.append(text)
