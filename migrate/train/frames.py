@@ -6,6 +6,9 @@ import sys
 from dataclasses import dataclass
 from types import FrameType
 
+# Names of code that Python runs in a frame of its own for one expression.
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -38,7 +41,9 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
     between = ""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == file:
+        if code.co_filename == file and code.co_name in _COMPREHENSIONS:
+            pass  # a part of a statement of the frame around it
+        elif code.co_filename == file:
             innermost = innermost or frame
             frames.append(Frame(frame.f_lineno, code.co_name, code.co_firstlineno))
         elif innermost is None and not _is_machinery(frame):

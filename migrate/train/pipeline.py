@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import pickle
@@ -46,7 +47,7 @@ from migrate.train.slice.data import (
 from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.rate import _is_rate, rate_function
 from migrate.train.slice.reads import read_names
-from migrate.train.slice.text import ScriptText, shared_line
+from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
 from migrate.train.write.functions import Role
@@ -122,7 +123,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
     with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
         work = Path(scratch)
         progress(f"running {script}: where it trains")
-        events, loss = _read(text, options, work)
+        text, events, loss = _read(text, options, work)
         progress(f"running {script}: {options.updates} updates")
         recorded, loss, work = _recorded(text, events, loss, options, work)
         port, weights = pickle.loads((work / "port.pickle").read_bytes())
@@ -201,8 +202,14 @@ def _shifts(layout: Layout) -> bool:
 # ---------------------------------------------------------------------------- read and run
 
 
-def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[TrainingCalls, LossSlice]:
-    """Find where the script trains, and what computes its loss."""
+def _read(
+    script: ScriptText, options: TrainOptions, work: Path
+) -> tuple[ScriptText, TrainingCalls, LossSlice]:
+    """Find where the script trains, and what computes its loss.
+
+    Returns:
+        The script, with comprehensions that train as loops; its calls that train; its loss.
+    """
     run_script(
         options.script,
         options.args,
@@ -243,9 +250,21 @@ def _read(script: ScriptText, options: TrainOptions, work: Path) -> tuple[Traini
         )
     dropped = [call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call]
     events = TrainingCalls(backwards[0], tuple(steps), tuple(dropped))
+    script = _with_loops(script, events.backward)
     loop_level(script, events.backward)
     _require_lines(script, events)
-    return events, loss_slice(script, events.backward[0])
+    return script, events, loss_slice(script, events.backward[0])
+
+
+def _with_loops(script: ScriptText, frames: Sequence[Frame]) -> ScriptText:
+    """The script with those comprehensions as loops that call a function which trains."""
+    lines = []
+    for called, caller in itertools.pairwise(frames):
+        code = script.code(caller.first, caller.function)
+        path = path_to(code, caller.line) if code is not None else []
+        if path and comprehension(path[-1][0][path[-1][1]], called.function) is not None:
+            lines.append(caller.line)
+    return replace(script, loops=tuple(lines))
 
 
 def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
