@@ -20,6 +20,7 @@ from migrate.train.slice.text import (
     FunctionNode,
     ScriptText,
     WrittenFor,
+    WrittenIf,
     blocks,
     first_line,
     free_names,
@@ -699,7 +700,7 @@ class _Slicer:
         return textwrap.indent(_as_if(self._script.text(statement)), indent)
 
     def _head(self, statement: ast.stmt) -> str:
-        if isinstance(statement, WrittenFor):
+        if isinstance(statement, WrittenFor | WrittenIf):
             self._lines |= set(range(statement.lineno, (statement.end_lineno or 0) + 1))
             return statement.head
         body = statement.body  # type: ignore[attr-defined]

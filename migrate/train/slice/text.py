@@ -98,7 +98,7 @@ def as_loop(tree: ast.Module, line: int) -> None:
         (generator,) = found[0].generators
         body: ast.stmt = ast.Expr(found[0].elt)
         for test in reversed(generator.ifs):
-            body = ast.If(test, [body], [])
+            body = WrittenIf(test, [body], [])
         loop = WrittenFor(generator.target, generator.iter, [body], [])
         for new in (loop, *(n for n in ast.walk(body) if isinstance(n, ast.stmt))):
             ast.copy_location(new, statement)
@@ -112,6 +112,15 @@ class WrittenFor(ast.For):
     def head(self) -> str:
         """Its first line."""
         return f"for {ast.unparse(self.target)} in {ast.unparse(self.iter)}:"
+
+
+class WrittenIf(ast.If):
+    """A condition that has no text of its own in the script."""
+
+    @property
+    def head(self) -> str:
+        """Its first line."""
+        return f"if {ast.unparse(self.test)}:"
 
 
 def first_line(statement: ast.stmt) -> int:
