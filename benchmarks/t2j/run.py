@@ -16,13 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import history
 from benchmarks.t2j import freeze, tasks
 from benchmarks.t2j.judge import STAGES
 
+HERE = Path(__file__).parent
 SAID = {0: "equal", 1: "differs", 2: "refused"}
 WORDS = {True: "passed", False: "failed", None: ""}
 
