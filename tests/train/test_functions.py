@@ -11,7 +11,7 @@ from torch import nn
 
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, common, observe
-from migrate.train.watch.functions import Output, StepFunction, outputs, run, step_functions
+from migrate.train.watch.functions import Output, PortedFunction, outputs, run, step_functions
 from migrate.train.watch.step import bind, build, children, flat
 from migrate.train.write.functions import HELPERS, LOOP, UPDATE, FunctionTexts, Role
 
@@ -80,7 +80,7 @@ loss = loss + smoother(batch[0]) + trainer.compute(policy, _private(batch[0]))""
 @pytest.fixture(scope="module")
 def functions(
     namespace: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, StepFunction]:
+) -> dict[str, PortedFunction]:
     free = ("policy", "reference", "smoother", "trainer", "batch")
     bound = bind(free, namespace)
     modules = children(bound, [namespace["policy"], namespace["reference"]])
@@ -94,7 +94,7 @@ def functions(
         found = outputs(run(function, function.tensors(), dict(step.named_children()), step.named))
         assert found is not None
         values = {**function.__dict__, "result": found[0]}
-        described.append(StepFunction(**values))
+        described.append(PortedFunction(**values))
     again: Any = build(bound, TEXT, "loss", namespace, modules, file, described)
     for function in described:  # methods of the step give what the functions give
         found = outputs(run(function, function.tensors(), dict(step.named_children()), step.named))
@@ -105,7 +105,7 @@ def functions(
     return {function.qualified: function.recorded() for function in described}
 
 
-def test_public_functions_with_tensors_are_methods(functions: dict[str, StepFunction]) -> None:
+def test_public_functions_with_tensors_are_methods(functions: dict[str, PortedFunction]) -> None:
     assert {name: f.method for name, f in functions.items()} == {
         "preference": "preference",
         "score": "score_of_script",
@@ -119,7 +119,7 @@ def test_public_functions_with_tensors_are_methods(functions: dict[str, StepFunc
 
 
 @pytest.fixture(scope="module")
-def texts(functions: dict[str, StepFunction]) -> FunctionTexts:
+def texts(functions: dict[str, PortedFunction]) -> FunctionTexts:
     step = SeenCall(
         "train_step",
         line_of("def train_step"),

@@ -92,11 +92,11 @@ def as_loop(tree: ast.Module, line: int) -> None:
             continue
         block, index = path[-1]
         statement = block[index]
-        found = [n for n in ast.walk(statement) if isinstance(n, Comprehension)]
-        if any(blocks(statement)) or not found:
+        comprehensions = [n for n in ast.walk(statement) if isinstance(n, Comprehension)]
+        if any(blocks(statement)) or not comprehensions:
             continue
-        (generator,) = found[0].generators
-        body: ast.stmt = ast.Expr(found[0].elt)
+        (generator,) = comprehensions[0].generators
+        body: ast.stmt = ast.Expr(comprehensions[0].elt)
         for test in reversed(generator.ifs):
             body = WrittenIf(test, [body], [])
         loop = WrittenFor(generator.target, generator.iter, [body], [])
@@ -110,7 +110,7 @@ class WrittenFor(ast.For):
 
     @property
     def head(self) -> str:
-        """Its first line."""
+        """First line of the statement."""
         return f"for {ast.unparse(self.target)} in {ast.unparse(self.iter)}:"
 
 
@@ -119,7 +119,7 @@ class WrittenIf(ast.If):
 
     @property
     def head(self) -> str:
-        """Its first line."""
+        """First line of the statement."""
         return f"if {ast.unparse(self.test)}:"
 
 

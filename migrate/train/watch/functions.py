@@ -18,7 +18,7 @@ OBJECT, TENSORS, FIXED = "object", "tensors", "fixed"
 
 
 @dataclass(frozen=True)
-class StepFunction:
+class PortedFunction:
     """A function of the script as a method of the step.
 
     Attributes:
@@ -49,12 +49,12 @@ class StepFunction:
             for path, tensor in leaves(value)
         }
 
-    def recorded(self) -> StepFunction:
+    def recorded(self) -> PortedFunction:
         """The function as plain values, for the record."""
         arguments = {
             name: (kind, _described(kind, v)) for name, (kind, v) in self.arguments.items()
         }
-        return StepFunction(
+        return PortedFunction(
             self.method, self.qualified, self.first, arguments, self.inputs, None, self.result
         )
 
@@ -71,7 +71,7 @@ def step_functions(
     children: Mapping[str, nn.Module],
     objects: Mapping[str, Any],
     reserved: Sequence[str],
-) -> list[StepFunction]:
+) -> list[PortedFunction]:
     """Choose one call of each public function that computes with tensors.
 
     Args:
@@ -80,7 +80,7 @@ def step_functions(
         objects: objects that the statements name.
         reserved: names that no method can have.
     """
-    chosen: dict[str, StepFunction] = {}
+    chosen: dict[str, PortedFunction] = {}
     trains: dict[str, bool] = {}
     taken = set(reserved)
     for call in calls:
@@ -103,14 +103,14 @@ def step_functions(
         method = method or _method_name(call.qualified, taken)
         taken.add(method)
         trains[call.qualified] = is_trained
-        chosen[call.qualified] = StepFunction(
+        chosen[call.qualified] = PortedFunction(
             method, call.qualified, call.first, known, names(data), call.function
         )
     return list(chosen.values())
 
 
 def run(
-    function: StepFunction,
+    function: PortedFunction,
     tensors: Mapping[str, torch.Tensor],
     modules: Mapping[str, Any],
     named: Any,
@@ -139,7 +139,7 @@ def run(
 
 
 def _from(
-    function: StepFunction, name: str, tensors: Mapping[str, torch.Tensor]
+    function: PortedFunction, name: str, tensors: Mapping[str, torch.Tensor]
 ) -> Callable[[tuple[Any, ...], torch.Tensor], torch.Tensor]:
     return lambda path, tensor: tensors[function.inputs[name, path]]
 
@@ -232,4 +232,4 @@ def _method_name(qualified: str, taken: set[str]) -> str:
     return name
 
 
-__all__ = ["FIXED", "MODULE", "OBJECT", "PLAIN", "TENSORS", "Output", "StepFunction"]
+__all__ = ["FIXED", "MODULE", "OBJECT", "PLAIN", "TENSORS", "Output", "PortedFunction"]

@@ -27,7 +27,7 @@ from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.calls import SeenCall, frame_calls, observe
-from migrate.train.watch.functions import StepFunction, outputs, run, step_functions
+from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
@@ -73,7 +73,7 @@ class Gate:
         self.data: list[str] = []
         self.step: nn.Module = nn.Module()
         self._difference = 0.0
-        self._functions: list[StepFunction] = []
+        self._functions: list[PortedFunction] = []
         self.left_out: list[str] = []
 
     def open(
@@ -146,7 +146,7 @@ class Gate:
         question = self._question
         return build(bound, question["text"], question["result"], self._namespace, modules, file)
 
-    def _callable(self, functions: Sequence[StepFunction]) -> list[StepFunction]:
+    def _callable(self, functions: Sequence[PortedFunction]) -> list[PortedFunction]:
         """Functions that run again, and give tensors; each with what it gives."""
         modules = dict(self.step.named_children())
         known = []
@@ -155,9 +155,9 @@ class Gate:
                 result = run(function, function.tensors(), modules, self._named)
             except Exception:
                 continue
-            found = outputs(result)
-            if found is not None:
-                known.append(replace(function, result=found[0]))
+            answer = outputs(result)
+            if answer is not None:
+                known.append(replace(function, result=answer[0]))
         return known
 
     def _named(self, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from migrate.train.watch.functions import StepFunction, outputs, run
+from migrate.train.watch.functions import PortedFunction, outputs, run
 from migrate.train.watch.values import Held, changed, held_modules, is_data, leaves, names
 
 STEP = "Step"
@@ -86,7 +86,7 @@ def build(
     namespace: Mapping[str, Any],
     modules: Mapping[str, nn.Module],
     file: Path,
-    functions: Sequence[StepFunction] = (),
+    functions: Sequence[PortedFunction] = (),
 ) -> nn.Module:
     """Write the step's class into a file, and make it.
 
@@ -143,12 +143,12 @@ def build(
     return step
 
 
-def _method(function: StepFunction) -> list[str]:
+def _method(function: PortedFunction) -> list[str]:
     inputs = list(function.inputs.values())
-    given = ", ".join(f"{name!r}: {name}" for name in inputs)
+    tensors = ", ".join(f"{name!r}: {name}" for name in inputs)
     return [
         f"    def {function.method}({', '.join((_SELF, *inputs))}):",
-        f"        return {_SELF}.called({function.method!r}, {{{given}}})",
+        f"        return {_SELF}.called({function.method!r}, {{{tensors}}})",
         "",
     ]
 
@@ -160,7 +160,7 @@ class StepBindings:
     bound: Bound
     modules: dict[str, nn.Module]
     objects: dict[str, Held]
-    functions: dict[str, StepFunction] = field(default_factory=dict)
+    functions: dict[str, PortedFunction] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StepBindings:
         import copy
@@ -183,9 +183,10 @@ class StepBase(nn.Module):
     def called(self, method: str, tensors: Mapping[str, torch.Tensor]) -> Any:
         """Tensors that a function of the script gives: a tuple of them, if there are several."""
         function = self.__dict__["bindings"].functions[method]
-        found = outputs(run(function, tensors, dict(self.named_children()), self.named))
-        assert found is not None
-        return found[1][0] if len(found[1]) == 1 else tuple(found[1])
+        answer = outputs(run(function, tensors, dict(self.named_children()), self.named))
+        assert answer is not None
+        _, results = answer
+        return results[0] if len(results) == 1 else tuple(results)
 
     def rebuilt(self, name: str, values: Mapping[str, Any]) -> Any:
         """The nested data of a name, with these inputs for its tensors."""

@@ -33,17 +33,17 @@ def constructor_text(node: ast.ClassDef, built: Built | None, flax: ast.stmt | N
         for s in flax.body
         if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.value is None
     ]
-    given, used = [], set()
+    passed, used = [], set()
     for field in fields:
         if field == _CONFIG:
-            given.append("config=StepConfig()")
+            passed.append("config=StepConfig()")
             continue
         of = _ATTRIBUTES.get(field, field)
         source = next((name for name, sizes in built.sizes.items() if of in sizes), None)
         if source is None:
             return ""
         used.add(source)
-        given.append(f"{field}={source}.{of}")
+        passed.append(f"{field}={source}.{of}")
     checks = ""
     for name, (kind, value) in built.call.arguments.items():
         if name in ("self", *used):
@@ -55,7 +55,7 @@ def constructor_text(node: ast.ClassDef, built: Built | None, flax: ast.stmt | N
     return (
         f"def {node.name}({parameters}\n"
         f'    """The module `{node.name}` in Flax, without weights."""\n'
-        f"{checks}    return _model.{node.name}({', '.join(given)})\n"
+        f"{checks}    return _model.{node.name}({', '.join(passed)})\n"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from migrate.train.slice.text import FunctionNode, ScriptText, free_names
 from migrate.train.watch.calls import MODULE, PLAIN, SeenCall, is_plain
-from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, Attributes, Output, StepFunction
+from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, Attributes, Output, PortedFunction
 
 LOOP, UPDATE, GRADIENT, OPTIMIZER, SCHEDULE = "loop", "update", "gradient", "optimizer", "schedule"
 
@@ -43,7 +43,7 @@ class FunctionTexts:
     def __init__(
         self,
         script: ScriptText,
-        functions: Sequence[StepFunction],
+        functions: Sequence[PortedFunction],
         roles: Mapping[str, Role],
         batch: Sequence[str],
         in_data: Sequence[str],
@@ -91,11 +91,11 @@ class FunctionTexts:
             text = "" if init is None else _without_super(init)
             return "", text
         if node.name in self._in_data:
-            given = ", ".join(parameters)
+            arguments = ", ".join(parameters)
             if init is None:
                 return f"(_data.{node.name})", "@property\ndef state(self):\n    return _fresh()\n"
             return f"(_data.{node.name})", (
-                f"{head(init)}\n    super().__init__({given})\n    self.state = _fresh()\n"
+                f"{head(init)}\n    super().__init__({arguments})\n    self.state = _fresh()\n"
             )
         return "", "def __init__(self, state):\n    self.state = state\n"
 
@@ -132,7 +132,7 @@ class FunctionTexts:
         decorators = "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
         return f"{decorators}{text}" if text else ""
 
-    def _of_step(self, node: ast.FunctionDef, function: StepFunction) -> str:
+    def _of_step(self, node: ast.FunctionDef, function: PortedFunction) -> str:
         """A function that is a method of the step."""
         names = parameter_names(node)
         if list(function.arguments) != names:
@@ -146,7 +146,7 @@ class FunctionTexts:
             elif kind == FIXED:
                 checks += _check(name, value)
         state = "self.state" if function.arguments.get("self", ("",))[0] == OBJECT else "_fresh()"
-        given = ", ".join(f"{child!r}: {name}" for child, name in states.items())
+        modules = ", ".join(f"{child!r}: {name}" for child, name in states.items())
         inputs = ", ".join(
             f"{argument!r}: {name}" + "".join(f"[{key!r}]" for key in path)
             for (name, path), argument in function.inputs.items()
@@ -159,7 +159,7 @@ class FunctionTexts:
             f"{head(node)}\n"
             f'    """`{function.qualified}` in JAX{over}."""\n'
             f"{checks}"
-            f"    {values} = _called({function.method!r}, {state}, {{{given}}}, {{{inputs}}})\n"
+            f"    {values} = _called({function.method!r}, {state}, {{{modules}}}, {{{inputs}}})\n"
             f"    return {'value' if single else _result(function.result)}\n"
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
-from migrate.train.watch.functions import StepFunction
+from migrate.train.watch.functions import PortedFunction
 from migrate.train.write.functions import HELPERS, FunctionTexts, Role
 from migrate.train.write.public import OWN, PublicNames, Sources, defined
 from migrate.train.write.texts import PARAMS, ProgramFacts
@@ -162,9 +162,9 @@ def _constants(
 
 
 def _helpers(
-    facts: ProgramFacts, functions: Sequence[StepFunction], tops: Mapping[str, Sequence[str]]
+    facts: ProgramFacts, functions: Sequence[PortedFunction], tops: Mapping[str, Sequence[str]]
 ) -> str:
-    """What the script's functions share."""
+    """Constants and helpers of the script's functions."""
     lines = ["# Names of each module in the parameters.", f"MODULES_IN_FLAX = {dict(tops)!r}"]
     text = HELPERS
     if functions:

@@ -83,25 +83,25 @@ class PublicNames:
             and name not in of_model
         }
         written = Written(set(), [], [], {})
-        made = {
+        constructors = {
             name: constructor_text(
                 node, self._recorded.get("constructors", {}).get(name), self._files.model[name]
             )
             for name, node in public.items()
             if name in of_model and name not in OWN and isinstance(node, ast.ClassDef)
         }
-        made = {name: text for name, text in made.items() if text}
+        constructors = {name: text for name, text in constructors.items() if text}
         for file, names in (("data", of_data), ("model", of_model)):
             names = names - set(OWN)
             if file == "model":  # the script's own classes have its constructors
-                names = {name for name in names if name not in made}
+                names = {name for name in names if name not in constructors}
             if names:
                 written.imports.append(f"from {file} import {', '.join(sorted(names))}")
                 written.names |= names
         for name, node in public.items():
             if name in written.names:
                 continue
-            text = made.get(name, "")
+            text = constructors.get(name, "")
             if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
                 text = text or self._texts.function(node)
