@@ -533,19 +533,25 @@ def _interface(
     for name, paths in weights.paths.items():
         known = tops.setdefault(name.partition(".")[0], [])
         known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
+    places, failed, differs = _outputs(facts, recorded, options, place, work)
+    functions = [f for f in recorded["functions"] if f.method not in differs]
     interface = interface_text(
         script,
         loss,
         facts,
-        recorded,
+        {**recorded, "functions": functions},
         trained,
         {name: (place / name).read_text() for name in files},
-        *_outputs(facts, recorded, options, place, work),
+        places,
+        failed,
         roles=roles,
         tops=tops,
     )
     (place / "interface.py").write_text(interface.text)
-    return interface
+    unlike = [
+        f"{name}: functions.py gives other values than the script" for name in sorted(differs)
+    ]
+    return replace(interface, missing=(*interface.missing, *unlike))
 
 
 def _outputs(
@@ -554,29 +560,40 @@ def _outputs(
     options: TrainOptions,
     place: Path,
     work: Path,
-) -> tuple[list[Any], str]:
-    """Find the outputs of the script's model in the program, in the first micro-batch.
+) -> tuple[list[Any], str, frozenset[str]]:
+    """Find the outputs of the script's model in the program, and compare its functions.
+
+    Both are done on the first micro-batch.
 
     Returns:
-        Where the program has each, and why they could not be looked for.
+        Where the program has each, why they could not be looked for, and functions that are not known to give
+        what the script's give.
     """
     inputs = recorded["updates"][0]["micro"][0]["inputs"]
     arrays: dict[str, Any] = {f"input:{name}": inputs[name] for name in facts.inputs}
     arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
+    for function in recorded["functions"]:
+        given, results = recorded["function_values"][function.method]
+        start = function.method
+        arrays |= {f"{start}:input:{name}": value for name, value in given.items()}
+        arrays |= {f"{start}:output:{number}": value for number, value in enumerate(results)}
     file, answer = work / "outputs.npz", work / "outputs.json"
     np.savez(file, **arrays)
     asked = {
         "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
         "streams": facts.streams if facts.draws else (),
+        "functions": [function.method for function in recorded["functions"]],
     }
     child = "migrate.train.proof.outputs_child"
     code, said = _child(child, (place, file, json.dumps(asked), answer), options.timeout)
+    every = frozenset(asked["functions"])
     if code is None:
-        return [], f"the search for them was not done within {options.timeout:g} s"
+        return [], f"the search for them was not done within {options.timeout:g} s", every
     if code or not answer.exists():
-        return [], f"the search for them failed ({process.last_line(said)[:200]})"
-    places = json.loads(answer.read_text())
-    return [path if path is None else tuple(path) for path in places], ""
+        return [], f"the search for them failed ({process.last_line(said)[:200]})", every
+    answers = json.loads(answer.read_text())
+    places = [path if path is None else tuple(path) for path in answers["outputs"]]
+    return places, "", frozenset(answers["differs"])
 
 
 def script_loop(script: ScriptText, events: TrainingCalls) -> int:

@@ -31,7 +31,7 @@ from migrate.train.watch.functions import PortedFunction, outputs, run, step_fun
 from migrate.train.watch.listening import autocast_without_effect
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
-from migrate.train.watch.values import held_modules
+from migrate.train.watch.values import held_modules, plain
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
 _LIMIT = 1e-6
@@ -74,6 +74,7 @@ class Gate:
         self.step: nn.Module = nn.Module()
         self._difference = 0.0
         self._functions: list[PortedFunction] = []
+        self._function_values: dict[str, tuple[dict[str, Any], list[Any]]] = {}
         self.left_out: list[str] = []
 
     def open(
@@ -152,12 +153,18 @@ class Gate:
         known = []
         for function in functions:
             try:
-                result = run(function, function.tensors(), modules, self._named)
+                with torch.no_grad():
+                    result = run(function, function.tensors(), modules, self._named)
             except Exception:
                 continue
             answer = outputs(result)
             if answer is not None:
-                known.append(replace(function, result=answer[0]))
+                result, tensors = answer
+                known.append(replace(function, result=result))
+                self._function_values[function.method] = (
+                    {name: plain(tensor) for name, tensor in function.tensors().items()},
+                    [plain(tensor) for tensor in tensors],
+                )
         return known
 
     def _named(self, name: str) -> Any:
@@ -295,6 +302,7 @@ class Gate:
             "calls": self._seen[1],
             "functions": [function.recorded() for function in self._functions],
             "functions_left": self.left_out,
+            "function_values": self._function_values,
         }
 
     def _tied(self) -> dict[str, str]:

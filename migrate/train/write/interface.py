@@ -165,36 +165,38 @@ def _helpers(
     facts: ProgramFacts, functions: Sequence[PortedFunction], tops: Mapping[str, Sequence[str]]
 ) -> str:
     """Constants and helpers of the script's functions."""
-    lines = ["# Names of each module in the parameters.", f"MODULES_IN_FLAX = {dict(tops)!r}"]
-    text = HELPERS
-    if functions:
-        options = f", deterministic={not facts.training}" if facts.takes_mode else ""
-        lines += ["", "", "_FUNCTIONS = Functions(StepConfig())"]
-        rngs = ""
-        if facts.draws:
-            keys = ", ".join(f'"{n}": jax.random.key({i})' for i, n in enumerate(facts.streams))
-            rngs = f", rngs={{{keys}}}"
-        statistics = facts.statistics and facts.training
-        mutable = ', mutable=["batch_stats"]' if statistics else ""
-        within = "    with _without_dropout():\n    " if facts.draws else ""
-        del options
-        text += f"""
+    head = f"# Names of each module in the parameters.\nMODULES_IN_FLAX = {dict(tops)!r}"
+    if not functions:
+        return f"{head}\n\n\n{HELPERS.strip()}"
+    options = []
+    if facts.draws:
+        keys = ", ".join(f'"{n}": jax.random.key({i})' for i, n in enumerate(facts.streams))
+        options.append(f"rngs={{{keys}}}")
+    statistics = facts.statistics and facts.training
+    if statistics:
+        options.append('mutable=["batch_stats"]')
+    more = "".join(f", {option}" for option in options)
+    call = f"_FUNCTIONS.apply({{**variables, 'params': params}}, **inputs, **modes, method=method{more})"
+    within = (
+        f"    with _without_dropout():\n        values = {call}"
+        if facts.draws
+        else f"    values = {call}"
+    )
+    return f"""{head}
+_FUNCTIONS = Functions(StepConfig())
+
+
+{HELPERS.strip()}
+
 
 @functools.partial(jax.jit, static_argnums=0)
 def _values(method, params, variables, inputs):
     modes = {{"deterministic": {not facts.training}}}
     known = inspect.signature(getattr(Functions, method)).parameters
     modes = {{name: value for name, value in modes.items() if name in known}}
-{within}    values = _FUNCTIONS.apply(
-            {{**variables, "params": params}}, **inputs, **modes, method=method{rngs}{mutable}
-        )
+{within}
     return values{"[0]" if statistics else ""}
 """
-    return (
-        "\n".join(lines) + "\n\n" + text.lstrip("\n")
-        if not functions
-        else "\n".join(lines) + "\n\n\n" + text.lstrip("\n")
-    )
 
 
 def _state_text() -> str:
