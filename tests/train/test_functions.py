@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from torch import nn
 
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, common, observe
+from migrate.train.watch.constructors import Built
 from migrate.train.watch.functions import Output, PortedFunction, outputs, run, step_functions
 from migrate.train.watch.step import bind, build, children, flat
+from migrate.train.write.constructors import changes_model, constructor_text, makes_models
 from migrate.train.write.functions import HELPERS, LOOP, UPDATE, FunctionTexts, Role
 
 SCRIPT = '''
@@ -197,3 +200,81 @@ def test_values_that_change_from_update_to_update_are_the_programs_own() -> None
     later = [SeenCall("f", 1, {"rate": ("plain", 0.2), "clip": ("plain", 1.0)})]
     (call,) = common(first, later)
     assert call.arguments == {"rate": ("other", None), "clip": ("plain", 1.0)}
+
+
+MODELS = """
+class Adapter(nn.Module):
+    def __init__(self, linear, rank, dropout=0.0):
+        super().__init__()
+
+
+def add_adapters(model):
+    return model
+
+
+def build(config, deep=False):
+    return Net(config)
+
+
+def pair():
+    return Net(1), Net(1)
+
+
+def other(config):
+    return 1
+
+
+def main():
+    policy, reference = build(config), build(config).eval()
+    policy = add_adapters(policy)
+    width = other(policy)
+    model, base = pair()
+"""
+
+
+def test_functions_that_make_or_change_the_model_give_states() -> None:
+    script = ScriptText("toy.py", MODELS)
+    nodes = {n.name: n for n in script.tree.body if isinstance(n, ast.FunctionDef)}
+    modules = dict.fromkeys(("policy", "reference", "model", "base"), "Net")
+    namespace: dict[str, Any] = {"functools": __import__("functools")}
+    exec(HELPERS, namespace)
+    namespace["_fresh"] = lambda: "state"
+    exec(makes_models(script, nodes["build"], modules), namespace)
+    exec(makes_models(script, nodes["pair"], modules), namespace)
+    exec(changes_model(script, nodes["add_adapters"], modules), namespace)
+    assert namespace["build"](None) == namespace["build"](None, False) == "state"
+    assert namespace["pair"]() == ("state", "state")
+    assert namespace["add_adapters"]("other") == "other"
+    with pytest.raises(ValueError, match="its own config"):
+        namespace["build"]({})
+    assert makes_models(script, nodes["other"], modules) == ""
+    assert changes_model(script, nodes["other"], modules) == ""
+
+
+def test_a_constructor_takes_sizes_from_a_module_and_refuses_other_numbers() -> None:
+    (node,) = (n for n in ast.parse(MODELS).body if isinstance(n, ast.ClassDef))
+    flax = ast.parse("class Adapter:\n    config: StepConfig\n    features: int\n").body[0]
+    arguments = {
+        "self": ("other", None),
+        "linear": ("other", None),
+        "rank": ("plain", 4),
+        "dropout": ("plain", 0.0),
+    }
+    built = Built(SeenCall("Adapter", 3, arguments), {"linear": ("out_features",)})
+    namespace: dict[str, Any] = {
+        "StepConfig": lambda: "config",
+        "_model": SimpleNamespace(Adapter=dict),
+    }
+
+    def require(name: str, value: Any, expected: Any) -> None:
+        if value != expected:
+            raise ValueError(name)
+
+    namespace["_require"] = require
+    exec(constructor_text(node, built, flax), namespace)
+    linear = nn.Linear(2, 3)
+    assert namespace["Adapter"](linear, 4) == {"config": "config", "features": 3}
+    with pytest.raises(ValueError, match="rank"):
+        namespace["Adapter"](linear, 5)
+    assert constructor_text(node, Built(built.call, {}), flax) == ""
+    assert constructor_text(node, None, flax) == ""

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Mapping
 
 from migrate.train.slice.text import ScriptText
-from migrate.train.watch.calls import MODULE, PLAIN
+from migrate.train.watch.calls import PLAIN
 from migrate.train.watch.constructors import Built
-from migrate.train.write.functions import absent, head, parameter_names
+from migrate.train.write.functions import absent, assigned, head, parameter_names
 
 # Fields of every class of a program, which have defaults.
 _CONFIG = "config"
@@ -96,4 +96,47 @@ def changes_model(script: ScriptText, node: ast.FunctionDef, modules: Mapping[st
     )
 
 
-__all__ = ["MODULE", "changes_model", "constructor_text"]
+def makes_models(script: ScriptText, node: ast.FunctionDef, modules: Mapping[str, str]) -> str:
+    """A function that makes modules of the step: the state with which the script starts, for each.
+
+    Args:
+        script: the script.
+        node: the function.
+        modules: class of each module of the step by its name.
+    """
+    counts = set()
+    for statement in ast.walk(script.tree):
+        if not isinstance(statement, ast.Assign):
+            continue
+        for target in statement.targets:
+            for to, value in assigned(target, statement.value):
+                if node.name not in _called_first(value):
+                    continue
+                names = to.elts if isinstance(to, ast.Tuple) else [to]
+                if not all(isinstance(n, ast.Name) and n.id in modules for n in names):
+                    return ""
+                counts.add(len(names) if isinstance(to, ast.Tuple) else 0)
+    if len(counts) != 1:
+        return ""
+    (count,) = counts
+    states = ", ".join(["_fresh()"] * count) if count else "_fresh()"
+    checks = "".join(absent(node, name) for name in parameter_names(node))
+    what = "a state for each module" if count else "a state"
+    return (
+        f'{head(node)}\n    """`{node.name}`: {what}, with the weights that the script starts from."""\n'
+        f"{checks}    return {states}\n"
+    )
+
+
+def _called_first(value: ast.expr) -> set[str]:
+    """Name of the function at the root of `build(config).eval()`."""
+    names: set[str] = set()
+    node = value
+    while isinstance(node, ast.Call | ast.Attribute):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names.add(node.func.id)
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return names
+
+
+__all__ = ["changes_model", "constructor_text", "makes_models"]

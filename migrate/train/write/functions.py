@@ -336,10 +336,7 @@ def _model_parameter(init: ast.FunctionDef | None, held: set[str]) -> str | None
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=False))
-            for to, value in pairs:
+            for to, value in assigned(target, node.value):
                 if (
                     isinstance(to, ast.Attribute)
                     and to.attr in held
@@ -347,6 +344,13 @@ def _model_parameter(init: ast.FunctionDef | None, held: set[str]) -> str | None
                 ):
                     return value.id
     return None
+
+
+def assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Pairs of what is assigned: `a, b = x, y` has two."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]
 
 
 def _without_super(init: ast.FunctionDef) -> str:

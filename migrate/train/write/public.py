@@ -11,7 +11,7 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
-from migrate.train.write.constructors import changes_model, constructor_text
+from migrate.train.write.constructors import changes_model, constructor_text, makes_models
 from migrate.train.write.functions import FunctionTexts
 from migrate.train.write.texts import ProgramFacts
 
@@ -105,7 +105,8 @@ class PublicNames:
             if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
                 text = text or self._texts.function(node)
-                text = text or changes_model(self._script, node, self._recorded["children"])
+                for write in (changes_model, makes_models):
+                    text = text or write(self._script, node, self._recorded["children"])
             elif not text and name not in OWN and isinstance(node, ast.ClassDef):
                 text = self._texts.class_(node)
             if text:
