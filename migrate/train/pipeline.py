@@ -573,9 +573,9 @@ def _outputs(
     arrays: dict[str, Any] = {f"input:{name}": inputs[name] for name in facts.inputs}
     arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
     for function in recorded["functions"]:
-        given, results = recorded["function_values"][function.method]
+        inputs_of_call, results = recorded["function_values"][function.method]
         start = function.method
-        arrays |= {f"{start}:input:{name}": value for name, value in given.items()}
+        arrays |= {f"{start}:input:{name}": value for name, value in inputs_of_call.items()}
         arrays |= {f"{start}:output:{number}": value for number, value in enumerate(results)}
     file, answer = work / "outputs.npz", work / "outputs.json"
     np.savez(file, **arrays)
