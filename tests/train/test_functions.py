@@ -22,12 +22,13 @@ SCRIPT = '''
 import torch
 
 
-class Smoother:
+class Smoother(torch.nn.Module):
     def __init__(self, epsilon, ignore=-100):
+        super().__init__()
         self.epsilon: float = epsilon
         self.ignore = ignore
 
-    def __call__(self, values):
+    def forward(self, values):
         return values.mean() * (1 - self.epsilon)
 
 
@@ -112,7 +113,7 @@ def test_public_functions_with_tensors_are_methods(functions: dict[str, PortedFu
     assert {name: f.method for name, f in functions.items()} == {
         "preference": "preference",
         "score": "score_of_script",
-        "Smoother.__call__": "smoother",
+        "Smoother.forward": "smoother",
         "Trainer.compute": "compute",
     }
     score = functions["score"]

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from migrate.train.watch.calls import MODULE, PLAIN, LiveCall, is_plain
+from migrate.train.watch.steady import OF_EVERY_MODULE
 from migrate.train.watch.values import changed, held_modules, is_data, leaves, names, snapshot
 
 OBJECT, TENSORS, FIXED = "object", "tensors", "fixed"
@@ -202,7 +203,12 @@ def _described(kind: str, value: Any) -> Any:
         return None
     if kind != FIXED or is_plain(value):
         return value
-    fields = {name: v for name, v in getattr(value, "__dict__", {}).items() if is_plain(v)}
+    unset = OF_EVERY_MODULE if isinstance(value, nn.Module) else ()
+    fields = {
+        name: v
+        for name, v in getattr(value, "__dict__", {}).items()
+        if is_plain(v) and name not in unset
+    }
     return Attributes(fields)
 
 
