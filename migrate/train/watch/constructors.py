@@ -51,7 +51,7 @@ class Constructors:
                 call = SeenCall(cls.__qualname__, frame.f_code.co_firstlineno, values)
                 self._calls[id(module)] = module, call, sizes
 
-        nn.Module.__init__ = created  # type: ignore[method-assign]
+        nn.Module.__init__ = created
 
     def of(self, step: nn.Module) -> dict[str, Built]:
         """Constructors of the modules in a step, by class."""

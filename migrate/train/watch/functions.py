@@ -172,11 +172,11 @@ def outputs(result: Any) -> tuple[Any, list[torch.Tensor]] | None:
 def numbers_stay_tensors() -> Iterator[None]:
     """Let `tensor.item()`, which scripts call for their logs, return the tensor."""
     original = torch.Tensor.item
-    torch.Tensor.item = lambda self: self  # type: ignore[assignment, method-assign, return-value]
+    torch.Tensor.item = lambda self: self
     try:
         yield
     finally:
-        torch.Tensor.item = original  # type: ignore[method-assign]
+        torch.Tensor.item = original
 
 
 def _kind(
