@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+# Names of code that Python runs in a frame of its own for one expression.
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -41,7 +44,9 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
     between = ""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == file:
+        if code.co_filename == file and code.co_name in _COMPREHENSIONS:
+            pass  # a part of a statement of the frame around it
+        elif code.co_filename == file:
             innermost = innermost or frame
             frames.append(
                 Frame(frame.f_lineno, code.co_name, code.co_firstlineno, _plain_arguments(frame))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import pickle
@@ -46,12 +47,14 @@ from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.rate import _is_rate, rate_function
 from migrate.train.slice.reads import read_names
-from migrate.train.slice.text import ScriptText, shared_line
+from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
+from migrate.train.write.functions import Role
 from migrate.train.write.interface import KEPT, Interface, interface_text
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
+from migrate.train.write.roles import training_roles
 from migrate.train.write.shadow import hidden_module
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
@@ -135,7 +138,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
         with writing(options.output) as place:
             progress("writing the program")
-            sources = split(port.modeling, script.name)
+            methods = {function.method for function in recorded["functions"]}
+            sources = split(port.modeling, script.name, methods)
             files = {
                 "model.py": sources.model,
                 "loss.py": loss_text(sources.loss, facts),
@@ -144,6 +148,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "train.py": train_text(facts),
                 "test_same.py": test_text(facts, len(recorded["updates"])),
                 **{name: carried_text(name) for name in CARRIED},
+                **({"functions.py": sources.functions} if sources.functions else {}),
             }
             for name, source in files.items():
                 (place / name).write_text(source)
@@ -152,7 +157,10 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
             data, of_data = _data(text, events, loss, names, recorded, options, place, work)
-            interface = _interface(text, loss, facts, recorded, weights, options, place, work)
+            roles = training_roles(text, events, recorded)
+            interface = _interface(
+                text, loss, facts, recorded, weights, options, place, work, roles
+            )
             notes = [
                 *_notes(recorded, port, facts),
                 *optimizer.notes,
@@ -214,7 +222,8 @@ def find_training(
     """Find where the script trains, and what computes its loss.
 
     Returns:
-        The script, with modules of its folder that train in place of their imports; its calls; the loss.
+        The script, with modules of its folder that train in place of their imports and comprehensions that
+        train as loops; its calls that train; its loss.
     """
     modules: list[Path] = []
     whole = script
@@ -225,7 +234,7 @@ def find_training(
             break
         modules += more
         whole = merged(script, modules)
-    return whole, *_calls(whole, seen)
+    return _calls(whole, seen)
 
 
 def _seen(script: ScriptText, options: TrainOptions, folder: Path) -> list[dict[str, Any]]:
@@ -290,9 +299,21 @@ def _calls(
         )
     dropped = [call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call]
     events = TrainingCalls(backwards[0], tuple(steps), tuple(dropped))
+    script = _with_loops(script, events.backward)
     loop_level(script, events.backward)
     _require_lines(script, events)
-    return events, loss_slice(script, events.backward[0])
+    return script, events, loss_slice(script, events.backward[0])
+
+
+def _with_loops(script: ScriptText, frames: Sequence[Frame]) -> ScriptText:
+    """The script with those comprehensions as loops that call a function which trains."""
+    lines = []
+    for called, caller in itertools.pairwise(frames):
+        code = script.code(caller.first, caller.function)
+        path = path_to(code, caller.line) if code is not None else []
+        if path and comprehension(path[-1][0][path[-1][1]], called.function) is not None:
+            lines.append(caller.line)
+    return replace(script, loops=tuple(lines))
 
 
 def _frame(seen: Mapping[str, Any]) -> Frame:
@@ -570,6 +591,7 @@ def _interface(
     options: TrainOptions,
     place: Path,
     work: Path,
+    roles: Mapping[str, Role],
 ) -> Interface:
     """Write `interface.py`, and the file that brings its arrays back to torch."""
     frozen = set(weights.frozen)
@@ -580,17 +602,29 @@ def _interface(
     }
     (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
     files = ("data.py", "model.py", "optimizer.py")
+    tops: dict[str, list[str]] = {}
+    for name, paths in weights.paths.items():
+        known = tops.setdefault(name.partition(".")[0], [])
+        known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
+    places, failed, differs = _outputs(facts, recorded, options, place, work)
+    functions = [f for f in recorded["functions"] if f.method not in differs]
     interface = interface_text(
         script,
         loss,
         facts,
-        recorded,
+        {**recorded, "functions": functions},
         trained,
         {name: (place / name).read_text() for name in files},
-        *_outputs(facts, recorded, options, place, work),
+        places,
+        failed,
+        roles=roles,
+        tops=tops,
     )
     (place / "interface.py").write_text(interface.text)
-    return interface
+    unlike = [
+        f"{name}: functions.py gives other values than the script" for name in sorted(differs)
+    ]
+    return replace(interface, missing=(*interface.missing, *unlike))
 
 
 def _outputs(
@@ -599,29 +633,40 @@ def _outputs(
     options: TrainOptions,
     place: Path,
     work: Path,
-) -> tuple[list[Any], str]:
-    """Find the outputs of the script's model in the program, in the first micro-batch.
+) -> tuple[list[Any], str, frozenset[str]]:
+    """Find the outputs of the script's model in the program, and compare its functions.
+
+    Both are done on the first micro-batch.
 
     Returns:
-        Where the program has each, and why they could not be looked for.
+        Where the program has each, why they could not be looked for, and functions that are not known to give
+        what the script's give.
     """
     inputs = recorded["updates"][0]["micro"][0]["inputs"]
     arrays: dict[str, Any] = {f"input:{name}": inputs[name] for name in facts.inputs}
     arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
+    for function in recorded["functions"]:
+        inputs_of_call, results = recorded["function_values"][function.method]
+        start = function.method
+        arrays |= {f"{start}:input:{name}": value for name, value in inputs_of_call.items()}
+        arrays |= {f"{start}:output:{number}": value for number, value in enumerate(results)}
     file, answer = work / "outputs.npz", work / "outputs.json"
     np.savez(file, **arrays)
     asked = {
         "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
         "streams": facts.streams if facts.draws else (),
+        "functions": [function.method for function in recorded["functions"]],
     }
     module = "migrate.train.proof.outputs_child"
     code, said = child(module, (place, file, json.dumps(asked), answer), options.timeout)
+    every = frozenset(asked["functions"])
     if code is None:
-        return [], f"the search for them was not done within {options.timeout:g} s"
+        return [], f"the search for them was not done within {options.timeout:g} s", every
     if code or not answer.exists():
-        return [], f"the search for them failed ({process.last_line(said)[:200]})"
-    places = json.loads(answer.read_text())
-    return [path if path is None else tuple(path) for path in places], ""
+        return [], f"the search for them failed ({process.last_line(said)[:200]})", every
+    answers = json.loads(answer.read_text())
+    places = [path if path is None else tuple(path) for path in answers["outputs"]]
+    return places, "", frozenset(answers["differs"])
 
 
 def script_loop(script: ScriptText, events: TrainingCalls) -> int:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from migrate.train.errors import TrainError
-from migrate.train.frames import Frame
+from migrate.train.frames import Frame, script_frames
 from migrate.train.proof.data_child import difference_of
 from migrate.train.slice.data import TrainingCalls, data_slice
 from migrate.train.slice.loss import loss_slice
-from migrate.train.slice.text import ScriptText, shared_line
+from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.write.left import left_statements
 from migrate.train.write.texts import data_text
 
@@ -490,3 +490,48 @@ def micro_batches():
     exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]
+
+
+COMPREHENSION = """
+    def train_step(model, optimizer, batch):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        return loss, batch
+
+
+    def main():
+        model, optimizer = Model(), Optimizer()
+        for epoch in range(2):
+            losses, others = zip(*[train_step(
+                model, optimizer, batch) for batch in range(3) if batch != 1])
+            print(losses)
+
+
+    main()
+"""
+
+
+def test_a_step_in_a_comprehension_is_in_a_loop() -> None:
+    script = ScriptText("train.py", textwrap.dedent(COMPREHENSION))
+    outer = frames(script, ("zip(*[", "main"), ("main()", "<module>"))
+    line = outer[0].line
+    statement = path_to(script.code(outer[0].first, "main") or script.tree, line)[-1]
+    assert comprehension(statement[0][statement[1]], "train_step") is not None
+    assert comprehension(statement[0][statement[1]], "print") is None
+    script = ScriptText("train.py", script.source, (line,))
+    backward = (*frames(script, ("loss.backward", "train_step")), *outer)
+    step = (*frames(script, ("optimizer.step()", "train_step")), *outer)
+    calls = TrainingCalls(backward, (step,), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert [item and item["batch"] for item in run(text)] == [0, None, 2, None] * 2
+
+
+def test_a_comprehension_is_no_frame_of_its_own() -> None:
+    namespace: dict[str, Any] = {"script_frames": script_frames}
+    source = "def f():\n    return script_frames('x.py')[0]\n\ng = [f() for _ in range(1)]\n"
+    exec(compile(source, "x.py", "exec"), namespace)
+    assert [(frame.line, frame.function) for frame in namespace["g"][0]] == [
+        (2, "f"),
+        (4, "<module>"),
+    ]

@@ -165,7 +165,7 @@ class Toy:
     def record(self) -> dict[str, Any]:
         self.loss = self.step(**self.batch)
         self.loss.backward()
-        outputs, calls = observe(self.step, self.batch, "toy.py")
+        outputs, calls, _ = observe(self.step, self.batch, "toy.py")
         return {
             "gradients": {n: p.grad for n, p in self.step.named_parameters()},
             "children": {"model": "Net"},
@@ -272,7 +272,7 @@ def test_a_factor_is_there_only_for_multiples(toy: Toy) -> None:
     assert call.arguments["y"] == ("data", {(): "y"})
     step: Any = toy.step
     step.forward = lambda x, y: step.get_loss(step.model, x, y) ** 2
-    _, (call,) = observe(step, toy.batch, "toy.py")
+    _, (call,), _ = observe(step, toy.batch, "toy.py")
     assert call.factor is None
 
 

@@ -1,12 +1,14 @@
-"""Search for the outputs of the script's model in the written program, in a process of its own.
+"""Search for the outputs of the script's model in the written program, and compare its functions.
 
 python -m migrate.train.proof.outputs_child FOLDER ARRAYS OPTIONS OUTPUT
 
-ARRAYS has the inputs of the step ("input:NAME"), and the script's outputs ("output:NUMBER") of them.
+ARRAYS has the inputs of the step ("input:NAME"), and the script's outputs ("output:NUMBER") of them; of each
+function what it was called with ("METHOD:input:NAME") and what it gave ("METHOD:output:NUMBER").
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from importlib import import_module
@@ -20,7 +22,7 @@ _LIMIT = 1e-4
 
 
 def main() -> None:
-    """Find each recorded output among the values that the program's layers give."""
+    """Find each recorded output among the layers' values, and functions that give other values."""
     folder, arrays, output = Path(sys.argv[1]), np.load(sys.argv[2]), Path(sys.argv[4])
     options: dict[str, Any] = json.loads(sys.argv[3])
     sys.path.insert(0, str(folder))
@@ -44,14 +46,51 @@ def main() -> None:
             mutable=True,
             capture_intermediates=lambda module, name: name != "setup",
         )
-    values = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(more["intermediates"]):
-        keys = [getattr(key, "key", getattr(key, "idx", None)) for key in path]
-        if None not in keys:
-            values.append((keys, np.asarray(leaf)))
-    count = sum(name.startswith("output:") for name in arrays)
-    places = [nearest(values, arrays[f"output:{number}"]) for number in range(count)]
-    output.write_text(json.dumps(places))
+        values = []
+        for path, leaf in jax.tree_util.tree_leaves_with_path(more["intermediates"]):
+            keys = [getattr(key, "key", getattr(key, "idx", None)) for key in path]
+            if None not in keys:
+                values.append((keys, np.asarray(leaf)))
+        count = sum(name.startswith("output:") for name in arrays)
+        places = [nearest(values, arrays[f"output:{number}"]) for number in range(count)]
+        differs = [
+            method
+            for method in options["functions"]
+            if not _is_same(method, loss.STEP, state, options, arrays)
+        ]
+    output.write_text(json.dumps({"outputs": places, "differs": differs}))
+
+
+def _is_same(method: str, step: Any, state: Any, options: dict[str, Any], arrays: Any) -> bool:
+    """Whether a function of the program gives what the script's function gave."""
+    import jax
+
+    functions = import_module("functions").Functions
+    taken = inspect.signature(getattr(functions, method)).parameters
+    start = f"{method}:input:"
+    values, _ = functions(step.config).apply(
+        {**state.variables, "params": state.params},
+        **{name.removeprefix(start): arrays[name] for name in arrays if name.startswith(start)},
+        **{name: value for name, value in options["arguments"].items() if name in taken},
+        rngs={name: jax.random.key(n) for n, name in enumerate(options["streams"])},
+        mutable=True,
+        method=method,
+    )
+    ours = values if isinstance(values, tuple) else (values,)
+    theirs = [name for name in arrays if name.startswith(f"{method}:output:")]
+    return len(ours) == len(theirs) and all(
+        _near(np.asarray(value), arrays[f"{method}:output:{number}"])
+        for number, value in enumerate(ours)
+    )
+
+
+def _near(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> bool:
+    if ours.shape != theirs.shape:
+        return False
+    if theirs.dtype.kind != "f":
+        return bool(np.array_equal(ours, theirs))
+    # Differences of large numbers are near zero.
+    return bool(np.allclose(ours, theirs, rtol=_LIMIT, atol=1e-5, equal_nan=True))
 
 
 def nearest(

@@ -19,6 +19,8 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import (
     FunctionNode,
     ScriptText,
+    WrittenFor,
+    WrittenIf,
     blocks,
     first_line,
     free_names,
@@ -740,6 +742,9 @@ class _Slicer:
         return textwrap.indent(_as_if(self._script.text(statement)), indent)
 
     def _head(self, statement: ast.stmt) -> str:
+        if isinstance(statement, WrittenFor | WrittenIf):
+            self._lines |= set(range(statement.lineno, (statement.end_lineno or 0) + 1))
+            return statement.head
         body = statement.body  # type: ignore[attr-defined]
         first, last = first_line(statement), first_line(body[0]) - 1
         while last > first and not self._script.lines[last - 1].rstrip().endswith(":"):

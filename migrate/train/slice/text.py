@@ -21,15 +21,20 @@ class ScriptText:
     Attributes:
         name: the file, as messages name it.
         source: its text.
+        loops: lines of statements with a comprehension that trains; each is a `for` in the tree.
     """
 
     name: str
     source: str
+    loops: tuple[int, ...] = ()
 
     @cached_property
     def tree(self) -> ast.Module:
         """Syntax tree."""
-        return ast.parse(self.source)
+        tree = ast.parse(self.source)
+        for line in self.loops:
+            as_loop(tree, line)
+        return tree
 
     @cached_property
     def lines(self) -> list[str]:
@@ -70,6 +75,61 @@ class ScriptText:
         if indent.strip():  # another statement stands before it on the line
             return ast.unparse(statement)
         return textwrap.dedent("\n".join(lines))
+
+
+Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp
+
+
+def comprehension(statement: ast.stmt, called: str) -> Comprehension | None:
+    """The comprehension of a simple statement whose items are calls of a function; None if there is none."""
+    if any(blocks(statement)):
+        return None
+    for node in ast.walk(statement):
+        if isinstance(node, Comprehension) and len(node.generators) == 1:
+            for inner in ast.walk(node.elt):
+                function = inner.func if isinstance(inner, ast.Call) else None
+                if getattr(function, "id", getattr(function, "attr", "")) == called:
+                    return node
+    return None
+
+
+def as_loop(tree: ast.Module, line: int) -> None:
+    """Write the statement at a line as a `for` over its comprehension, without the use of the items."""
+    for code in (tree, *(n for n in ast.walk(tree) if isinstance(n, FunctionNode))):
+        path = path_to(code, line)
+        if not path:
+            continue
+        block, index = path[-1]
+        statement = block[index]
+        comprehensions = [n for n in ast.walk(statement) if isinstance(n, Comprehension)]
+        if any(blocks(statement)) or not comprehensions:
+            continue
+        (generator,) = comprehensions[0].generators
+        body: ast.stmt = ast.Expr(comprehensions[0].elt)
+        for test in reversed(generator.ifs):
+            body = WrittenIf(test, [body], [])
+        loop = WrittenFor(generator.target, generator.iter, [body], [])
+        for new in (loop, *(n for n in ast.walk(body) if isinstance(n, ast.stmt))):
+            ast.copy_location(new, statement)
+        block[index] = loop
+
+
+class WrittenFor(ast.For):
+    """A loop that has no text of its own in the script."""
+
+    @property
+    def head(self) -> str:
+        """First line of the statement."""
+        return f"for {ast.unparse(self.target)} in {ast.unparse(self.iter)}:"
+
+
+class WrittenIf(ast.If):
+    """A condition that has no text of its own in the script."""
+
+    @property
+    def head(self) -> str:
+        """First line of the statement."""
+        return f"if {ast.unparse(self.test)}:"
 
 
 def first_line(statement: ast.stmt) -> int:

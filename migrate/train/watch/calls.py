@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from migrate.train.frames import script_frames
-from migrate.train.watch.values import is_data, leaves
+from migrate.train.watch.values import is_data, leaves, snapshot
 
 _VARIABLE = 0x04 | 0x08  # code flags: *args, **kwargs
 # Fields of a model's output that stand for all of it.
@@ -34,17 +34,36 @@ class SeenCall:
             tensor → input of the step), ("plain", the value), ("other", None).
         factor: derivative of the loss by what the function returned, if the loss is that number times it;
             None else.
+        held: attributes of the object, if the function is a method, that are modules of the step.
     """
 
     function: str
     first: int
     arguments: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     factor: float | None = None
+    held: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LiveCall:
+    """Call of a function of the script, with the objects themselves.
+
+    Attributes:
+        qualified: qualified name of the function.
+        first: first line of its code.
+        function: the function; of a method, the one that takes the object.
+        arguments: parameter → value.
+    """
+
+    qualified: str
+    first: int
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
 
 
 def observe(
     step: nn.Module, tensors: Mapping[str, torch.Tensor], file: str
-) -> tuple[list[np.ndarray[Any, Any]], list[SeenCall]]:
+) -> tuple[list[np.ndarray[Any, Any]], list[SeenCall], list[LiveCall]]:
     """Run the step, and return outputs of its trained modules and calls of the script's functions.
 
     Args:
@@ -53,13 +72,15 @@ def observe(
         file: the script, as its code objects name it.
 
     Returns:
-        What each outermost call of a trained module or of a part of one gave, in order, and the calls.
+        What each outermost call of a trained module or of a part of one gave, in order, and the calls, as
+        they can be stored and as they were.
     """
     inputs = {id(tensor): name for name, tensor in tensors.items()}
     modules = {id(module): name for name, module in step.named_children()}
     outputs: list[np.ndarray[Any, Any]] = []
     calls: list[tuple[FrameType, dict[str, tuple[str, Any]]]] = []
     returned: list[tuple[FrameType, Any]] = []
+    live: list[LiveCall] = []
 
     def profile(frame: FrameType, event: str, value: Any) -> None:
         if frame.f_code.co_filename != file:
@@ -67,6 +88,11 @@ def observe(
         if event == "call":
             arguments = _arguments(frame)
             calls.append((frame, {n: _kind(v, inputs, modules) for n, v in arguments.items()}))
+            function = _function(frame)
+            if function is not None and not frame.f_code.co_flags & _VARIABLE:
+                copies = {n: snapshot(v) if is_data(v) else v for n, v in arguments.items()}
+                code = frame.f_code
+                live.append(LiveCall(code.co_qualname, code.co_firstlineno, function, copies))
         elif event == "return":
             returned.append((frame, value))
 
@@ -78,7 +104,7 @@ def observe(
         finally:
             sys.setprofile(before)
     results = {id(frame): value for frame, value in returned}
-    return outputs, [
+    seen = [
         SeenCall(
             frame.f_code.co_qualname,
             frame.f_code.co_firstlineno,
@@ -88,6 +114,7 @@ def observe(
         for frame, arguments in calls
         if not frame.f_code.co_flags & _VARIABLE
     ]
+    return outputs, seen, live
 
 
 def building_call(script: str) -> SeenCall | None:
@@ -97,8 +124,77 @@ def building_call(script: str) -> SeenCall | None:
         return None
     if frame.f_code.co_flags & _VARIABLE:
         return None
-    arguments = {name: _kind(value, {}, {}) for name, value in _arguments(frame).items()}
+    arguments = arguments_of(frame)
     return SeenCall(frame.f_code.co_qualname, frame.f_code.co_firstlineno, arguments)
+
+
+def arguments_of(frame: FrameType) -> dict[str, tuple[str, Any]]:
+    """Kind and value of each argument of a frame."""
+    return {name: _kind(value, {}, {}) for name, value in _arguments(frame).items()}
+
+
+def frame_calls(frame: FrameType | None, modules: Mapping[int, str]) -> list[SeenCall]:
+    """Calls of the script's functions that are running, innermost first.
+
+    Args:
+        frame: the innermost frame.
+        modules: names of the step's modules, by their identities.
+    """
+    file = frame.f_code.co_filename if frame is not None else ""
+    calls = []
+    while frame is not None:
+        code = frame.f_code
+        if (
+            code.co_filename == file
+            and code.co_name != "<module>"
+            and not code.co_flags & _VARIABLE
+        ):
+            arguments = _arguments(frame)
+            held = tuple(
+                name
+                for name, value in getattr(arguments.get("self"), "__dict__", {}).items()
+                if id(value) in modules
+            )
+            kinds = {name: _kind(value, {}, modules) for name, value in arguments.items()}
+            calls.append(SeenCall(code.co_qualname, code.co_firstlineno, kinds, held=held))
+        frame = frame.f_back
+    return calls
+
+
+def common(first: list[SeenCall], later: list[SeenCall]) -> list[SeenCall]:
+    """Calls with those plain values alone that are the same in both."""
+    other = {(call.function, call.first): call.arguments for call in later}
+    return [
+        replace(
+            call,
+            arguments={
+                name: kind
+                if other.get((call.function, call.first), {}).get(name) == kind
+                else (OTHER, None)
+                for name, kind in call.arguments.items()
+            },
+        )
+        if (call.function, call.first) in other
+        else call
+        for call in first
+    ]
+
+
+def _function(frame: FrameType) -> Callable[..., Any] | None:
+    """The function that a frame runs, if it is one of the module or of a class of the module."""
+    value: Any = frame.f_globals
+    for number, part in enumerate(frame.f_code.co_qualname.split(".")):
+        value = value.get(part) if number == 0 else vars(value).get(part)
+        if value is None or not (
+            isinstance(value, type) or callable(value) or hasattr(value, "__func__")
+        ):
+            return None
+        if not isinstance(value, type):
+            break
+    function = getattr(value, "__func__", value)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function if getattr(function, "__code__", None) is frame.f_code else None
 
 
 def _arguments(frame: FrameType) -> dict[str, Any]:
@@ -113,14 +209,15 @@ def _kind(value: Any, inputs: Mapping[int, str], modules: Mapping[int, str]) -> 
     if is_data(value):
         known = [(path, inputs.get(id(tensor))) for path, tensor in leaves(value)]
         return (OTHER, None) if any(n is None for _, n in known) else (DATA, dict(known))
-    return (PLAIN, value) if _is_plain(value) else (OTHER, None)
+    return (PLAIN, value) if is_plain(value) else (OTHER, None)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text, None, or a container of them."""
     if type(value) in (tuple, list):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     if type(value) is dict:
-        return all(type(key) is str and _is_plain(item) for key, item in value.items())
+        return all(type(key) is str and is_plain(item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float, str)
 
 

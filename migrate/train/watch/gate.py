@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
+from flax import linen
 from torch import nn
 
 from converters.errors import ConversionError
@@ -22,15 +26,18 @@ from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
-from migrate.train.watch.calls import observe
+from migrate.train.watch.calls import SeenCall, frame_calls, observe
+from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
-from migrate.train.watch.step import Bound, bind, build, children, flat
-from migrate.train.watch.values import held_modules
+from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
+from migrate.train.watch.values import held_modules, plain
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
 _LIMIT = 1e-6
+# Names that no method of a step can have: those of modules, of its base, and of Flax's modules.
+_RESERVED = (*dir(StepBase), *dir(linen.Module))
 WEIGHTS, PORT, STEP_FILE = "weights", "port.pickle", "step.py"
 
 
@@ -68,6 +75,9 @@ class Gate:
         self.step: nn.Module = nn.Module()
         self._difference = 0.0
         self._mistakes: list[Mistake] = []
+        self._functions: list[PortedFunction] = []
+        self._function_values: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+        self.left_out: list[str] = []
 
     def open(
         self,
@@ -95,6 +105,13 @@ class Gate:
         named = {**self._namespace, **values, **data}
         named = {name: self._without_wrapper(name, named[name]) for name in self._question["free"]}
         bound = bind(self._question["free"], named)
+        drawn = [name for name, value in bound.constants.items() if _draws(value)]
+        if drawn:
+            raise Refusal(
+                f"{drawn[0]} gives other values each time",
+                "draw the batch before the loss is computed",
+                changing=drawn,
+            )
         if not bound.data:
             raise Refusal(
                 "the loss reads no tensor of a batch", "give the batch to the step by name"
@@ -113,7 +130,10 @@ class Gate:
             children_of_step = children(bound, called)
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
-            self._seen = observe(self.step, flat(bound, data), self._file)
+            *self._seen, live = observe(self.step, flat(bound, data), self._file)
+            self._functions = self._callable(
+                step_functions(live, children_of_step, bound.objects, _RESERVED)
+            )
         attributes, names = self._question["reads"]
         self._steady = Steady(
             self.step, bound.objects, self._namespace, attributes, names, bound.constants
@@ -145,6 +165,29 @@ class Gate:
         file = self._folder / STEP_FILE
         question = self._question
         return build(bound, question["text"], question["result"], self._namespace, modules, file)
+
+    def _callable(self, functions: Sequence[PortedFunction]) -> list[PortedFunction]:
+        """Functions that run again, and give tensors; each with what it gives."""
+        modules = dict(self.step.named_children())
+        known = []
+        for function in functions:
+            try:
+                with torch.no_grad():
+                    result = run(function, function.tensors(), modules, self._named)
+            except Exception:
+                continue
+            answer = outputs(result)
+            if answer is not None:
+                result, tensors = answer
+                known.append(replace(function, result=result))
+                self._function_values[function.method] = (
+                    {name: plain(tensor) for name, tensor in function.tensors().items()},
+                    [plain(tensor) for tensor in tensors],
+                )
+        return known
+
+    def _named(self, name: str) -> Any:
+        return self.step.named(name)
 
     def _outermost(self, bound: Bound) -> list[nn.Module]:
         """Modules that the statements call, without those inside their calls."""
@@ -211,7 +254,7 @@ class Gate:
         shown = self._question["shown"]
         try:
             with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
-                port = compiled(self.step, tensors, shown)
+                port = self._ported(data, tensors, shown)
             folder = self._folder / WEIGHTS
             folder.mkdir()
             for module, training in flags.items():
@@ -233,6 +276,32 @@ class Gate:
             self.step.load_state_dict(after)
         (self._folder / PORT).write_bytes(pickle.dumps((replace(port, write=None), weights)))
 
+    def _ported(
+        self, data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], shown: str
+    ) -> Any:
+        """The port, with those functions of the script as methods that can be ported."""
+        while self._functions:
+            step = build(
+                self._bound,
+                self._question["text"],
+                self._question["result"],
+                self._namespace,
+                dict(self.step.named_children()),
+                self._folder / STEP_FILE,
+                self._functions,
+            )
+            methods = {function.method: function.tensors() for function in self._functions}
+            try:
+                return compiled(step, tensors, shown, methods=methods)
+            except (PortError, ConversionError) as error:
+                what = str(getattr(error, "what", error))
+                named = re.match(r"method (\w+)[: ]", what)
+                bad = named.group(1) if named else None
+                self.left_out.append(what)
+                self._functions = [f for f in self._functions if bad and f.method != bad]
+        self.step = self._built(self._bound, dict(self.step.named_children()))
+        return compiled(self.step, tensors, shown)
+
     # ------------------------------------------------------------------ what the recorder asks
 
     def facts(self) -> dict[str, Any]:
@@ -251,6 +320,9 @@ class Gate:
             "outputs": self._seen[0],
             "calls": self._seen[1],
             "mistakes": self._mistakes,
+            "functions": [function.recorded() for function in self._functions],
+            "functions_left": self.left_out,
+            "function_values": self._function_values,
         }
 
     def _tied(self) -> dict[str, str]:
@@ -277,6 +349,10 @@ class Gate:
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of the step's weights and buffers."""
         return {name: tensor.detach().clone() for name, tensor in self.step.state_dict().items()}
+
+    def running(self, frame: FrameType | None) -> list[SeenCall]:
+        """Functions of the script that are running, from a frame on."""
+        return frame_calls(frame, {id(m): name for name, m in self.step.named_children()})
 
     def trained_names(self, frame: FrameType | None) -> dict[tuple[str, int], list[str]]:
         """Names of trained modules, optimizers and schedules in each frame of the script from this on."""
@@ -363,6 +439,12 @@ def unlike_modes(step: nn.Module) -> tuple[str, ...]:
         return tuple(
             name for name, module in step.named_modules() if module.training != flags[name]
         )
+
+
+def _draws(value: Any) -> bool:
+    """Whether a value gives something else each time it is asked: a random generator, an iterator."""
+    generators = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+    return isinstance(value, generators | Iterator)
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

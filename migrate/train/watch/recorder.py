@@ -26,7 +26,8 @@ from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
-from migrate.train.watch.calls import building_call
+from migrate.train.watch.calls import building_call, common
+from migrate.train.watch.constructors import Constructors
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
@@ -68,6 +69,7 @@ class _Recorder:
         self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
         self._optimizer: Any = None
         self._builders: dict[int, Any] = {}
+        self._constructors = Constructors()
         self._states: list[Any] = []
         self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -90,8 +92,9 @@ class _Recorder:
         listening.to_backward(self._backward)
         listening.to_clipping(self._clipped, self._before_clipping)
         listening.to_steps(self._before_step, self._after_step)
+        self._constructors.follow()
         listening.to_optimizers(self._built_optimizer)
-        listening.to_schedules(self._optimizers.built_schedule, self._optimizers.stepped_schedule)
+        listening.to_schedules(self._built_schedule, self._optimizers.stepped_schedule)
         listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
         original = sys.excepthook
@@ -154,6 +157,10 @@ class _Recorder:
         self._optimizers.built_optimizer(optimizer)
         self._builders[id(optimizer)] = building_call(self._script)
 
+    def _built_schedule(self, scheduler: Any) -> None:
+        self._optimizers.built_schedule(scheduler)
+        self._record["schedule_builder"] = building_call(self._script)
+
     def _backward(self, loss: Any, run: Any) -> None:
         if self._done:
             run()
@@ -180,6 +187,8 @@ class _Recorder:
             self._record |= self._gate.facts()
             self._record["trained"] = self._gate.trained_names(frame)
             self._averages = Averages(self._gate.step, frame)
+            self._record["frames"] = self._gate.running(frame)
+            self._record["constructors"] = self._constructors.of(self._gate.step)
         else:
             if frames[0].line != self._question["line_of_backward"]:
                 raise Refusal("a second backward, after the first updates", "one loss is supported")
@@ -193,6 +202,7 @@ class _Recorder:
             self._micro.append({})
             self._values = None
             return
+        self._record["frames"] = common(self._record["frames"], self._gate.running(frame))
         leaf_names = self._gate.inputs
         batch = {name: plain(self._data[name]) for name in self._gate.data}
         missing = [key for key in leaf_names if not _has(self._data, *key)]

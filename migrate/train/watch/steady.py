@@ -16,7 +16,7 @@ from migrate.train.watch.values import plain
 
 _MOST_ELEMENTS = 1 << 16
 # What torch itself keeps in a module: parameters, children, hooks.
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _SCALARS = (
     int | float | complex | str | bytes | None | np.generic | torch.dtype | torch.device | enum.Enum
 )
@@ -101,7 +101,7 @@ class Steady:
         # What a wrapper for several ranks holds says when ranks meet, not what the loss is.
         is_torch = kind.startswith("torch.nn.") and not kind.startswith("torch.nn.parallel.")
         for name, attribute in list(getattr(value, "__dict__", {}).items()):
-            if isinstance(value, nn.Module) and name in _OF_EVERY_MODULE:
+            if isinstance(value, nn.Module) and name in OF_EVERY_MODULE:
                 continue
             if is_torch or name in self._read:
                 yield f"{owner}.{name}", _constant(attribute)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from migrate.train.watch.functions import PortedFunction, outputs, run
 from migrate.train.watch.values import Held, changed, held_modules, is_data, leaves, names
 
 STEP = "Step"
@@ -85,6 +86,7 @@ def build(
     namespace: Mapping[str, Any],
     modules: Mapping[str, nn.Module],
     file: Path,
+    functions: Sequence[PortedFunction] = (),
 ) -> nn.Module:
     """Write the step's class into a file, and make it.
 
@@ -95,6 +97,7 @@ def build(
         namespace: global names of the script.
         modules: children by name.
         file: receives the source, so that the compiler finds the lines.
+        functions: functions of the script that become methods.
     """
     inputs = list(bound.inputs.values())
     body = [
@@ -117,6 +120,7 @@ def build(
             *([textwrap.indent(text, "        ")] if text else []),
             f"        return {result}",
             "",
+            *(line for function in functions for line in _method(function)),
         ]
     )
     file.write_text(source)
@@ -131,9 +135,22 @@ def build(
     for name, module in modules.items():
         setattr(step, name, module)
     step.bindings = StepBindings(
-        bound, dict(bound.modules), {n: Held(v) for n, v in bound.objects.items()}
+        bound,
+        dict(bound.modules),
+        {n: Held(v) for n, v in bound.objects.items()},
+        {function.method: function for function in functions},
     )
     return step
+
+
+def _method(function: PortedFunction) -> list[str]:
+    inputs = list(function.inputs.values())
+    tensors = ", ".join(f"{name!r}: {name}" for name in inputs)
+    return [
+        f"    def {function.method}({', '.join((_SELF, *inputs))}):",
+        f"        return {_SELF}.called({function.method!r}, {{{tensors}}})",
+        "",
+    ]
 
 
 @dataclass
@@ -143,13 +160,14 @@ class StepBindings:
     bound: Bound
     modules: dict[str, nn.Module]
     objects: dict[str, Held]
+    functions: dict[str, PortedFunction] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StepBindings:
         import copy
 
         modules = {name: copy.deepcopy(module, memo) for name, module in self.modules.items()}
         objects = {name: copy.deepcopy(held, memo) for name, held in self.objects.items()}
-        return StepBindings(self.bound, modules, objects)
+        return StepBindings(self.bound, modules, objects, self.functions)
 
 
 class StepBase(nn.Module):
@@ -161,6 +179,14 @@ class StepBase(nn.Module):
         """The module or object of a name."""
         bindings = self.__dict__["bindings"]
         return bindings.modules[name] if name in bindings.modules else bindings.objects[name].value
+
+    def called(self, method: str, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Tensors that a function of the script gives: a tuple of them, if there are several."""
+        function = self.__dict__["bindings"].functions[method]
+        answer = outputs(run(function, tensors, dict(self.named_children()), self.named))
+        assert answer is not None
+        _, results = answer
+        return results[0] if len(results) == 1 else tuple(results)
 
     def rebuilt(self, name: str, values: Mapping[str, Any]) -> Any:
         """The nested data of a name, with these inputs for its tensors."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
+from migrate.train.watch.functions import PortedFunction
+from migrate.train.write.functions import HELPERS, FunctionTexts, Role
 from migrate.train.write.public import OWN, PublicNames, Sources, defined
 from migrate.train.write.texts import PARAMS, ProgramFacts
 
@@ -40,6 +42,8 @@ def interface_text(
     sources: Mapping[str, str],
     outputs: Sequence[OutputPath | None],
     failed: str = "",
+    roles: Mapping[str, Role] | None = None,
+    tops: Mapping[str, Sequence[str]] | None = None,
 ) -> Interface:
     """Write the interface.
 
@@ -52,6 +56,8 @@ def interface_text(
         sources: text of `data.py`, `model.py` and `optimizer.py`, by file name.
         outputs: where the program has each recorded output; None: nowhere.
         failed: why nobody could look for them; empty: somebody did.
+        roles: functions that train, by qualified name.
+        tops: names of the top level of the parameters, by module.
     """
     missing: list[str] = []
     if None in outputs or not outputs:
@@ -59,8 +65,12 @@ def interface_text(
         missing.append(f"outputs: {failed or nowhere}")
     places = None if missing else [path for path in outputs if path is not None]
     files = Sources(*(defined(sources[name]) for name in ("data.py", "model.py", "optimizer.py")))
-    writer = PublicNames(script, loss, facts, recorded, files)
-    written = writer.write()
+    functions = recorded.get("functions", ())
+    batch = dict.fromkeys(root for root, _ in facts.inputs.values())
+    texts = FunctionTexts(script, functions, roles or {}, tuple(batch), tuple(files.data))
+    written = PublicNames(script, loss, facts, recorded, files, texts).write()
+    body = "\n".join(written.functions)
+    helped = any(f"{name}(" in body for name in ("_called", "_fresh", "_absent", "_like"))
     missing += [f"{name}: {why}" for name, why in written.missing.items()]
     modules = tuple(recorded["children"])
     without = sorted(name for name in recorded["state"] if name not in trained)
@@ -72,6 +82,7 @@ def interface_text(
         _constants(modules, without, places),
         _state_text(),
         _apart(facts, places),
+        *([_helpers(facts, functions, tops or {})] if helped else ()),
         *written.functions,
     ]
     text = "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
@@ -91,13 +102,17 @@ Dropout is off in `outputs`, `loss_and_gradients` and `step`.
 
 import atexit
 import contextlib
+import functools
+import inspect
 import shutil
 import tempfile
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import data as _data
 import loss as _loss
+import model as _model
 import numpy as np
 import optimizer as _optimizer
 import torch
@@ -144,6 +159,44 @@ def _constants(
         f'_kept = _HERE / "{KEPT}"',
     ]
     return "\n".join(lines)
+
+
+def _helpers(
+    facts: ProgramFacts, functions: Sequence[PortedFunction], tops: Mapping[str, Sequence[str]]
+) -> str:
+    """Constants and helpers of the script's functions."""
+    head = f"# Names of each module in the parameters.\nMODULES_IN_FLAX = {dict(tops)!r}"
+    if not functions:
+        return f"{head}\n\n\n{HELPERS.strip()}"
+    options = []
+    if facts.draws:
+        keys = ", ".join(f'"{n}": jax.random.key({i})' for i, n in enumerate(facts.streams))
+        options.append(f"rngs={{{keys}}}")
+    statistics = facts.statistics and facts.training
+    if statistics:
+        options.append('mutable=["batch_stats"]')
+    more = "".join(f", {option}" for option in options)
+    call = f"_FUNCTIONS.apply({{**variables, 'params': params}}, **inputs, **modes, method=method{more})"
+    within = (
+        f"    with _without_dropout():\n        values = {call}"
+        if facts.draws
+        else f"    values = {call}"
+    )
+    return f"""{head}
+_FUNCTIONS = Functions(StepConfig())
+
+
+{HELPERS.strip()}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _values(method, params, variables, inputs):
+    modes = {{"deterministic": {not facts.training}}}
+    known = inspect.signature(getattr(Functions, method)).parameters
+    modes = {{name: value for name, value in modes.items() if name in known}}
+{within}
+    return values{"[0]" if statistics else ""}
+"""
 
 
 def _state_text() -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
+from migrate.train.write.constructors import changes_model, constructor_text, makes_models
+from migrate.train.write.functions import FunctionTexts
 from migrate.train.write.texts import ProgramFacts
 
 # Functions of every interface; the script's functions of these names give way.
@@ -59,9 +61,10 @@ class PublicNames:
         facts: ProgramFacts,
         recorded: Mapping[str, Any],
         files: Sources,
+        texts: FunctionTexts,
     ) -> None:
         self._script, self._loss, self._facts = script, loss, facts
-        self._recorded, self._files = recorded, files
+        self._recorded, self._files, self._texts = recorded, files, texts
 
     def write(self) -> Written:
         """Write an import or a function for each name that has a counterpart."""
@@ -80,23 +83,41 @@ class PublicNames:
             and name not in of_model
         }
         written = Written(set(), [], [], {})
+        constructors = {
+            name: constructor_text(
+                node, self._recorded.get("constructors", {}).get(name), self._files.model[name]
+            )
+            for name, node in public.items()
+            if name in of_model and name not in OWN and isinstance(node, ast.ClassDef)
+        }
+        constructors = {name: text for name, text in constructors.items() if text}
         for file, names in (("data", of_data), ("model", of_model)):
             names = names - set(OWN)
+            if file == "model":  # the script's own classes have its constructors
+                names = {name for name in names if name not in constructors}
             if names:
                 written.imports.append(f"from {file} import {', '.join(sorted(names))}")
                 written.names |= names
         for name, node in public.items():
             if name in written.names:
                 continue
-            text = ""
+            text = constructors.get(name, "")
             if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
+                text = text or self._texts.function(node)
+                for write in (changes_model, makes_models):
+                    text = text or write(self._script, node, self._recorded["children"])
+            elif not text and name not in OWN and isinstance(node, ast.ClassDef):
+                text = self._texts.class_(node)
             if text:
                 written.functions.append(text)
                 written.names.add(name)
             else:
                 written.missing[name] = "the program has no counterpart with these parameters"
-        if any("StepConfig()" in text for text in written.functions):
+        ported = bool(self._recorded.get("functions"))
+        if ported:
+            written.imports.append("from functions import Functions")
+        if ported or any("StepConfig()" in text for text in written.functions):
             written.imports.append("from config import StepConfig")
         return written
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.train.slice.text import first_line
@@ -18,20 +18,24 @@ class SplitSource:
     Attributes:
         model: `model.py`.
         loss: `loss.py`, without the function that takes a batch.
+        functions: `functions.py`: methods that are functions of the script; "" if there are none.
     """
 
     model: str
     loss: str
+    functions: str = ""
 
 
-def split(modeling: str, script: str) -> SplitSource:
+def split(modeling: str, script: str, methods: Collection[str] = ()) -> SplitSource:
     """Split a port's source: what only the step reads is the loss.
 
     Args:
         modeling: `modeling.py` of the port.
         script: name of the script, for the docstrings.
+        methods: methods of the step that become a class of their own.
     """
     tree = ast.parse(modeling)
+    apart = _apart(tree, set(methods))
     lines = modeling.splitlines()
     head: list[str] = []
     nodes: dict[str, ast.FunctionDef | ast.ClassDef | ast.Assign] = {}
@@ -44,17 +48,34 @@ def split(modeling: str, script: str) -> SplitSource:
             nodes[node.targets[0].id] = node
     step = nodes[STEP]
     assert isinstance(step, ast.ClassDef)
+    apart_names = {name for part in apart for name in _names(part)}
+    step.body = [member for member in step.body if member not in apart]
     setup = [n for n in step.body if isinstance(n, ast.FunctionDef) and n.name == "setup"]
     named = _reach({n for part in (*step.bases, *setup) for n in _names(part)}, nodes)
     classes = {name for name in named if isinstance(nodes[name], ast.ClassDef)}
     model = _reach(classes, nodes) - {STEP}
-    loss = [name for name in nodes if name not in model]
+    rest = [name for name in nodes if name not in model]
+    of_loss = _reach({STEP}, {name: nodes[name] for name in rest})
+    # What neither reads stays where it was.
+    of_functions = _reach(apart_names, nodes) - model - of_loss
+    loss = [name for name in rest if name not in of_functions]
+
+    def member(node: ast.stmt) -> str:
+        return "\n".join(lines[first_line(node) - 1 : node.end_lineno])
 
     def text(names: list[str]) -> str:
         parts = []
         for name in names:
             node = nodes[name]
-            parts.append("\n".join(lines[first_line(node) - 1 : node.end_lineno]))
+            dropped = {
+                line
+                for part in (apart if name == STEP else ())
+                for line in range(first_line(part), (part.end_lineno or 0) + 1)
+            }
+            span = range(first_line(node), (node.end_lineno or 0) + 1)
+            parts.append(
+                "\n".join(lines[line - 1] for line in span if line not in dropped).rstrip()
+            )
         return "\n\n\n".join(parts)
 
     shared = sorted(model & {n for name in loss for n in _names(nodes[name])})
@@ -65,7 +86,49 @@ def split(modeling: str, script: str) -> SplitSource:
         f"{text([name for name in nodes if name in model])}\n",
         f'"""The loss of {script}: what its training step computes of a batch."""\n\n'
         f"{imports}{imported}\n\n\n{text(loss)}\n",
+        _functions_text(
+            script,
+            imports,
+            apart,
+            [*map(member, apart)],
+            text([n for n in rest if n in of_functions]),
+            sorted(apart_names & model),
+            sorted(apart_names & set(loss)),
+        ),
     )
+
+
+def _functions_text(
+    script: str,
+    imports: str,
+    apart: Sequence[ast.stmt],
+    members: Sequence[str],
+    helpers: str,
+    of_model: Sequence[str],
+    of_loss: Sequence[str],
+) -> str:
+    """`functions.py`: the methods that are functions of the script."""
+    if not apart:
+        return ""
+    models = f"from model import {', '.join(of_model)}\n" if of_model else ""
+    losses = ", ".join(dict.fromkeys((*of_loss, STEP)))
+    before = f"{helpers}\n\n\n" if helpers else ""
+    body = "\n\n".join(members)
+    return (
+        f'"""Functions of {script} that its loss calls, as methods of the step."""\n\n'
+        f"{imports}\nfrom loss import {losses}\n{models}\n\n"
+        f'{before}class Functions({STEP}):\n    """The step with the functions of {script}."""\n\n{body}\n'
+    )
+
+
+def _apart(tree: ast.Module, methods: Collection[str]) -> list[ast.stmt]:
+    return [
+        member
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == STEP
+        for member in node.body
+        if isinstance(member, ast.FunctionDef) and member.name in methods
+    ]
 
 
 def _reach(start: set[str], nodes: Mapping[str, ast.stmt]) -> set[str]:

@@ -1,0 +1,372 @@
+"""Functions and methods of the script in the interface: over states in place of modules."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.train.slice.text import FunctionNode, ScriptText, free_names
+from migrate.train.watch.calls import MODULE, PLAIN, SeenCall, is_plain
+from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, Attributes, Output, PortedFunction
+
+LOOP, UPDATE, GRADIENT, OPTIMIZER, SCHEDULE = "loop", "update", "gradient", "optimizer", "schedule"
+
+
+@dataclass(frozen=True)
+class Role:
+    """Part of the training that a function of the script has.
+
+    Attributes:
+        kind: "loop" (all of it), "update", "gradient" (of one micro-batch), "optimizer" or "schedule" (which
+            the function builds).
+        call: a call of the function.
+    """
+
+    kind: str
+    call: SeenCall
+
+
+class FunctionTexts:
+    """Source of the script's functions in the interface.
+
+    Args:
+        script: the script.
+        functions: functions that are methods of the program's step.
+        roles: functions that train, by qualified name.
+        batch: names of the batch in the statements of the loss.
+        in_data: names that `data.py` defines.
+    """
+
+    def __init__(
+        self,
+        script: ScriptText,
+        functions: Sequence[PortedFunction],
+        roles: Mapping[str, Role],
+        batch: Sequence[str],
+        in_data: Sequence[str],
+    ) -> None:
+        self._functions = {function.qualified: function for function in functions}
+        self._roles, self._batch, self._in_data = roles, tuple(batch), set(in_data)
+
+    def function(self, node: ast.FunctionDef) -> str:
+        """A function of the module; "" if it has no counterpart."""
+        return self._text(node, node.name)
+
+    def class_(self, node: ast.ClassDef) -> str:
+        """A class with those of its methods that have a counterpart; "" if none has."""
+        methods = []
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef):
+                text = self._text(member, f"{node.name}.{member.name}")
+                if text:
+                    methods.append(text.replace("def forward(", "def __call__("))
+        if not methods:
+            return ""
+        init = next((m for m in node.body if getattr(m, "name", "") == "__init__"), None)
+        assert init is None or isinstance(init, ast.FunctionDef)
+        base, start = self._constructor(node, init)
+        body = [f'"""`{node.name}` over states, as `load` gives them."""', start, *methods]
+        lines = "\n\n".join(part.rstrip("\n") for part in body if part)
+        return f"class {node.name}{base}:\n" + _indented(lines) + "\n"
+
+    def _constructor(self, node: ast.ClassDef, init: ast.FunctionDef | None) -> tuple[str, str]:
+        """Base class and text of the constructor."""
+        parameters = parameter_names(init)[1:] if init is not None else []
+        held = _model_parameter(init, self._trained_attributes(node))
+        if held is not None:
+            assert init is not None
+            others = [name for name in parameters if name != held]
+            checks = "".join(
+                f"    _absent({name!r}, {name}{_default(init, name)})\n" for name in others
+            )
+            return "", (
+                f"{head(init)}\n"
+                f'    """`{held}` is a state. What the program has itself is None."""\n'
+                f"{checks}    self.state = {held}\n"
+            )
+        if self._is_settings(node, init):
+            text = "" if init is None else _without_super(init)
+            return "", text
+        if node.name in self._in_data:
+            arguments = ", ".join(parameters)
+            if init is None:
+                return f"(_data.{node.name})", "@property\ndef state(self):\n    return _fresh()\n"
+            return f"(_data.{node.name})", (
+                f"{head(init)}\n    super().__init__({arguments})\n    self.state = _fresh()\n"
+            )
+        return "", "def __init__(self, state):\n    self.state = state\n"
+
+    def _trained_attributes(self, node: ast.ClassDef) -> set[str]:
+        """Attributes of a trainer that are modules of the step."""
+        names = set()
+        for member in node.body:
+            role = self._roles.get(f"{node.name}.{getattr(member, 'name', '')}")
+            if role is not None:
+                names |= set(role.call.held)
+        return names
+
+    def _is_settings(self, node: ast.ClassDef, init: ast.FunctionDef | None) -> bool:
+        """Whether an object has plain values alone, which its methods compare."""
+        selves = [
+            self._functions[f"{node.name}.{m.name}"].arguments.get("self", ("", None))
+            for m in node.body
+            if isinstance(m, ast.FunctionDef) and f"{node.name}.{m.name}" in self._functions
+        ]
+        plain = bool(selves) and all(kind == FIXED for kind, _ in selves)
+        return plain and all(hasattr(builtins, name) for name in (free_names(init) if init else ()))
+
+    # ------------------------------------------------------------------ one function
+
+    def _text(self, node: ast.FunctionDef, qualified: str) -> str:
+        if any(ast.unparse(d) not in ("staticmethod",) for d in node.decorator_list):
+            return ""
+        function, role = self._functions.get(qualified), self._roles.get(qualified)
+        text = ""
+        if function is not None and function.first == _first(node):
+            text = self._of_step(node, function)
+        elif role is not None and role.call.first == _first(node):
+            text = self._that_trains(node, role)
+        decorators = "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
+        return f"{decorators}{text}" if text else ""
+
+    def _of_step(self, node: ast.FunctionDef, function: PortedFunction) -> str:
+        """A function that is a method of the step."""
+        names = parameter_names(node)
+        if list(function.arguments) != names:
+            return ""
+        checks, states = "", {}
+        for name, (kind, value) in function.arguments.items():
+            if kind == MODULE:
+                states[value] = name
+            elif kind == OBJECT and name != "self":
+                checks += f"    _absent({name!r}, {name})\n"
+            elif kind == FIXED:
+                checks += _check(name, value)
+        state = "self.state" if function.arguments.get("self", ("",))[0] == OBJECT else "_fresh()"
+        modules = ", ".join(f"{child!r}: {name}" for child, name in states.items())
+        inputs = ", ".join(
+            f"{argument!r}: {name}" + "".join(f"[{key!r}]" for key in path)
+            for (name, path), argument in function.inputs.items()
+        )
+        over = f"; {_listed(list(states.values()))} a state" if len(states) == 1 else ""
+        over = f"; {_listed(list(states.values()))} states" if len(states) > 1 else over
+        single = isinstance(function.result, Output)
+        values = "value" if single else "values"
+        return (
+            f"{head(node)}\n"
+            f'    """`{function.qualified}` in JAX{over}."""\n'
+            f"{checks}"
+            f"    {values} = _called({function.method!r}, {state}, {{{modules}}}, {{{inputs}}})\n"
+            f"    return {'value' if single else _result(function.result)}\n"
+        )
+
+    def _that_trains(self, node: ast.FunctionDef, role: Role) -> str:
+        """A function that runs the training, or a part of it."""
+        call = role.call
+        names = parameter_names(node)
+        if list(call.arguments) != names:
+            return ""
+        modules = [name for name, (kind, _) in call.arguments.items() if kind == MODULE]
+        state = modules[0] if modules else "self.state" if names[:1] == ["self"] else "_fresh()"
+        taken = {*modules, "self", *(self._batch if role.kind in (UPDATE, GRADIENT) else ())}
+        checks = ""
+        for name, (kind, value) in call.arguments.items():
+            if name in taken:
+                continue
+            checks += (
+                _check(name, value)
+                if kind == PLAIN
+                else f"    _absent({name!r}, {name}{_default(node, name)})\n"
+            )
+        for other in modules[1:]:
+            checks += f"    _absent({other!r}, {other})\n"
+        where = f"; `{state}` is a state" if modules else ""
+        batch = ", ".join(f"{name!r}: {name}" for name in self._batch)
+        if role.kind in (UPDATE, GRADIENT) and not set(self._batch) <= set(names):
+            return ""
+        if role.kind == LOOP:
+            keeps = "    self.state = state\n" if state == "self.state" else ""
+            text = (
+                f'    """`{call.function}`: the whole training, on the batches of the program{where}.\n\n'
+                f'    Returns the trained state.\n    """\n{checks}'
+                f"    state = {state}\n    for micro in batches():\n"
+                f"        state, _, _ = _train.train_step(state, micro)\n{keeps}    return state\n"
+            )
+        elif role.kind == UPDATE:
+            text = (
+                f'    """`{call.function}`: one update{where}.\n\n'
+                f'    Returns the new state, and what `step` gives beside it.\n    """\n{checks}'
+                f"    return step({state}, [{{{batch}}}])\n"
+            )
+        elif role.kind == GRADIENT:
+            text = (
+                f'    """`{call.function}`: the loss of a micro-batch and its gradients{where}."""\n{checks}'
+                f"    return loss_and_gradients({state}, {{{batch}}})\n"
+            )
+        else:
+            value = "optimizer" if role.kind == OPTIMIZER else "learning_rate_of"
+            what = (
+                "the optimizer in optax"
+                if role.kind == OPTIMIZER
+                else "the learning rate of an update"
+            )
+            text = f'    """`{call.function}`: {what}."""\n{checks}    return _optimizer.{value}\n'
+        return f"{head(node)}\n{text}"
+
+
+# ---------------------------------------------------------------------------- helpers of the text
+
+
+HELPERS = '''
+@functools.cache
+def _fresh():
+    """The state with which the script starts."""
+    return _train.load()
+
+
+def _absent(name, value, default=None):
+    """Require None, or the default: the program has its own."""
+    if value is not None and value != default:
+        raise ValueError(f"the program has its own {name}: pass None")
+
+
+def _like(name, value, expected):
+    """Require an object with the attributes that the program was written for, or None."""
+    if value is None:
+        return
+    for key, known in expected.items():
+        given = value[key] if isinstance(value, dict) else getattr(value, key)
+        _require(f"{name}.{key}", given, known)
+
+
+def _called(method, state, states, inputs):
+    """A method of the step, with the modules of these states."""
+    params, variables = dict(state.params), dict(state.variables)
+    for module, given in states.items():
+        for top in MODULES_IN_FLAX[module]:
+            params[top] = given.params[top]
+            for kind, tree in given.variables.items():
+                if top in tree:
+                    variables[kind] = {**variables[kind], top: tree[top]}
+    return _values(method, params, variables, {name: jnp.asarray(x) for name, x in inputs.items()})
+'''
+
+
+def head(node: ast.FunctionDef) -> str:
+    """The head of a function, without annotations."""
+    twin = ast.parse(ast.unparse(ast.FunctionDef(**{**_fields(node), "decorator_list": []}))).body[
+        0
+    ]
+    assert isinstance(twin, ast.FunctionDef)
+    for argument in ast.walk(twin.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return f"def {node.name}({ast.unparse(twin.args)}):"
+
+
+def _fields(node: ast.FunctionDef) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "args": node.args,
+        "body": [ast.Pass()],
+        "lineno": 1,
+        "col_offset": 0,
+        "type_params": [],
+    }
+
+
+def _check(name: str, value: Any) -> str:
+    if isinstance(value, Attributes):
+        return (
+            f"    _like({name!r}, {name}, {dict(value.values)!r})\n"
+            if value.values
+            else f"    _absent({name!r}, {name})\n" * (name != "self")
+        )
+    return f"    _require({name!r}, {name}, {value!r})\n" if is_plain(value) else ""
+
+
+def absent(node: ast.FunctionDef, name: str) -> str:
+    """Statement that requires None, or the default, for a parameter."""
+    return f"    _absent({name!r}, {name}{_default(node, name)})\n"
+
+
+def _default(node: ast.FunctionDef, name: str) -> str:
+    """Text of a further argument: the parameter's own default, if it is not None."""
+    every = [*node.args.posonlyargs, *node.args.args]
+    pairs = zip(every[len(every) - len(node.args.defaults) :], node.args.defaults, strict=True)
+    known = {a.arg: d for a, d in pairs} | {
+        a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d
+    }
+    if name not in known or not isinstance(known[name], ast.Constant):
+        return ""
+    return "" if known[name].value is None else f", {ast.unparse(known[name])}"  # type: ignore[attr-defined]
+
+
+def _result(shape: Any) -> str:
+    if isinstance(shape, Output):
+        return f"values[{shape.number}]"
+    if isinstance(shape, tuple):
+        return "(" + "".join(f"{_result(item)}, " for item in shape).rstrip() + ")"
+    if isinstance(shape, list):
+        return "[" + ", ".join(map(_result, shape)) + "]"
+    if isinstance(shape, dict):
+        return "{" + ", ".join(f"{key!r}: {_result(item)}" for key, item in shape.items()) + "}"
+    return repr(shape)
+
+
+def parameter_names(node: ast.FunctionDef | None) -> list[str]:
+    """Names of all parameters of a function."""
+    if node is None:
+        return []
+    every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    stars = [star.arg for star in (node.args.vararg, node.args.kwarg) if star is not None]
+    return [*(argument.arg for argument in every), *stars]
+
+
+def _first(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
+
+
+def _model_parameter(init: ast.FunctionDef | None, held: set[str]) -> str | None:
+    """Parameter of a constructor that becomes a trained module of the object."""
+    for node in ast.walk(init) if init is not None else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            for to, value in assigned(target, node.value):
+                if (
+                    isinstance(to, ast.Attribute)
+                    and to.attr in held
+                    and isinstance(value, ast.Name)
+                ):
+                    return value.id
+    return None
+
+
+def assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Pairs of what is assigned: `a, b = x, y` has two."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]
+
+
+def _without_super(init: ast.FunctionDef) -> str:
+    """A constructor without the call of its base's, and without annotations."""
+    body = [s for s in init.body if "super()" not in ast.unparse(s)]
+    lines = "\n".join(ast.unparse(s) for s in body) or "pass"
+    return f"{head(init)}\n{_indented(lines)}\n"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line.strip() else line for line in text.splitlines())
+
+
+def _listed(names: Sequence[str]) -> str:
+    every = " and ".join(f"`{name}`" for name in names)
+    return f"{every} is" if len(names) == 1 else f"{every} are"
+
+
+__all__ = ["HELPERS", "TENSORS", "FunctionNode", "FunctionTexts", "Role", "head"]

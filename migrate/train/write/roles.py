@@ -1,0 +1,64 @@
+"""Functions of the script that run its training, and what each of them does of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.train.slice.data import TrainingCalls, loop_level
+from migrate.train.slice.text import FunctionNode, ScriptText
+from migrate.train.write.functions import GRADIENT, LOOP, OPTIMIZER, SCHEDULE, UPDATE, Role
+
+
+def training_roles(
+    script: ScriptText, events: TrainingCalls, recorded: Mapping[str, Any]
+) -> dict[str, Role]:
+    """Return the functions that train, by their qualified names.
+
+    Args:
+        script: the script.
+        events: where it trains.
+        recorded: the recorded run.
+    """
+    roles: dict[str, Role] = {}
+    level = loop_level(script, events.backward)
+    positions = {(frame.function, frame.first): n for n, frame in enumerate(events.backward)}
+    single = all(len(update["micro"]) == 1 for update in recorded["updates"])
+    for call in recorded["frames"]:
+        at = positions.get((call.function.rpartition(".")[2], call.first))
+        if at is None:
+            continue
+        steps = all(
+            any(
+                (f.function, f.first) == (call.function.rpartition(".")[2], call.first)
+                for f in step
+            )
+            for step in events.steps
+        )
+        if at >= level:
+            roles[call.function] = Role(LOOP, call)
+        elif not steps:
+            roles[call.function] = Role(GRADIENT, call)
+        elif single:
+            roles[call.function] = Role(UPDATE, call)
+    builds = ((OPTIMIZER, recorded.get("builder")), (SCHEDULE, recorded.get("schedule_builder")))
+    for kind, call in builds:
+        # A function that does more than to build it returns something else.
+        if call is not None and call.function not in roles and _builds(script, call.first, kind):
+            roles[call.function] = Role(kind, call)
+    return roles
+
+
+def _builds(script: ScriptText, first: int, kind: str) -> bool:
+    """Whether a function returns what it has built by a call, or keeps it in attributes alone."""
+    for node in ast.walk(script.tree):
+        if not isinstance(node, FunctionNode):
+            continue
+        if min([node.lineno, *(d.lineno for d in node.decorator_list)]) != first:
+            continue
+        returns = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+        if not returns:
+            return kind == OPTIMIZER and node.name != "__init__"
+        return kind == SCHEDULE and all(isinstance(value, ast.Call) for value in returns)
+    return False

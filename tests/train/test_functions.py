@@ -1,0 +1,281 @@
+"""Functions of a script that its loss calls: chosen, run again, and written over states."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from migrate.train.slice.text import ScriptText
+from migrate.train.watch.calls import SeenCall, common, observe
+from migrate.train.watch.constructors import Built
+from migrate.train.watch.functions import Output, PortedFunction, outputs, run, step_functions
+from migrate.train.watch.step import bind, build, children, flat
+from migrate.train.write.constructors import changes_model, constructor_text, makes_models
+from migrate.train.write.functions import HELPERS, LOOP, UPDATE, FunctionTexts, Role
+
+SCRIPT = '''
+import torch
+
+
+class Smoother(torch.nn.Module):
+    def __init__(self, epsilon, ignore=-100):
+        super().__init__()
+        self.epsilon: float = epsilon
+        self.ignore = ignore
+
+    def forward(self, values):
+        return values.mean() * (1 - self.epsilon)
+
+
+class Trainer:
+    def __init__(self, model, args, data=None):
+        self.model, self.args = model, args
+
+    def compute(self, model, x):
+        return model(x).sum()
+
+    def train(self):
+        pass
+
+
+def score(model, x, mask):
+    return (model(x)[:, 0] * mask).sum()
+
+
+def preference(policy, reference, batch, beta=0.5):
+    """The loss, and numbers for the log."""
+    x, mask = batch
+    with torch.no_grad():
+        base = score(reference, x, mask)
+    margin = beta * (score(policy, x, mask) - base)
+    return margin, {"margin": margin.item(), "count": 1}
+
+
+def _private(x):
+    return x
+
+
+def train_step(model, optimizer, batch, rate):
+    pass
+'''
+
+
+@pytest.fixture(scope="module")
+def namespace() -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    exec(compile(SCRIPT, "toy.py", "exec"), values)
+    torch.manual_seed(0)
+    values["policy"], values["reference"] = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
+    values["smoother"], values["trainer"] = values["Smoother"](0.1), None
+    values["trainer"] = values["Trainer"](values["policy"], None)
+    values["batch"] = (torch.randn(4, 3), torch.ones(4))
+    return values
+
+
+TEXT = """loss, metrics = preference(policy, reference, batch)
+loss = loss + smoother(batch[0]) + trainer.compute(policy, _private(batch[0]))"""
+
+
+@pytest.fixture(scope="module")
+def functions(
+    namespace: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, PortedFunction]:
+    free = ("policy", "reference", "smoother", "trainer", "batch")
+    bound = bind(free, namespace)
+    modules = children(bound, [namespace["policy"], namespace["reference"]])
+    file = tmp_path_factory.mktemp("step") / "step.py"
+    step: Any = build(bound, TEXT, "loss", namespace, modules, file)
+    tensors = flat(bound, bound.data)
+    *_, live = observe(step, tensors, "toy.py")
+    chosen = step_functions(live, dict(step.named_children()), bound.objects, ("score",))
+    described = []
+    for function in chosen:
+        found = outputs(run(function, function.tensors(), dict(step.named_children()), step.named))
+        assert found is not None
+        values = {**function.__dict__, "result": found[0]}
+        described.append(PortedFunction(**values))
+    again: Any = build(bound, TEXT, "loss", namespace, modules, file, described)
+    for function in described:  # methods of the step give what the functions give
+        found = outputs(run(function, function.tensors(), dict(step.named_children()), step.named))
+        given = getattr(again, function.method)(**function.tensors())
+        first = given[0] if isinstance(given, tuple) else given
+        assert found is not None
+        torch.testing.assert_close(first, found[1][0])
+    return {function.qualified: function.recorded() for function in described}
+
+
+def test_public_functions_with_tensors_are_methods(functions: dict[str, PortedFunction]) -> None:
+    assert {name: f.method for name, f in functions.items()} == {
+        "preference": "preference",
+        "score": "score_of_script",
+        "Smoother.forward": "smoother",
+        "Trainer.compute": "compute",
+    }
+    score = functions["score"]
+    assert score.arguments["model"] == ("module", "policy")  # the trained one
+    assert score.inputs == {("x", ()): "x", ("mask", ()): "mask"}
+    assert functions["preference"].result == (Output(0), {"margin": Output(1), "count": 1})
+
+
+@pytest.fixture(scope="module")
+def texts(functions: dict[str, PortedFunction]) -> FunctionTexts:
+    step = SeenCall(
+        "train_step",
+        line_of("def train_step"),
+        {
+            "model": ("module", "policy"),
+            "optimizer": ("other", None),
+            "batch": ("data", {}),
+            "rate": ("plain", 0.5),
+        },
+    )
+    train = SeenCall(
+        "Trainer.train", line_of("    def train("), {"self": ("other", None)}, held=("model",)
+    )
+    roles = {"train_step": Role(UPDATE, step), "Trainer.train": Role(LOOP, train)}
+    return FunctionTexts(
+        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], []
+    )
+
+
+def test_functions_take_states_and_refuse_other_numbers(texts: FunctionTexts) -> None:
+    calls: list[Any] = []
+
+    def called(method: str, state: Any, states: Any, inputs: Any) -> Any:
+        calls.append((method, state, states, inputs))
+        return (1.0, 2.0) if method == "preference" else 1.0
+
+    def step(state: Any, micro: Any) -> Any:
+        return state, micro
+
+    namespace: dict[str, Any] = {"functools": __import__("functools")}
+    exec(HELPERS, namespace)
+
+    def require(name: str, value: Any, expected: Any) -> None:
+        if value != expected:
+            raise ValueError(name)
+
+    namespace |= {"_called": called, "_fresh": lambda: "fresh", "step": step, "_require": require}
+    for node in ast.parse(SCRIPT).body:
+        if isinstance(node, ast.FunctionDef):
+            exec(texts.function(node), namespace)
+        elif isinstance(node, ast.ClassDef):
+            exec(texts.class_(node), namespace)
+    assert "_private" not in namespace
+    result = namespace["preference"]("p", "r", ("x", "m"))
+    assert result == (1.0, {"margin": 2.0, "count": 1})
+    assert calls[-1] == (
+        "preference",
+        "fresh",
+        {"policy": "p", "reference": "r"},
+        {"batch_0": "x", "batch_1": "m"},
+    )
+    with pytest.raises(ValueError, match="beta"):
+        namespace["preference"]("p", "r", ("x", "m"), beta=0.1)
+
+    assert namespace["Smoother"](0.1)("v") == 1.0
+    with pytest.raises(ValueError, match=r"self\.epsilon"):
+        namespace["Smoother"](0.2)("v")
+
+    trainer = namespace["Trainer"]("state", None)
+    assert (trainer.state, trainer.compute("s", "x")) == ("state", 1.0)
+    with pytest.raises(ValueError, match="has its own data"):
+        namespace["Trainer"]("state", None, [1])
+
+    assert namespace["train_step"]("s", None, "b", 0.5) == ("s", [{"batch": "b"}])
+    with pytest.raises(ValueError, match="has its own optimizer"):
+        namespace["train_step"]("s", "adam", "b", 0.5)
+
+
+def line_of(text: str) -> int:
+    return next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if line.startswith(text))
+
+
+def test_values_that_change_from_update_to_update_are_the_programs_own() -> None:
+    first = [SeenCall("f", 1, {"rate": ("plain", 0.1), "clip": ("plain", 1.0)})]
+    later = [SeenCall("f", 1, {"rate": ("plain", 0.2), "clip": ("plain", 1.0)})]
+    (call,) = common(first, later)
+    assert call.arguments == {"rate": ("other", None), "clip": ("plain", 1.0)}
+
+
+MODELS = """
+class Adapter(nn.Module):
+    def __init__(self, linear, rank, dropout=0.0):
+        super().__init__()
+
+
+def add_adapters(model):
+    return model
+
+
+def build(config, deep=False):
+    return Net(config)
+
+
+def pair():
+    return Net(1), Net(1)
+
+
+def other(config):
+    return 1
+
+
+def main():
+    policy, reference = build(config), build(config).eval()
+    policy = add_adapters(policy)
+    width = other(policy)
+    model, base = pair()
+"""
+
+
+def test_functions_that_make_or_change_the_model_give_states() -> None:
+    script = ScriptText("toy.py", MODELS)
+    nodes = {n.name: n for n in script.tree.body if isinstance(n, ast.FunctionDef)}
+    modules = dict.fromkeys(("policy", "reference", "model", "base"), "Net")
+    namespace: dict[str, Any] = {"functools": __import__("functools")}
+    exec(HELPERS, namespace)
+    namespace["_fresh"] = lambda: "state"
+    exec(makes_models(script, nodes["build"], modules), namespace)
+    exec(makes_models(script, nodes["pair"], modules), namespace)
+    exec(changes_model(script, nodes["add_adapters"], modules), namespace)
+    assert namespace["build"](None) == namespace["build"](None, False) == "state"
+    assert namespace["pair"]() == ("state", "state")
+    assert namespace["add_adapters"]("other") == "other"
+    with pytest.raises(ValueError, match="its own config"):
+        namespace["build"]({})
+    assert makes_models(script, nodes["other"], modules) == ""
+    assert changes_model(script, nodes["other"], modules) == ""
+
+
+def test_a_constructor_takes_sizes_from_a_module_and_refuses_other_numbers() -> None:
+    (node,) = (n for n in ast.parse(MODELS).body if isinstance(n, ast.ClassDef))
+    flax = ast.parse("class Adapter:\n    config: StepConfig\n    features: int\n").body[0]
+    arguments = {
+        "self": ("other", None),
+        "linear": ("other", None),
+        "rank": ("plain", 4),
+        "dropout": ("plain", 0.0),
+    }
+    built = Built(SeenCall("Adapter", 3, arguments), {"linear": ("out_features",)})
+    namespace: dict[str, Any] = {
+        "StepConfig": lambda: "config",
+        "_model": SimpleNamespace(Adapter=dict),
+    }
+
+    def require(name: str, value: Any, expected: Any) -> None:
+        if value != expected:
+            raise ValueError(name)
+
+    namespace["_require"] = require
+    exec(constructor_text(node, built, flax), namespace)
+    linear = nn.Linear(2, 3)
+    assert namespace["Adapter"](linear, 4) == {"config": "config", "features": 3}
+    with pytest.raises(ValueError, match="rank"):
+        namespace["Adapter"](linear, 5)
+    assert constructor_text(node, Built(built.call, {}), flax) == ""
+    assert constructor_text(node, None, flax) == ""
