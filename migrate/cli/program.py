@@ -31,8 +31,8 @@ def prove_program(
     """
     context = click.get_current_context()
     for name in context.params:
-        given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
-        if given and name not in _SHARED:
+        was_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if was_given and name not in _SHARED:
             option = "--" + name.replace("_", "-")
             raise click.UsageError(
                 f"{option} is for rewrites, but --against {folder} is a folder: leave the option out"

@@ -84,12 +84,15 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     """Compare a program with its recorded script."""
     updates = len(run.recorded["updates"])
     try:
-        found, error = compared(folder, run.recorded, run.folder, run.timeout)
+        compared_values, error = compared(folder, run.recorded, run.folder, run.timeout)
     except ConversionError as other:
         what = str(getattr(other, "what", other))
         error = f"the script's parameters are not those of {MAPPING}: {what}"
         return ProgramProof(folder, run.script, updates, error=error)
-    comparisons = [*interface_comparisons(folder, run.recorded, run.folder, run.timeout), *found]
+    comparisons = [
+        *interface_comparisons(folder, run.recorded, run.folder, run.timeout),
+        *compared_values,
+    ]
     if not error:
         difference, cause = data_difference(folder, run.folder, run.timeout)
         what = difference or f"{many(updates, 'update')}, bit for bit"

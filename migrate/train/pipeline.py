@@ -268,7 +268,7 @@ def own_source(script: ScriptText) -> str:
 
 def _calls(
     script: ScriptText, seen: Sequence[Mapping[str, Any]]
-) -> tuple[TrainingCalls, LossSlice]:
+) -> tuple[ScriptText, TrainingCalls, LossSlice]:
     def frames(kind: str) -> list[tuple[Frame, ...]]:
         every = [tuple(_frame(f) for f in e["frames"]) for e in seen if e["kind"] == kind]
         return list(dict.fromkeys(every))

@@ -17,7 +17,7 @@ from migrate.check.manual_work import ManualWork
 from migrate.report.text.assess import target_lines
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
-from tests.assess.made import assessment, code, todo
+from tests.assess.sample_assessments import assessment, code, todo
 
 STEP = todo(ManualWork.STEP)
 KERNELS = todo(ManualWork.KERNELS)

@@ -24,7 +24,7 @@ _SHELLS = ("", "bash", "console", "shell", "sh")
 _COMMAND = re.compile(r"(?:^|\s|['\"])migrate\s(?P<words>.*)", re.DOTALL)
 # A word that stands for a value: CHECKPOINT, FILE, N, …
 _PLACEHOLDER = re.compile(r"[A-Z]([A-Z0-9_-]*)|.*….*|.*\.\.\..*|\$\w+.*")
-_ENDS = ("|", "&&", "||", ";", ">", "2>&1")
+_ENDS = ("|", "&&", "||", ";", ">", ">>", "2>&1")
 
 
 def blocks(text: str) -> Iterator[str]:

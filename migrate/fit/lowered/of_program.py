@@ -62,13 +62,13 @@ def lower_program(wanted: Wanted) -> LoweredStep:
         inputs = [jax.tree.map(by_rows, loss.inputs_of(batch)) for batch in micro]
         weights = jax.tree.map(placed, (state.params, state.variables, state.opt_state))
         key = (train.KEY,) if hasattr(train, "KEY") else ()
-        given = (*weights[:2], inputs[0], *key)
-        has_aux = isinstance(jax.eval_shape(loss.loss_of, *given), tuple)
+        arguments = (*weights[:2], inputs[0], *key)
+        has_aux = isinstance(jax.eval_shape(loss.loss_of, *arguments), tuple)
 
     def update(params: Any, variables: Any, opt_state: Any, batches: Any) -> Any:
         losses, grads = [], None
         for number, batch in enumerate(batches):
-            keys = [jax.random.fold_in(one, number) for one in key]
+            keys = [jax.random.fold_in(each, number) for each in key]
             value, more = jax.value_and_grad(loss.loss_of, has_aux=has_aux)(
                 params, variables, batch, *keys
             )

@@ -43,12 +43,12 @@ def main() -> None:
     # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
     key = (train.KEY,) if hasattr(train, "KEY") else ()
     own = train.load()
-    given = (own.params, own.variables, loss.inputs_of(updates[0][0]), *key)
-    drawn = jax.jit(loss.loss_of)(*given)
+    arguments = (own.params, own.variables, loss.inputs_of(updates[0][0]), *key)
+    drawn = jax.jit(loss.loss_of)(*arguments)
     linen.Dropout.__call__ = nothing_dropped
     results: dict[str, Any] = {f"start:{name}": x for name, x in _arrays(own)}
     results["draws"] = np.array(
-        _first(drawn) != _first(jax.jit(lambda *values: loss.loss_of(*values))(*given))
+        _first(drawn) != _first(jax.jit(lambda *values: loss.loss_of(*values))(*arguments))
     )
     keys: list[bytes] = []
     if key:

@@ -96,12 +96,14 @@ def _counted(difference: float) -> float:
 
 
 @_QUIET
-def _gradients(compared: str, found: Arrays, gradients: Arrays, of_what: str) -> TrainComparison:
+def _gradients(
+    compared: str, ours_by_path: Arrays, gradients: Arrays, of_what: str
+) -> TrainComparison:
     whole = norm(gradients)
     worst, name = 0.0, ""
     same = True
     for path, theirs in gradients.items():
-        ours = np.asarray(found[path], np.float64)
+        ours = np.asarray(ours_by_path[path], np.float64)
         distance = float(np.linalg.norm(ours - theirs))
         size = float(np.linalg.norm(theirs))
         allowed = GRADIENT_LIMIT * size + ROUNDING * whole

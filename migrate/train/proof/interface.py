@@ -33,7 +33,7 @@ def interface_comparisons(
         what = f"interface.py does not run: {process.last_line(said)[:200]}"
         yield TrainComparison("interface", False, what=what)
         return
-    for name, found in json.loads(output.read_text()).items():
-        worst = found["worst"] if found["worst"] is None else float(found["worst"])
-        same = bool(found["same"])
-        yield TrainComparison(name, same, worst, found["limit"], found["what"])
+    for name, entry in json.loads(output.read_text()).items():
+        worst = entry["worst"] if entry["worst"] is None else float(entry["worst"])
+        same = bool(entry["same"])
+        yield TrainComparison(name, same, worst, entry["limit"], entry["what"])

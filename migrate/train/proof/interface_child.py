@@ -28,15 +28,15 @@ def main() -> None:
     recorded = pickle.loads(record.read_bytes())
     interface = import_module("interface")
     missing = [name for name in OWN if not callable(getattr(interface, name, None))]
-    found: dict[str, Any] = {}
+    comparisons: dict[str, Any] = {}
     if missing:
-        found["interface"] = _found(False, f"interface.py has no {missing[0]}")
+        comparisons["interface"] = _found(False, f"interface.py has no {missing[0]}")
     else:
         import jax
 
         with jax.default_matmul_precision("highest"):
-            found = _compared(interface, recorded)
-    output.write_text(json.dumps(found))
+            comparisons = _compared(interface, recorded)
+    output.write_text(json.dumps(comparisons))
 
 
 def _compared(interface: Any, recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def _compared(interface: Any, recorded: Mapping[str, Any]) -> dict[str, Any]:
     what = f"{count} entries of the state dict are read and given back"
     if unlike:
         what = f"{unlike[0]} comes back with another shape or other values"
-    found = {"parameters": _found(not unlike, what)}
-    found["interface"] = _found(True, f"{', '.join(OWN)} are there, and run")
+    comparisons = {"parameters": _found(not unlike, what)}
+    comparisons["interface"] = _found(True, f"{', '.join(OWN)} are there, and run")
     batch = recorded["updates"][0]["micro"][0]["batch"]
     interface.loss_and_gradients(state, batch)
     if hasattr(interface, "outputs") and recorded["outputs"]:
         ours = interface.outputs(state, batch)
-        found["outputs"] = _outputs([np.asarray(x) for x in ours], recorded["outputs"])
-    return found
+        comparisons["outputs"] = _outputs([np.asarray(x) for x in ours], recorded["outputs"])
+    return comparisons
 
 
 def _outputs(ours: list[Any], theirs: list[Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def compared(
         results = dict(file)
     rates = recorded["optimizer"].rates
     expected = script.expected()
-    found = compare(
+    comparisons = compare(
         results,
         expected,
         recorded["updates"],
@@ -62,7 +62,7 @@ def compared(
         divides=recorded["divides"],
         dropout=bool(recorded["dropout"]),
     )
-    return tuple(_with_cause(c, results, expected, script) for c in found), ""
+    return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
 
 
 class _Script:
@@ -252,8 +252,8 @@ def data_difference(place: Path, work: Path, timeout: float) -> tuple[str, str]:
     output.unlink(missing_ok=True)
     code, said = child("migrate.train.proof.data_child", (place, work / RECORD, output), timeout)
     if code == 0 and output.exists():
-        found = json.loads(output.read_text())
-        return found["difference"], found["cause"]
+        answer = json.loads(output.read_text())
+        return answer["difference"], answer["cause"]
     return f"data.py does not run: {process.last_line(said)[:200]}", ""
 
 

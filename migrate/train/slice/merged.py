@@ -42,7 +42,7 @@ def merged(script: ScriptText, modules: Sequence[Path]) -> MergedText:
     """
     folder = Path(script.name).resolve().parent
     names = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in modules}
-    parts = _Parts(script, folder, names)
+    parts = _ModuleParts(script, folder, names)
     lines = list(parts.of_file(Path(script.name).resolve(), script))
     parts.require_apart()
     missing = [path for path in modules if path not in parts.files]
@@ -58,7 +58,9 @@ def merged(script: ScriptText, modules: Sequence[Path]) -> MergedText:
     docstring = _docstring_end(rest)
     ordered = [*rest[:docstring], *dict.fromkeys(future), *rest[docstring:]]
     source = "\n".join(text for _, _, text in ordered) + "\n"
-    return MergedText(script.name, source, tuple((file, line) for file, line, _ in ordered))
+    return MergedText(
+        script.name, source, origins=tuple((file, number) for file, number, _ in ordered)
+    )
 
 
 def _docstring_end(lines: Sequence[tuple[str, int, str]]) -> int:
@@ -68,7 +70,7 @@ def _docstring_end(lines: Sequence[tuple[str, int, str]]) -> int:
     return (first.end_lineno or 0) if first is not None and is_text else 0
 
 
-class _Parts:
+class _ModuleParts:
     """Lines of the files, module by module in the order of their imports."""
 
     def __init__(self, script: ScriptText, folder: Path, names: dict[str, Path]) -> None:

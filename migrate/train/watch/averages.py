@@ -101,14 +101,14 @@ class Averages:
         if named is None:
             return None
         short = {name.removeprefix("module."): x for name, x in named.items()}
-        found = {}
+        seen = {}
         for name, parameter in self._trained.items():
             own = name.partition(".")[2].removeprefix("module.")
             tensor = short.get(own)
             if tensor is None or tensor.shape != parameter.shape:
                 return None
-            found[name] = tensor
-        return found
+            seen[name] = tensor
+        return seen
 
 
 def _candidates(name: str, value: Any) -> Iterator[tuple[str, Callable[[], Tensors | None]]]:

@@ -42,7 +42,7 @@ def mistaken(step: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[Mista
     rows = next((tensor.shape[0] for tensor in tensors.values() if tensor.dim()), 1)
     with _kept(step):
         right = _values(step, tensors)
-    found: list[Mistake] = []
+    mistakes: list[Mistake] = []
     for what, plant in _PLANTED.items():
         try:
             with _kept(step), plant(step, rows):
@@ -50,8 +50,8 @@ def mistaken(step: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[Mista
         except (RuntimeError, ValueError, TypeError, IndexError):
             continue  # the step has nothing that this mistake could be made with
         if values is not None and right is not None and not _alike(values, right):
-            found.append(Mistake(what, *values))
-    return found
+            mistakes.append(Mistake(what, *values))
+    return mistakes
 
 
 _Values = tuple[float, dict[str, torch.Tensor | None]]

@@ -162,8 +162,8 @@ def _of_rates(
         constant = replace(recorded, rates=(rates[0],) * len(rates))
         yield "lost schedule: the rate stays that of the first update", constant, {}
     if any(len(set(update)) > 1 for update in rates):
-        one = tuple((update[0],) * len(update) for update in rates)
-        yield "all groups have the first group's learning rate", replace(recorded, rates=one), {}
+        first = tuple((update[0],) * len(update) for update in rates)
+        yield "all groups have the first group's learning rate", replace(recorded, rates=first), {}
 
 
 def _of_options(
