@@ -51,6 +51,8 @@ Call = tuple[ast.Call, Scope]
 Position = tuple[int, int]
 How = Literal["value", "elements"] | int | tuple[str]
 Role = Literal["same", "whole", "part"]
+# Nodes and scopes by identity, and the other parts of a step.
+StepKey = tuple[object, ...]
 # A call, or a parameter or attribute of which nothing is known.
 Site = ast.Call | tuple[object, str]
 
@@ -84,7 +86,7 @@ class TraceStep(NamedTuple):
     certain: bool = True
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> StepKey:
         """Key that identifies this step."""
         calls = tuple(id(call) for call, _ in self.stack)
         return id(self.node), id(self.scope), self.how, calls, self.role, self.certain
@@ -108,11 +110,31 @@ class Origin:
 
     def covers(self, other: Origin) -> bool:
         """Whether an operation on this object affects all of `other`."""
-        return not (self.sites | self.parts).isdisjoint(other.sites | other.wholes)
+        return not (
+            self.sites.isdisjoint(other.sites)
+            and self.sites.isdisjoint(other.wholes)
+            and self.parts.isdisjoint(other.sites)
+            and self.parts.isdisjoint(other.wholes)
+        )
 
     def touches(self, other: Origin) -> bool:
         """Whether an operation on this object affects `other`, or a part of it."""
         return self.covers(other) or not self.wholes.isdisjoint(other.sites)
+
+    def add(self, other: Origin) -> None:
+        """Add what another expression of this object says of it."""
+        self.sites |= other.sites
+        self.wholes |= other.wholes
+        self.parts |= other.parts
+        self.unknown |= other.unknown
+        self.moved |= other.moved
+
+
+class _Expansion(NamedTuple):
+    """What one step tells: the next steps, with their keys, and what it says of the object if anything."""
+
+    steps: list[tuple[StepKey, TraceStep]]
+    origin: Origin | None
 
 
 class Objects:
@@ -125,7 +147,9 @@ class Objects:
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         self._evaluator = analysis.evaluator
-        self._known: dict[tuple[object, ...], Origin] = {}
+        self._known: dict[StepKey, Origin] = {}
+        # Most expressions are reached from many others.
+        self._expansions: dict[tuple[StepKey, tuple[Scope, Position] | None], _Expansion] = {}
 
     def origin(
         self,
@@ -145,14 +169,25 @@ class Objects:
 
     def _follow(self, start: TraceStep) -> Origin:
         origin = Origin()
-        seen: set[tuple[object, ...]] = set()
-        waiting = [start]
+        seen: set[StepKey] = set()
+        waiting = [(start.key, start)]
         while waiting and len(seen) < MOST:
-            step = waiting.pop()
-            if step.key not in seen:
-                seen.add(step.key)
-                waiting += self._back(step, origin)
+            key, step = waiting.pop()
+            if key not in seen:
+                seen.add(key)
+                expansion = self._expansions.get((key, step.before)) or self._expand(key, step)
+                waiting += expansion.steps
+                if expansion.origin is not None:
+                    origin.add(expansion.origin)
         return origin
+
+    def _expand(self, key: StepKey, step: TraceStep) -> _Expansion:
+        """Return what `step` tells, which does not depend on the way to it."""
+        origin = Origin()
+        steps = [(after.key, after) for after in self._back(step, origin)]
+        expansion = _Expansion(steps, origin if origin != Origin() else None)
+        self._expansions[key, step.before] = expansion
+        return expansion
 
     def arguments(self, function: Function, name: str) -> list[CallArgument]:
         """Return the arguments that the calls of the project pass for a parameter."""

@@ -106,6 +106,7 @@ class Ties:
         self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
         self.moves: list[_Move] = []
         self._every_move: list[tuple[ast.Call, Scope]] = []
+        self._untied: dict[tuple[ast.Call, Scope], bool] = {}  # asked of a call for each model around it
         self._after: set[Tie] = set()  # made only after the model is on its device
         if self._own or any(b"transformers" in data for data in datas.values()):
             self._follow()
@@ -291,8 +292,13 @@ class Ties:
             if isinstance(part, ast.Call):
                 for function in self._running(part):
                     yield from self._within(function)
-                if not is_untied(part, at, self._analysis):
+                if not self._is_untied(part, at):
                     yield from self._of_library(part)
+
+    def _is_untied(self, call: ast.Call, scope: Scope) -> bool:
+        if (call, scope) not in self._untied:
+            self._untied[call, scope] = is_untied(call, scope, self._analysis)
+        return self._untied[call, scope]
 
     def _running(self, call: ast.Call) -> list[Function]:
         ran = self._analysis.running.get(call)
