@@ -160,7 +160,8 @@ def writing_kept(
         if row.shape is not None
     ]
     record = {
-        "source": plan.checkpoint,
+        # Its name alone: the file may go to others, and its folder be gone.
+        "source": Path(plan.checkpoint).name,
         "api": api,
         "keys": keys,
         "leaves": [leaf_record(leaf) for leaf in plan.leaves],

@@ -17,6 +17,7 @@ from migrate.train.pipeline import TrainOptions, find_training, recorded_run, sc
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import compared, data_difference
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
+from migrate.train.watch.seeds import UNSEEDED
 
 # Files without which a folder is no program of `migrate train`.
 _FILES = ("train.py", "loss.py", "optimizer.py", "data.py", PARAMS, MAPPING)
@@ -99,5 +100,6 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
-    notes = [] if not run.recorded["dropout"] else ["dropout was off on both sides"]
+    notes = [UNSEEDED] if run.recorded["unseeded"] else []
+    notes += ["dropout was off on both sides"] if run.recorded["dropout"] else []
     return ProgramProof(folder, run.script, updates, tuple(comparisons), error, tuple(notes))

@@ -50,6 +50,7 @@ from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import run_script
+from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.functions import Role
 from migrate.train.write.interface import KEPT, Interface, interface_text
 from migrate.train.write.left import left_statements
@@ -766,6 +767,8 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
             f"the slice of the loss differs from the script's own by {recorded['difference']:.1e}: "
             "another order of sums"
         )
+    if recorded["unseeded"]:
+        notes.append(UNSEEDED)
     if recorded["dropout"]:
         notes.append("dropout was switched off for the comparison; the program draws its own masks")
     if not recorded.get("ended"):

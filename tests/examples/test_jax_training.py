@@ -30,6 +30,10 @@ def test_the_program_is_what_is_written_now(
     assert {path.name for path in written.iterdir()} == kept
     for path in sorted(PROGRAM.glob("*.[pmy]*")):
         assert without_rounding(written / path.name) == without_rounding(path), path.name
+    # The script does not seed torch: it starts from other weights each time it runs alone.
+    prove = ["prove", "ddp_toy/before.py", "--against", "jax_training/jax_program"]
+    result = CliRunner().invoke(commands, prove)
+    assert result.exit_code == 0, result.output
 
 
 def without_rounding(path: Path) -> str:

@@ -5,12 +5,15 @@ Dropout is off in `outputs`, `loss_and_gradients` and `step`.
 """
 
 import atexit
+import functools
 import shutil
 import tempfile
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import loss as _loss
+import model as _model
 import numpy as np
 import torch
 import train as _train
@@ -18,7 +21,6 @@ from converters.conversion import convert
 from converters.kept import kept_path, read_kept
 from converters.reverse import to_state_dict
 from data import batches, make_dataset
-from model import ToyModel
 from safetensors.numpy import load_file, save_file
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "step",
     "batches",
     "ToyModel",
+    "_mp_fn",
     "make_dataset",
 ]
 
@@ -155,3 +158,58 @@ def step(state, micro, site=0, rollout=None):
         raise ValueError("the program has no rollouts: rollout is None")
     state, losses, rate = _train.train_step(state, micro)
     return state, {"losses": losses, "learning_rate": rate}
+
+
+# Names of each module in the parameters.
+MODULES_IN_FLAX = {"ddp_model": ["ddp_model"]}
+
+
+@functools.cache
+def _fresh():
+    """The state with which the script starts."""
+    return _train.load()
+
+
+def _absent(name, value, default=None):
+    """Require None, or the default: the program has its own."""
+    if value is not None and value != default:
+        raise ValueError(f"the program has its own {name}: pass None")
+
+
+def _like(name, value, expected):
+    """Require an object with the attributes that the program was written for, or None."""
+    if value is None:
+        return
+    for key, known in expected.items():
+        given = value[key] if isinstance(value, dict) else getattr(value, key)
+        _require(f"{name}.{key}", given, known)
+
+
+def _called(method, state, states, inputs):
+    """A method of the step, with the modules of these states."""
+    params, variables = dict(state.params), dict(state.variables)
+    for module, given in states.items():
+        for top in MODULES_IN_FLAX[module]:
+            params[top] = given.params[top]
+            for kind, tree in given.variables.items():
+                if top in tree:
+                    variables[kind] = {**variables[kind], top: tree[top]}
+    return _values(method, params, variables, {name: jnp.asarray(x) for name, x in inputs.items()})
+
+
+def ToyModel():
+    """The module `ToyModel` in Flax, without weights."""
+    return _model.ToyModel()
+
+
+def _mp_fn(rank, world_size):
+    """`_mp_fn`: the whole training, on the batches of the program.
+
+    Returns the trained state.
+    """
+    _require("rank", rank, 0)
+    _require("world_size", world_size, 1)
+    state = _fresh()
+    for micro in batches():
+        state, _, _ = _train.train_step(state, micro)
+    return state

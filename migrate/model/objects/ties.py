@@ -106,7 +106,8 @@ class Ties:
         self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
         self.moves: list[_Move] = []
         self._every_move: list[tuple[ast.Call, Scope]] = []
-        self._untied: dict[tuple[ast.Call, Scope], bool] = {}  # asked of a call for each model around it
+        # A call is asked for each model around it.
+        self._untied: dict[tuple[ast.Call, Scope], bool] = {}
         self._after: set[Tie] = set()  # made only after the model is on its device
         if self._own or any(b"transformers" in data for data in datas.values()):
             self._follow()

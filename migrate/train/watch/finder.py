@@ -14,6 +14,7 @@ from typing import Any
 
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
+from migrate.train.watch.seeds import seed_torch
 
 FOLDER, SCRIPT, PLACES = "MIGRATE_TRAIN_FOLDER", "MIGRATE_TRAIN_SCRIPT", "places.json"
 UPDATES = 2
@@ -53,6 +54,7 @@ class _Finder:
 
     def start(self) -> None:
         """Replace the calls."""
+        seed_torch()
         listening.without_compilation()
         listening.without_scaling()
         listening.without_spawning()

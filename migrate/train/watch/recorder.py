@@ -32,6 +32,7 @@ from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import BEGINS, LOOP, QUESTION, STATEMENT
+from migrate.train.watch.seeds import seed_torch, unseeded
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
@@ -84,6 +85,7 @@ class _Recorder:
 
     def start(self) -> None:
         """Replace the calls that train, and follow the script's lines."""
+        seed_torch()
         listening.without_compilation()
         listening.without_scaling()
         listening.without_spawning()
@@ -185,6 +187,7 @@ class _Recorder:
             self._gate = Gate(self._question, self._folder, frame)
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._record |= self._gate.facts()
+            self._record["unseeded"] = unseeded()
             self._record["trained"] = self._gate.trained_names(frame)
             self._averages = Averages(self._gate.step, frame)
             self._record["frames"] = self._gate.running(frame)

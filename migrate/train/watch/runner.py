@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate.train.slice.text import ScriptText, first_line, path_to
+from migrate.train.watch.seeds import seed_host
 
 QUESTION = "question.json"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
@@ -29,6 +30,7 @@ def main() -> None:
     path = Path(script)
     source = path.read_bytes().decode()
     tree = ast.parse(source, script)
+    seed_host()
     for name in (BEGINS, STATEMENT, LOOP):  # until torch is imported, and with it the recorder
         setattr(builtins, name, lambda *values: None)
     question = Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / QUESTION
