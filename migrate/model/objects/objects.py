@@ -131,7 +131,7 @@ class Origin:
 
 
 class _Expansion(NamedTuple):
-    """What one step tells: the next steps, with their keys, and what it says of the object if anything."""
+    """Result of one step: the next steps with their keys, and what it says of the object, if anything."""
 
     steps: list[tuple[StepKey, TraceStep]]
     origin: Origin | None

@@ -1,4 +1,4 @@
-"""One seed for scripts without any: each of their runs here starts from the same weights and batches.
+"""Seed for scripts without any, so that all of their runs here have the same weights and batches.
 
 A seed of the script's own comes later, and wins.
 """
