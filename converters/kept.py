@@ -160,8 +160,8 @@ def writing_kept(
         if row.shape is not None
     ]
     record = {
-        # Its name alone: the file may go to others, and its folder be gone.
-        "source": Path(plan.checkpoint).name,
+        # A local file's name alone: this one may go to others, and the folder be gone.
+        "source": plan.checkpoint if "://" in plan.checkpoint else Path(plan.checkpoint).name,
         "api": api,
         "keys": keys,
         "leaves": [leaf_record(leaf) for leaf in plan.leaves],

@@ -144,7 +144,7 @@ def commands_of(missing: tuple[str, ...], *checks: Check) -> dict[str, Readiness
 def test_commands_are_ready_or_not() -> None:
     entries = commands_of(("torch_xla", "libtpu"))
     ready = [name for name, entry in entries.items() if entry.ready]
-    assert ready == ["rewrite", "check", "weights", "port", "parity", "launch"]
+    assert ready == ["rewrite", "check", "weights", "port", "train", "parity", "launch"]
     assert (entries["run"].obstacle, entries["run"].remedy) == (
         "torch_xla not installed",
         "pip install '.[xla]'",

@@ -41,10 +41,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "call",
     [
-        "torch_xla.launch(worker, debug_single_process=True)",
-        "xmp.spawn(worker, nprocs=1)",
         "xmp.spawn(worker, join=False)",
-        "xmp.spawn(worker, nprocs=count)",
     ],
 )
 def test_a_launch_with_options_is_reported(call: str) -> None:
@@ -261,12 +258,22 @@ dist.init_process_group("on XLA", init_method="xla://", world_size=1, rank=0)
     assert not any('backend="tpu"' in message for message in messages), messages
 
 
-def test_several_options_of_a_launch_are_listed() -> None:
-    done = run(LAUNCH.replace("CALL", "xmp.spawn(worker, nprocs=1, join=False)"))
-    assert "with nprocs=1, join=False: " in reported(done, "launch-from-xla")[0]
+@pytest.mark.parametrize(
+    ("call", "count"),
+    [
+        ("torch_xla.launch(worker, debug_single_process=True)", "1"),
+        ("xmp.spawn(worker, nprocs=1)", "1"),
+        ("xmp.spawn(worker, nprocs=count)", "count or torch.accelerator.device_count()"),
+        ("xmp.spawn(worker, nprocs=None)", "torch.accelerator.device_count()"),
+    ],
+)
+def test_the_number_of_ranks_is_kept(call: str, count: str) -> None:
+    done = run(LAUNCH.replace("CALL", call))
+    assert f"    nprocs = {count}\n" in done.data.decode()
+    assert not done.findings
 
 
-def test_loaders_of_torch_xla_are_reported_with_what_to_write() -> None:
+def test_loaders_of_torch_xla_become_a_class_of_the_script() -> None:
     script = """\
 import torch
 import torch_xla.distributed.parallel_loader as pl
@@ -278,9 +285,30 @@ def train(model, loader):
     for x in pl.MpDeviceLoader(loader, "xla"):
         model(x)
 """
-    messages = reported(run(script), "leave-torch-xla")
-    assert len(messages) == 2
-    assert all("pass the loader itself" in message for message in messages)
+    done = run(script)
+    assert not done.findings
+    assert done.data.decode().count('in DeviceLoader(loader, "tpu"):') == 2
+
+
+@pytest.mark.parametrize("value", ['xm.mesh_reduce("loss", loss, sum)', "averaged(loss)"])
+def test_what_all_ranks_compute_does_not_go_below_a_test_of_the_rank(value: str) -> None:
+    script = f"""\
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+
+
+def averaged(x):
+    dist.all_reduce(x)
+    return x
+
+
+def worker(loss):
+    dist.init_process_group("xla", init_method="xla://")
+    xm.master_print("loss", {value})
+"""
+    done = run(script)
+    assert "if dist.get_rank() == 0" not in done.data.decode()
+    assert any("is computed by all ranks" in m for m in reported(done, "xla-library"))
 
 
 @pytest.mark.parametrize(

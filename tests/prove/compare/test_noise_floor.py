@@ -180,6 +180,19 @@ def test_the_original_runs_again_only_in_doubt(ours: StepRecord, folder: Path) -
     assert (judgement.verdict is ProofVerdict.EQUAL) == (ours is STEP)
 
 
+@pytest.mark.parametrize(
+    ("noise", "verdict"), [(0.5, ProofVerdict.NOISE), (1e-4, ProofVerdict.DIFFERS)]
+)
+def test_far_gradients_in_bfloat16_are_measured_once(
+    noise: float, verdict: ProofVerdict, folder: Path
+) -> None:
+    samples = iter([one_rank(folder, norm(noise))])
+    original, ours = one_rank(folder, STEP), one_rank(folder, norm(0.9))
+    judgement = judge_with_floor(original, ours, lambda: next(samples), bfloat16=True)
+    assert judgement.verdict is verdict, judgement.message
+    assert ("--amp off" in judgement.message) == (verdict is ProofVerdict.NOISE)
+
+
 def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
     original, ours = one_rank(folder, STEP), one_rank(folder, norm(1e-4))
     quiet, loud = one_rank(folder, norm(1e-6)), one_rank(folder, norm(5e-5))

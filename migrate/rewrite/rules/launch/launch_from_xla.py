@@ -370,10 +370,12 @@ def _count(bound: dict[str, cst.Arg], torch: str) -> str:
     asked, single = bound.get("nprocs"), bound.get("debug_single_process")
     number = f"{torch}.accelerator.device_count()"
     if asked is not None and code(asked.value) != "None":
-        number = code(asked.value)
-    if single is not None and code(single.value) != "False":
-        return f"1 if {code(single.value)} else {number}"
-    return number
+        # None, by which torch_xla takes all, may be what an option is by default.
+        plain = isinstance(asked.value, cst.Integer)
+        number = code(asked.value) if plain else f"{code(asked.value)} or {number}"
+    if single is None or code(single.value) == "False":
+        return number
+    return "1" if code(single.value) == "True" else f"1 if {code(single.value)} else {number}"
 
 
 def editable_launch(

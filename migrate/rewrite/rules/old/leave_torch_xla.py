@@ -306,7 +306,9 @@ class LeaveTorchXla(Rule):
             )
             yield from self.report(call, message)
             return
-        if bound is None and any(arg.star for arg in call.args):  # a function that passes all on
+        if bound is None and any(
+            arg.star == "*" for arg in call.args
+        ):  # a function that passes all on
             named = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
             bound = {name: named[name] for name in SAVE_PARAMETERS[2:] if name in named}
             kept = [

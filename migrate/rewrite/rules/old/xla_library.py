@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.launchers import DDP
 from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.launch_from_xla import joins_group
@@ -15,7 +16,7 @@ from migrate.rewrite.rules.old import xla_sources
 from migrate.rewrite.rules.old.leave_torch_xla import XM, XR, is_single, rank_query
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, string_value
+from migrate.syntax.tree import bind, code, nodes_of, string_value
 
 PL = "torch_xla.distributed.parallel_loader"
 LOADER = f"{PL}.MpDeviceLoader"
@@ -248,11 +249,14 @@ class XlaLibrary(Rule):
         elif name == LOADER:
             yield from self._loader(call, context)
         elif name == PARALLEL:
-            yield from self._parallel(call, context)
-        elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "per_device_loader":
-            if any(context.qualified_name(c.func) == PARALLEL for c in context.all_of(cst.Call)):
-                loader = call.func.value
-                message = f"{code(call)} → {code(loader)}"
+            if _of_device(context.parent(call)) is None:
+                yield from self._parallel(call, call, context)
+        elif _of_device(call.func) is not None:
+            made = cst.ensure_type(call.func, cst.Attribute).value
+            if isinstance(made, cst.Call) and context.qualified_name(made.func) == PARALLEL:
+                yield from self._parallel(call, made, context)
+            elif any(context.qualified_name(c.func) == PARALLEL for c in context.all_of(cst.Call)):
+                message = f"{code(call)} → {code(made)}"
                 yield self.edit(
                     call,
                     lambda updated: updated.func.value,
@@ -304,8 +308,16 @@ class XlaLibrary(Rule):
         kept = [call.args.index(bound[name]) for name in ("loader", "device")]
         yield self._renamed(call, _device_loader(context), kept)
 
-    def _parallel(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
-        """Yield the edit of ParallelLoader, whose list of devices has one here."""
+    def _parallel(
+        self, node: cst.Call, call: cst.Call, context: Workspace
+    ) -> Iterator[Edit | RuleFinding]:
+        """Yield the edit of ParallelLoader, whose list of devices has one here.
+
+        Args:
+            node: `call`, or its `per_device_loader(…)`.
+            call: makes the ParallelLoader.
+            context: the script.
+        """
         bound = bind(call, ("loader", "devices", *LOADER_PARAMETERS[2:]))
         devices = bound["devices"].value if bound and "devices" in bound else None
         if bound is None or not isinstance(devices, cst.List) or len(devices.elements) != 1:
@@ -317,13 +329,17 @@ class XlaLibrary(Rule):
         name = cst.Name(_device_loader(context))
 
         def replace(updated: cst.Call) -> cst.Call:
-            listed = cst.ensure_type(updated.args[second].value, cst.List)
+            made = updated
+            if node is not call:
+                made = cst.ensure_type(cst.ensure_type(made.func, cst.Attribute).value, cst.Call)
+            listed = cst.ensure_type(made.args[second].value, cst.List)
             return cst.Call(
-                name, [cst.Arg(updated.args[first].value), cst.Arg(listed.elements[0].value)]
+                name, [cst.Arg(made.args[first].value), cst.Arg(listed.elements[0].value)]
             )
 
         message = f"{code(call.func)} → {name.value}, a class of this script"
-        yield self.edit(call, replace, message, consumes=[call.func, *call.args[2:]])
+        gone = [call.func, *call.args[2:], *(node.args if node is not call else ())]
+        yield self.edit(node, replace, message, consumes=gone)
 
     def _optimizer_step(
         self, node: cst.Expr, call: cst.Call, context: Workspace
@@ -375,6 +391,11 @@ class XlaLibrary(Rule):
         }
         local = options.get("local", "False")
         alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        shared = [part for part in nodes_of(call, cst.Call) if self._is_shared(part, context)]
+        if shared:
+            message = f"{code(shared[0])} is computed by all ranks: assign it above the print"
+            yield from self.report(call, message)
+            return
         if not alone or local not in ("True", "False") or options.keys() - {"fd", "local", "flush"}:
             yield from self.report(call, f"{code(call)}: print, below a test of the rank")
             return
@@ -404,6 +425,11 @@ class XlaLibrary(Rule):
         assert line is not None
         message = f"{code(call.func)} → print" + ("" if single else " on the first rank")
         yield self.edit(line, replace, message, consumes=[call.func])
+
+    def _is_shared(self, call: cst.Call, context: Workspace) -> bool:
+        """Whether all ranks have to run `call`: they meet in it."""
+        name = context.qualified_name(call.func) or ""
+        return name == MESH_REDUCE or name in COLLECTIVE or context.effects.meets(call)
 
     def _closure(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         """Yield the edit of a step closure, which is called at once: a read waits for its value."""
@@ -487,6 +513,12 @@ class XlaLibrary(Rule):
     ) -> Edit:
         expression = cst.parse_expression(text)
         return self.edit(node, lambda _: expression, f"{code(node)} → {text}", consumes=consumes)
+
+
+def _of_device(node: cst.CSTNode | None) -> cst.Attribute | None:
+    """Return `loader.per_device_loader`, if `node` is that."""
+    named = isinstance(node, cst.Attribute) and node.attr.value == "per_device_loader"
+    return node if named else None  # type: ignore[return-value]
 
 
 def _reduction(kind: str, context: Workspace) -> str:
