@@ -252,11 +252,11 @@ class XlaLibrary(Rule):
             if _of_device(context.parent(call)) is None:
                 yield from self._parallel(call, call, context)
         elif _of_device(call.func) is not None:
-            made = cst.ensure_type(call.func, cst.Attribute).value
-            if isinstance(made, cst.Call) and context.qualified_name(made.func) == PARALLEL:
-                yield from self._parallel(call, made, context)
+            source = cst.ensure_type(call.func, cst.Attribute).value
+            if isinstance(source, cst.Call) and context.qualified_name(source.func) == PARALLEL:
+                yield from self._parallel(call, source, context)
             elif any(context.qualified_name(c.func) == PARALLEL for c in context.all_of(cst.Call)):
-                message = f"{code(call)} → {code(made)}"
+                message = f"{code(call)} → {code(source)}"
                 yield self.edit(
                     call,
                     lambda updated: updated.func.value,
@@ -329,12 +329,14 @@ class XlaLibrary(Rule):
         name = cst.Name(_device_loader(context))
 
         def replace(updated: cst.Call) -> cst.Call:
-            made = updated
+            source = updated
             if node is not call:
-                made = cst.ensure_type(cst.ensure_type(made.func, cst.Attribute).value, cst.Call)
-            listed = cst.ensure_type(made.args[second].value, cst.List)
+                source = cst.ensure_type(
+                    cst.ensure_type(source.func, cst.Attribute).value, cst.Call
+                )
+            listed = cst.ensure_type(source.args[second].value, cst.List)
             return cst.Call(
-                name, [cst.Arg(made.args[first].value), cst.Arg(listed.elements[0].value)]
+                name, [cst.Arg(source.args[first].value), cst.Arg(listed.elements[0].value)]
             )
 
         message = f"{code(call.func)} → {name.value}, a class of this script"
