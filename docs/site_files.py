@@ -106,12 +106,27 @@ def site_page(path: Path) -> str:
     return f"source/{inside}" if path.suffix == ".md" else f"source/{inside}.md"
 
 
+def has_text(path: Path) -> bool:
+    """Whether a file can be a page: arrays and pictures cannot. A folder can."""
+    if path.is_dir():
+        return True
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def source_text(path: Path) -> str:
     """Return the Markdown of the page of a file or folder outside the pages of docs/."""
     inside = path.relative_to(ROOT).as_posix()
     if path.is_dir():
-        names = sorted(one.name for one in path.iterdir() if not one.name.startswith(("_", ".")))
-        return "\n".join([f"# {inside}", "", *(f"- [{name}]({name})" for name in names), ""])
+        shown = sorted(file for file in path.iterdir() if not file.name.startswith(("_", ".")))
+        lines = (
+            f"- [{file.name}]({file.name})" if has_text(file) else f"- {file.name}"
+            for file in shown
+        )
+        return "\n".join([f"# {inside}", "", *lines, ""])
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return text
