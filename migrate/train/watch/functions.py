@@ -226,15 +226,12 @@ def _is_public(qualified: str) -> bool:
 
 
 def _method_name(qualified: str, taken: set[str]) -> str:
-    *owner, name = qualified.split(".")
+    *owners, name = qualified.split(".")
+    owner = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", owners[-1]).lower() if owners else ""
     if name in ("__call__", "forward"):
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", owner[-1]).lower()
+        name = owner
     if name in taken:
-        name = (
-            f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', owner[-1]).lower()}_{name}"
-            if owner
-            else f"{name}_of_script"
-        )
+        name = f"{owner}_{name}" if owner else f"{name}_of_script"
     return name
 
 

@@ -249,9 +249,9 @@ class XlaLibrary(Rule):
         elif name == LOADER:
             yield from self._loader(call, context)
         elif name == PARALLEL:
-            if _of_device(context.parent(call)) is None:
+            if not _is_per_device(context.parent(call)):
                 yield from self._parallel(call, call, context)
-        elif _of_device(call.func) is not None:
+        elif _is_per_device(call.func):
             source = cst.ensure_type(call.func, cst.Attribute).value
             if isinstance(source, cst.Call) and context.qualified_name(source.func) == PARALLEL:
                 yield from self._parallel(call, source, context)
@@ -517,10 +517,9 @@ class XlaLibrary(Rule):
         return self.edit(node, lambda _: expression, f"{code(node)} → {text}", consumes=consumes)
 
 
-def _of_device(node: cst.CSTNode | None) -> cst.Attribute | None:
-    """Return `loader.per_device_loader`, if `node` is that."""
-    named = isinstance(node, cst.Attribute) and node.attr.value == "per_device_loader"
-    return node if named else None  # type: ignore[return-value]
+def _is_per_device(node: cst.CSTNode | None) -> bool:
+    """Whether `node` is `loader.per_device_loader`, of any loader."""
+    return isinstance(node, cst.Attribute) and node.attr.value == "per_device_loader"
 
 
 def _reduction(kind: str, context: Workspace) -> str:
