@@ -52,10 +52,22 @@ exec "$PYTHON" -m migrate.launch.host job.json
 """
 _SETUP = r"""# Environment of a host. start.sh reads this file; it sets PYTHON.
 
-# Python 3.11: images of TPU VMs are Ubuntu 22.04, whose own is 3.10; the container image has it.
+# Root needs no sudo, and a container has none.
+SUDO=
+if [ "$(id -u)" != 0 ]; then SUDO=sudo; fi
+
+# Python 3.11: images of TPU VMs are Ubuntu 22.04, whose own is 3.10; the container image has it. A new VM
+# updates itself at first, and holds the lock of apt for minutes.
+for attempt in 1 2 3 4 5 6 7 8 9 10; do
+  if command -v python3.11 >/dev/null; then break; fi
+  if [ "$attempt" -gt 1 ]; then sleep 30; fi
+  $SUDO apt-get update -qq || continue
+  $SUDO env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a \
+    apt-get -o DPkg::Lock::Timeout=300 install -y -qq python3.11 python3.11-venv || continue
+done
 if ! command -v python3.11 >/dev/null; then
-  sudo apt-get update -qq
-  sudo apt-get install -y -qq python3.11 python3.11-venv
+  echo "this host has no Python 3.11, and apt did not install it" >&2
+  exit 1
 fi
 
 # One environment per set of versions; it is made once and kept as long as the disk.

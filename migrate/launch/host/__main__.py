@@ -80,6 +80,8 @@ def main(arguments: list[str]) -> int:
         if ended:
             _print(settings, host, "another host starts again: so does the program here")
         starts += 1
+        if not host.index:
+            bucket.remove(f"{settings.bucket}/failed")  # of an earlier start
         if settings.copies and host.index:
             # Host 0 has copied its last checkpoint before it came to the meeting.
             bucket.pull(settings.remote_checkpoints, work / "checkpoints")

@@ -47,6 +47,13 @@ def write_text(remote: str, text: str) -> None:
         file.write(text)
 
 
+def remove(remote: str) -> None:
+    """Remove a file of the bucket, if it is there."""
+    filesystem = _filesystem(remote)
+    if filesystem.exists(remote):
+        filesystem.rm_file(remote)
+
+
 class Mirror:
     """Folder on the disk whose finished files are copied to the bucket, once a minute and at the end.
 

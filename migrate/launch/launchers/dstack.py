@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from migrate.launch.errors import JobError
+from migrate.launch.host.training import PREEMPTED
 from migrate.launch.job import TrainingJob
-from migrate.launch.launchers.launcher import Commands, JobFile, Launcher, as_yaml
+from migrate.launch.launchers.gke import IMAGE
+from migrate.launch.launchers.launcher import Commands, JobFile, Launcher, as_yaml, upload
+from migrate.launch.pins import pins
 
 FILE = "train.dstack.yml"
 # Slices that dstack 0.22.5 offers: gpuhunt's TPU_HARDWARE_SPECS and `_is_single_host_tpu`.
@@ -20,13 +23,20 @@ SLICES = (
     "v6e-8",
 )
 
+# dstack's server takes 2 MiB of files, less than the job's wheel has: the host fetches the folder.
+_FETCH = (
+    'pip install --quiet {gcsfs} && python3.11 -c "import fsspec; files, folder = '
+    "fsspec.url_to_fs('{bucket}/job'); files.get(folder + '/', '/job/', recursive=True)\""
+)
+# dstack knows no exit code that starts a task again. Of a slice that is taken away it sees an interruption.
+_START = (
+    f"until bash /job/start.sh; do code=$?; [ $code -eq {PREEMPTED} ] || exit $code; sleep 30; done"
+)
 _MEANINGS = {
     "type": "A program that runs to its end.",
     "name": "Name of the run.",
-    "python": "Image with this Python; the start script installs the exact versions.",
-    "files": "This folder is copied to the host.",
-    "working_dir": "Where the commands run.",
-    "commands": "The start script, which sets the host up first.",
+    "image": "Python; the start script installs the exact versions.",
+    "commands": "Copy the job's folder from the bucket, and start it.",
     "env": "Variables of the program.",
     "privileged": "A container needs it to reach the TPU.",
     "backends": "Google Cloud.",
@@ -49,14 +59,18 @@ def _check(job: TrainingJob) -> None:
         )
 
 
+def _gcsfs(job: TrainingJob) -> str:
+    """Return the exact requirement of the package that reads the bucket."""
+    (pin,) = [pin for pin in pins(job.program.framework) if pin.startswith("gcsfs==")]
+    return pin
+
+
 def _files(job: TrainingJob) -> list[JobFile]:
     values = {
         "type": "task",
         "name": job.name,
-        "python": "3.11",
-        "files": [".:/job"],
-        "working_dir": "/job",
-        "commands": ["bash start.sh"],
+        "image": IMAGE,
+        "commands": [_FETCH.format(gcsfs=_gcsfs(job), bucket=job.bucket), _START],
         "env": {"PYTHONUNBUFFERED": "1"},
         "privileged": True,
         "backends": ["gcp"],
@@ -71,10 +85,11 @@ def _files(job: TrainingJob) -> list[JobFile]:
 
 
 def _commands(job: TrainingJob) -> Commands:
+    start = f"{upload(job)} && dstack apply -f {FILE} --detach"
     return Commands(
-        create=f"dstack apply -f {FILE} --detach",
+        create=start,
         watch=f"dstack attach {job.name} --logs",
-        resume=f"dstack apply -f {FILE} --detach",
+        resume=start,
         stop=f"dstack stop {job.name}",
         clean=f"dstack delete {job.name}; gcloud storage rm --recursive {job.bucket}",
     )
@@ -83,7 +98,8 @@ def _commands(job: TrainingJob) -> Commands:
 DSTACK = Launcher(
     "dstack",
     "dstack",
-    "pip install 'dstack[gcp]', and a server with the gcp backend and allow_tpu",
+    "pip install 'dstack[gcp]', gcloud, and a server whose gcp backend has allow_tpu and, in "
+    "vm_service_account, an account that may use the bucket",
     _check,
     _files,
     _commands,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 
 from migrate.launch.errors import JobError
+from migrate.launch.host.training import PREEMPTED
 from migrate.launch.job import TrainingJob
 from migrate.launch.launchers.launcher import Commands, JobFile, Launcher, project_flag, upload
 
 CREATE, STARTUP, REQUEUE = "create.sh", "startup.sh", "requeue.sh"
+SERVICE, ENDED = "job.service", "ended.sh"
+
+_GRACE_SECONDS = 90  # for the last checkpoint after SIGTERM
 
 _MEANINGS = {
     "gcloud storage rsync": "Copy this folder into the bucket, from which each host takes it.",
@@ -70,14 +74,65 @@ def _startup(job: TrainingJob) -> str:
 #!/usr/bin/env bash
 # Each host runs this as root at every boot: the job continues where it was.
 set -euo pipefail
-export HOME=/root
+export HOME=/root PATH=$PATH:/snap/bin
 
 # The job's folder, from the bucket.
 mkdir -p /opt/{job.name}
 gcloud storage rsync --recursive {job.bucket}/job /opt/{job.name}
 
+# Start the job as a service. A child of this script would get SIGTERM only after the network is gone.
+cp /opt/{job.name}/{SERVICE} /etc/systemd/system/job-{job.name}.service
+systemctl daemon-reload
+systemctl start --no-block job-{job.name}
+"""
+
+
+def _service(job: TrainingJob) -> str:
+    folder, log = f"/opt/{job.name}", f"/var/log/{job.name}.log"
+    return f"""\
+# The job as a service of a host.
+[Unit]
+Description=Job {job.name}
+
+# It stops before the network does, so that the last checkpoint reaches the bucket.
+Wants=network-online.target
+After=network-online.target
+
+[Service]
 # The start script; its output is on the host and, each minute, in the bucket.
-exec bash /opt/{job.name}/start.sh >> /var/log/{job.name}.log 2>&1
+Environment=HOME=/root
+ExecStart=/bin/bash {folder}/start.sh
+StandardOutput=append:{log}
+StandardError=append:{log}
+
+# SIGTERM for the start script alone: it reaches the program, which stores a checkpoint.
+KillMode=mixed
+TimeoutStopSec={_GRACE_SECONDS}
+
+# Preempted, but this host is still there: start again.
+RestartForceExitStatus={PREEMPTED}
+RestartSec=30
+
+# After another end the slice must not stay: {REQUEUE} deletes it when it sees the file `failed`.
+ExecStopPost=/bin/bash {folder}/{ENDED}
+"""
+
+
+def _ended(job: TrainingJob) -> str:
+    return f"""\
+#!/usr/bin/env bash
+# The start script has ended on this host; systemd says how, in these variables.
+export HOME=/root PATH=$PATH:/snap/bin
+
+# Done, preempted, or stopped by a signal: nothing has failed.
+if [ "$EXIT_CODE" != exited ] || [ "$EXIT_STATUS" = 0 ] || [ "$EXIT_STATUS" = {PREEMPTED} ]; then
+  exit 0
+fi
+
+# A set-up that failed has not reported itself; the job has.
+gcloud storage ls {job.bucket}/failed >/dev/null 2>&1 && exit 0
+line="start.sh ended with exit code $EXIT_STATUS on $(hostname): see /var/log/{job.name}.log there"
+echo "$line" | gcloud storage cp - {job.bucket}/failed
 """
 
 
@@ -89,10 +144,22 @@ def _requeue(job: TrainingJob) -> str:
 # Keep the job going until it is done: run this where it stays, such as in tmux or on a small VM.
 set -euo pipefail
 cd "$(dirname "$0")"
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
 
-# Delete the slice, and the request for it.
+# Print the state of the request: NONE if there is none, UNKNOWN if gcloud does not answer.
+state() {{
+  if ! gcloud compute tpus queued-resources describe {request} \\
+    --format='value(state.state)' 2>"$errors"; then
+    if grep -q NOT_FOUND "$errors"; then echo NONE; else echo UNKNOWN; fi
+  fi
+}}
+
+# Delete the slice and the request for it, and try until they are gone: they cost.
 delete() {{
-  gcloud compute tpus queued-resources delete {request} --force --quiet 2>/dev/null || true
+  until [ "$(state)" = NONE ]; do
+    gcloud compute tpus queued-resources delete {request} --force --quiet || sleep 60
+  done
 }}
 
 # Once a minute: is it done, has it failed, or was the slice taken away?
@@ -101,16 +168,20 @@ while true; do
     if gcloud storage ls {job.bucket}/$end >/dev/null 2>&1; then
       delete
       echo "{job.name}: $end; the slice is deleted"
-      exit 0
+      gcloud storage cat {job.bucket}/$end
+      [ $end = done ] && exit 0 || exit 1
     fi
   done
-  state=$(gcloud compute tpus queued-resources describe {request} --format='value(state.state)' \\
-    2>/dev/null || echo NONE)
+
+  # UNKNOWN is no reason to delete a slice that may be training.
+  state=$(state)
   case $state in
     SUSPENDED | FAILED | NONE)
+      echo "{job.name}: $state; the slice is requested again"
       delete
-      bash {CREATE}
+      bash {CREATE} || echo "{job.name}: {CREATE} failed; it is tried again in a minute"
       ;;
+    UNKNOWN) cat "$errors" ;;
   esac
   sleep 60
 done
@@ -121,6 +192,8 @@ def _files(job: TrainingJob) -> list[JobFile]:
     return [
         JobFile(CREATE, _create(job), _MEANINGS),
         JobFile(STARTUP, _startup(job), {}),
+        JobFile(SERVICE, _service(job), {}),
+        JobFile(ENDED, _ended(job), {}),
         JobFile(REQUEUE, _requeue(job), {}),
     ]
 

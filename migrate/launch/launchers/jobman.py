@@ -86,11 +86,20 @@ def _files(job: TrainingJob) -> list[JobFile]:
             "workers": list(range(job.product.hosts)),
         },
     }
-    attach = """\
+    attach = f"""\
 #!/usr/bin/env bash
 # Start the job in the background unless it runs, then show its log for four minutes.
 cd "$(dirname "$0")"
 touch host.log
+
+# jobman runs this again and again, also after the end: it keeps the slice, which costs, until you stop it.
+for end in done failed; do
+  if gcloud storage ls {job.bucket}/$end >/dev/null 2>&1; then
+    echo "{job.name}: $end; delete the slice: jobman clean ID"
+    sleep 240
+    exit 0
+  fi
+done
 
 # The lock is held as long as the job runs; a second start ends at once.
 setsid nohup flock --nonblock job.lock bash start.sh >> host.log 2>&1 < /dev/null &
@@ -103,10 +112,11 @@ exit 0
 
 
 def _commands(job: TrainingJob) -> Commands:
+    forget = f"(gcloud storage rm {job.bucket}/failed || true)"
     return Commands(
-        create=f"{upload(job)} && jobman create {FILE}",
+        create=f"{forget} && {upload(job)} && jobman create {FILE}",
         watch="jobman list    # the logs are in jobs/USER/ID/logs",
-        resume="jobman resume ID",
+        resume=f"{forget} && jobman resume ID",
         stop="jobman stop ID",
         clean=f"jobman clean ID; gcloud storage rm --recursive {job.bucket}",
     )
@@ -119,5 +129,6 @@ JOBMAN = Launcher(
     _check,
     _files,
     _commands,
-    "jobman deletes the slice and requests it again; its command continues the job",
+    "jobman deletes the slice and requests it again; its command continues the job; after the end jobman "
+    "keeps the slice, which costs: run `clean`",
 )
