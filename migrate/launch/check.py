@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,11 @@ _SECONDS = 180
 _MISSING = 77  # exit code where the launcher's package is not installed
 # A flag that no version of gcloud has: it reports this flag alone, and never reaches the network.
 _NO_FLAG = "--migrate-launch-only-parses"
+# Up to a redirection, a pipe, or the end of the command.
+_GCLOUD = re.compile(
+    r"""\bgcloud ((?:compute|storage) (?:'[^']*'|"[^"]*"|(?!\s\d?>)[^\n|;&)'"])*)"""
+)
+_VERSION = re.compile(r"\d+(\.\d+)+")
 
 
 @dataclass(frozen=True)
@@ -77,28 +85,28 @@ def check_ours(job: TrainingJob, folder: Path) -> None:
     name, words = names[launcher]
     text = (folder / name).read_text()
     if missing := [word for word in words if word not in text]:
-        raise InvalidJobError(f"{folder / name} does not name {missing[0]}", "write the job again")
+        raise InvalidJobError(f"{name} does not name {missing[0]}", "write the job again")
     if name.endswith((".yaml", ".yml")):
         try:
             values = yaml.safe_load(text)
         except yaml.YAMLError as error:
             line = str(error).splitlines()[0]
-            raise InvalidJobError(f"{folder / name}: {line}", "write the job again") from None
+            raise InvalidJobError(f"{name}: {line}", "write the job again") from None
         if launcher == "jobman":
-            _check_keys(values, folder / name)
+            _check_keys(values, name)
 
 
-def _check_keys(values: dict[str, Any], path: Path) -> None:
+def _check_keys(values: dict[str, Any], name: str) -> None:
     """Check jobman's configuration: it has no schema, so a wrong key is ignored silently."""
     for section, entries in values.items():
         if section not in jobman.KEYS:
-            raise InvalidJobError(f"{path}: jobman reads no section {section}", "remove it")
+            raise InvalidJobError(f"{name}: jobman reads no section {section}", "remove it")
         for key in set(entries or {}) - jobman.KEYS[section]:
-            raise InvalidJobError(f"{path}: jobman reads no {section}.{key}", "remove it")
+            raise InvalidJobError(f"{name}: jobman reads no {section}.{key}", "remove it")
     if values["tpu"]["pricing"] not in jobman.PRICING:
-        raise InvalidJobError(f"{path}: tpu.pricing", f"one of {', '.join(jobman.PRICING)}")
+        raise InvalidJobError(f"{name}: tpu.pricing", f"one of {', '.join(jobman.PRICING)}")
     if values["tpu"]["allocation_mode"] not in jobman.MODES:
-        raise InvalidJobError(f"{path}: tpu.allocation_mode", f"one of {', '.join(jobman.MODES)}")
+        raise InvalidJobError(f"{name}: tpu.allocation_mode", f"one of {', '.join(jobman.MODES)}")
 
 
 _SKYPILOT = """
@@ -152,12 +160,12 @@ def _by_package(
     install = f"pip install {package}"
     asked = f"import importlib.util, sys\nif not importlib.util.find_spec('{module}'): sys.exit({_MISSING})\n"
     with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
-        done = _run([python, "-c", asked + code, str(path)], home, text)
+        done = _run([python, "-c", asked + code, str(path.resolve())], home, text)
     if done.returncode == _MISSING:
         return Validation("tpu-migrate's own table and keys", False, install)
     if done.returncode:
         raise InvalidJobError(
-            f"{path}: {title} refuses it ({_last_line(done)})", "report this line"
+            f"{path.name}: {title} refuses it ({_last_line(done)})", "report this line"
         )
     return Validation(f"{title} {done.stdout.split()[-1]}", True)
 
@@ -177,9 +185,7 @@ def _xpk(job: TrainingJob, folder: Path, python: str) -> Validation:
         done = _run(command, home)
         if done.returncode or not manifest.exists():
             line = _last_line(done)
-            raise InvalidJobError(
-                f"{folder / xpk.FILE}: xpk refuses it ({line})", "report this line"
-            )
+            raise InvalidJobError(f"{xpk.FILE}: xpk refuses it ({line})", "report this line")
         spec = yaml.safe_load(manifest.read_text())["spec"]["replicatedJobs"][0]["template"]["spec"]
     if spec["parallelism"] != job.product.hosts:
         raise InvalidJobError(
@@ -187,8 +193,9 @@ def _xpk(job: TrainingJob, folder: Path, python: str) -> Validation:
             f"{job.product.hosts}",
             "report this line",
         )
-    version = _run([program, "version"], str(folder)).stdout.split() or ["?"]
-    return Validation(f"xpk {version[-1]} (dry run)", True)
+    with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
+        version = _VERSION.search(_run([program, "version"], home).stdout)
+    return Validation(f"xpk {version[0] if version else '?'} (dry run)", True)
 
 
 def _gcloud(job: TrainingJob, folder: Path, python: str) -> Validation:
@@ -197,19 +204,37 @@ def _gcloud(job: TrainingJob, folder: Path, python: str) -> Validation:
         return Validation(
             "tpu-migrate's own table and keys", False, "gcloud: cloud.google.com/sdk/docs/install"
         )
-    words = [*gcloud.create_arguments(job), _NO_FLAG]
+    texts = [(folder / file.name).read_text() for file in gcloud.GCLOUD.files(job)]
+    texts += asdict(gcloud.GCLOUD.commands(job)).values()
+    for words in dict.fromkeys(line for text in texts for line in _gcloud_commands(text)):
+        # Zones are only text to the parser: jobs in other zones share the answers.
+        asked = words if "create" in words else (w.replace(job.zone, "ZONE") for w in words)
+        if line := _gcloud_refusal(program, tuple(asked)):
+            raise InvalidJobError(
+                f"gcloud refuses: gcloud {' '.join(words)} ({line})", "report this line"
+            )
     with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
-        command = [program, "compute", "tpus", "queued-resources", "create", *words]
-        done = _run(command, home, cwd=folder)
         version = _run([program, "version", "--format=value('Google Cloud SDK')"], home)
-    refused = [line for line in done.stderr.splitlines() if "unrecognized arguments" in line]
-    only_ours = refused and refused[0].split("unrecognized arguments:")[1].strip() == _NO_FLAG
-    if done.returncode != 2 or not only_ours:
-        line = refused[0] if refused else _last_line(done)
-        raise InvalidJobError(
-            f"{folder / gcloud.CREATE}: gcloud refuses it ({line})", "report this line"
-        )
-    return Validation(f"gcloud {version.stdout.strip()} (its parser of flags)", True)
+    return Validation(f"gcloud {version.stdout.strip()} (its parser, all commands)", True)
+
+
+@cache  # gcloud takes a second to start, and jobs share commands
+def _gcloud_refusal(program: str, words: tuple[str, ...]) -> str:
+    """Return why gcloud refuses a command; empty: it does not."""
+    with tempfile.TemporaryDirectory(prefix="migrate-launch-") as home:
+        Path(home, gcloud.STARTUP).write_text("")  # gcloud reads it before it parses the rest
+        done = _run([program, *words, _NO_FLAG], home)
+    lines = " ".join(done.stderr.split())
+    refused = lines.partition("unrecognized arguments:")[2].split()
+    if done.returncode == 2 and refused[:1] == [_NO_FLAG]:
+        return ""
+    return _last_line(done) if not refused else f"unrecognized arguments: {refused[0]}"
+
+
+def _gcloud_commands(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of each gcloud command in a script, without redirections."""
+    for match in _GCLOUD.finditer(text.replace("\\\n", " ")):
+        yield tuple(shlex.split(match[1]))
 
 
 def _jobman(job: TrainingJob, folder: Path, python: str) -> Validation:

@@ -17,7 +17,8 @@ from migrate.launch.errors import InvalidJobError
 from migrate.launch.explain import explain
 from migrate.launch.host.settings import read_settings
 from migrate.launch.launchers import gke
-from tests.launch.jobs import LAUNCHERS, TARGETS, slices_of, trained_program, written
+from migrate.launch.pipeline import launch
+from tests.launch.jobs import LAUNCHERS, TARGETS, request, slices_of, trained_program, written
 
 # An interpreter with the launchers' packages; this one by default.
 PYTHON = os.environ.get("LAUNCH_PYTHON", sys.executable)
@@ -93,6 +94,8 @@ def test_the_launchers_own_parser(
         ("skypilot", "task.yaml", "num_nodes", "num_node"),
         ("gke", "job.yaml", "completionMode", "completionModes"),
         ("dstack", "train.dstack.yml", "spot_policy", "spot_policies"),
+        ("gcloud", "create.sh", "--node-id", "--node-name"),
+        ("gcloud", "requeue.sh", "--force", "--forced"),
     ],
 )
 def test_a_parser_refuses_a_planted_fault(
@@ -104,8 +107,20 @@ def test_a_parser_refuses_a_planted_fault(
         pytest.skip(f"the package of {launcher} is not installed")
     path = job.folder / file
     path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(InvalidJobError, match="refuses it"):
+    with pytest.raises(InvalidJobError, match="refuses"):
         check_files(job.job, job.folder, PYTHON)
+
+
+def test_a_parser_gets_a_file_of_a_relative_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser runs in another folder."""
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncat "$3" > read && echo 1.2\n')
+    python.chmod(0o755)
+    job = launch(request(Path(), "skypilot"), check=True, python=str(python))
+    assert job.validation == Validation("SkyPilot 1.2", True)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +148,21 @@ def test_what_skypilot_lets_pass_our_table_does_not(tmp_path: Path) -> None:
         check_files(job.job, job.folder, PYTHON)
 
 
+@pytest.mark.parametrize("framework", TARGETS)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_each_line_has_a_meaning(launcher: str, tmp_path: Path) -> None:
-    tpu = next(iter(slices_of(launcher)))
-    job = written(tmp_path, launcher, tpu=tpu, zone=slices_of(launcher)[tpu], spot=True)
-    for file in job.files:
-        meanings = list(explain(file))
-        assert [meaning for meaning in meanings if not meaning.text] == []
-        assert meanings or file.name == "README.md"
+def test_each_line_has_a_meaning(
+    launcher: str, framework: str, tmp_path: Path, programs: dict[str, dict[str, object]]
+) -> None:
+    """One host and several have different files."""
+    for tpu in dict.fromkeys((next(iter(slices_of(launcher))), "v5e-8")):
+        options: dict[str, object] = {"tpu": tpu, "spot": True, "environment": ("A=b",)}
+        options |= {"data": "gs://lab/data", **programs[framework]}
+        options["args"] = (*options.get("args", ("--run", "{checkpoints}")), "{data}")  # type: ignore[misc]
+        job = written(tmp_path / tpu, launcher, **options)
+        for file in job.files:
+            meanings = list(explain(file))
+            assert [meaning for meaning in meanings if not meaning.text] == []
+            assert meanings or file.name == "README.md"
 
 
 def test_a_slice_of_several_hosts_is_a_jobset(tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ Description=Job {job.name}
 Wants=network-online.target
 After=network-online.target
 
+# How it starts, stops, and starts again.
 [Service]
+
 # The start script; its output is on the host and, each minute, in the bucket.
 Environment=HOME=/root
 ExecStart=/bin/bash {folder}/start.sh
@@ -144,6 +146,8 @@ def _requeue(job: TrainingJob) -> str:
 # Keep the job going until it is done: run this where it stays, such as in tmux or on a small VM.
 set -euo pipefail
 cd "$(dirname "$0")"
+
+# What gcloud reports when it does not answer.
 errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 
@@ -164,6 +168,7 @@ delete() {{
 
 # Once a minute: is it done, has it failed, or was the slice taken away?
 while true; do
+  # The hosts write these files.
   for end in done failed; do
     if gcloud storage ls {job.bucket}/$end >/dev/null 2>&1; then
       delete
@@ -207,7 +212,7 @@ def _commands(job: TrainingJob) -> Commands:
     return Commands(
         create=f"bash {CREATE} && bash {REQUEUE}",
         watch=f"gcloud compute tpus tpu-vm ssh {job.name} {place} --worker=0 --command='{log}'",
-        resume=f"bash {REQUEUE}",
+        resume=f"(gcloud storage rm {job.bucket}/failed || true) && bash {REQUEUE}",
         stop=delete,
         clean=f"{delete}; gcloud storage rm --recursive {job.bucket}",
     )

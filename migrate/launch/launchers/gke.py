@@ -14,6 +14,7 @@ FILE = "job.yaml"
 IMAGE = "python:3.11-bookworm"
 ACCOUNT = "training"  # Kubernetes service account that may use the bucket
 
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _GRACE_SECONDS = 90
 _MEANINGS = {
     "apiVersion": "Version of the resource's schema.",
@@ -38,7 +39,8 @@ _MEANINGS = {
     "containerName": "The container whose exit code counts.",
     "operator": "How the values below are compared.",
     "values": "Exit codes: preempted, and programs that a signal ended, as when a host is lost.",
-    "annotations": "Cloud Storage FUSE for the pod.",
+    "annotations": "Settings of JobSet, or of Cloud Storage FUSE.",
+    _EXCLUSIVE: "All hosts in one node pool: two pools of this kind would be two slices.",
     "gke-gcsfuse/volumes": "GKE mounts the bucket in this pod.",
     "restartPolicy": "A new pod after a failure, not a new container.",
     "serviceAccountName": "Account that may read and write the bucket.",
@@ -161,7 +163,10 @@ def _files(job: TrainingJob) -> list[JobFile]:
         values = {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
-            "metadata": {"name": job.name},
+            "metadata": {
+                "name": job.name,
+                "annotations": {_EXCLUSIVE: "cloud.google.com/gke-nodepool"},
+            },
             "spec": {
                 "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                 "failurePolicy": {"maxRestarts": job.request.restarts, "rules": [fails]},
