@@ -13,7 +13,7 @@ export PJRT_DEVICE ?= CPU
 # Much memory is taken and given back; in large pages that is several times cheaper on virtual machines.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: install demo test test-long test-machines test-newer install-torch-tpu test-torch-tpu test-newer-jax test-flax4 lint docs docs-site bench constraints clean
+.PHONY: install demo test test-long test-machines test-newer install-torch-tpu test-torch-tpu install-launchers test-launchers test-newer-jax test-flax4 lint docs docs-site bench constraints clean
 
 install: $(INSTALLED)
 
@@ -82,6 +82,26 @@ test-torch-tpu: install-torch-tpu
 	  tests/shims/patches/test_behaviours.py tests/observe/eager tests/prove/test_faults_on_torch_tpu.py \
 	  tests/launch/test_started_on_torch_tpu.py \
 	  tests/parity/test_on_torch_tpu.py tests/fit/test_on_torch_tpu.py
+
+# The launchers' own parsers, for migrate launch --check. xpk names exact versions that exclude SkyPilot's: it comes
+# without them, and its dry run works with these.
+LAUNCHERS := $(VENV)-launchers
+
+$(LAUNCHERS)/.installed: Makefile
+	$(PYTHON) -m venv $(LAUNCHERS)
+	$(LAUNCHERS)/bin/python -m pip install --quiet --upgrade pip
+	$(LAUNCHERS)/bin/python -m pip install --quiet skypilot==0.14.1 dstack==0.22.5 kubernetes-validate==1.37.0
+	$(LAUNCHERS)/bin/python -m pip install --quiet --no-deps xpk==1.16.0
+	$(LAUNCHERS)/bin/python -m pip install --quiet ruamel.yaml==0.18.10 'setuptools-scm>=8' docker==7.1.0 \
+	  kubernetes==35.0.0 'urllib3<2.6' google-cloud-storage google-cloud-filestore==1.12.0 \
+	  cloud-accelerator-diagnostics==0.1.1
+	$(LAUNCHERS)/bin/xpk version
+	touch $@
+
+install-launchers: $(LAUNCHERS)/.installed
+
+test-launchers: install install-launchers
+	LAUNCH_PYTHON=$(CURDIR)/$(LAUNCHERS)/bin/python $(BIN)/python -m pytest -n 2 -rs tests/launch/test_validated.py
 
 # Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.
 PYTHON312 ?= python3.12

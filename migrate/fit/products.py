@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from migrate.errors import MigrateError
 
@@ -52,10 +52,11 @@ class Generation:
         hosts: chips a host.
         source: source of the figures.
         megacore: whether the two cores of a chip are one device.
-        zones: the zones that sell the generation; not every zone has every size.
+        zones: the zones that sell the generation.
         runtime: software version of a TPU VM; empty where the TPU VM API does not create the generation.
         label: value of GKE's label `cloud.google.com/gke-tpu-accelerator`; empty where GKE has none.
         largest_host: most chips of a slice that is one host.
+        only: zone → numbers of chips, for zones that sell some slices only.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Generation:
     runtime: str = ""
     label: str = ""
     largest_host: int = 4
+    only: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def _grids(*shapes: str) -> dict[int, tuple[int, ...]]:
@@ -94,6 +96,10 @@ GENERATIONS = (
         _grids("2x2", "4x4", "8x8", "8x16", "16x16"), 4, f"{_CLOUD}/v2; doi 10.1145/3360307",
         zones=("us-central1-a", "us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
         runtime="tpu-ubuntu2204-base",
+        only={
+            "us-central1-a": (16, 64, 128, 256), "us-central1-b": (4,), "us-central1-c": (4,),
+            "asia-east1-c": (4,),
+        },
     ),
     Generation(
         "v3", ("v3",), "v3", 123 * _TERA / 2, 900 * _GB / 2, 328 * _GB, 15.48 * _GIB, 128, 2, 2,
@@ -101,6 +107,7 @@ GENERATIONS = (
         f"{_CLOUD}/v3; doi 10.1145/3360307",
         zones=("us-central1-a", "us-central1-b", "europe-west4-a"),
         runtime="tpu-ubuntu2204-base", label="tpu-v3-slice",
+        only={"us-central1-a": (4,), "us-central1-b": (4,)},
     ),
     Generation(
         "v4", ("v4",), "v4", 275 * _TERA, 1200 * _GB, 300 * _GB, 30.75 * _GIB, 128, 1, 2, _CUBES, 4,
@@ -163,6 +170,14 @@ class Slice:
         if self.chips <= self.generation.largest_host:
             return 1
         return self.chips // self.generation.hosts
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Zones that sell the slice, as far as the table says."""
+        only = self.generation.only
+        return tuple(
+            zone for zone in self.generation.zones if zone not in only or self.chips in only[zone]
+        )
 
     @property
     def chips_per_host(self) -> int:

@@ -161,12 +161,13 @@ def _size(product: Slice) -> int:
 
 def _zone(request: LaunchRequest, product: Slice, grant: trc.Grant | None) -> str:
     zone = request.zone or (grant.zone if grant is not None else None)
-    sold = product.generation.zones
+    sold = product.zones
     if zone is None:
         raise JobError(
             f"no zone for {product.name}", f"add --zone with one of: {', '.join(sold)}; or --trc"
         )
     if zone not in sold and not request.new_zone:
+        what = product.name if zone in product.generation.zones else product.generation.name
         near = difflib.get_close_matches(zone, sold, len(sold), 0.0)
         here = [
             product.name.rpartition("-")[0]
@@ -175,7 +176,7 @@ def _zone(request: LaunchRequest, product: Slice, grant: trc.Grant | None) -> st
         ]
         also = f"; {zone} sells {', '.join(dict.fromkeys(here))}" if here else ""
         raise JobError(
-            f"--zone {zone}: no {product.generation.name} is sold there{also}",
+            f"--zone {zone}: no {what} is sold there{also}",
             f"nearest: {', '.join(near)}; --new-zone accepts a zone that the table does not list",
         )
     return zone

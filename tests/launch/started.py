@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.launch.host.training import PREEMPTED
+from migrate.launch.host.training import PREEMPTED, STOPPED
 from tests.launch.jobs import written
 from tests.waiting import LIMIT, until
 
@@ -119,6 +119,15 @@ def two_hosts(
         )
         for host in hosts
     ]
+
+
+def alone(folder: Path, tmp_path: Path, host: int) -> str:
+    """Start one of two hosts of a job of SkyPilot, and return all that it prints."""
+    ports = {"JOB_PORT": free_port(), "JOB_TRAIN_PORT": free_port()}
+    (started,) = two_hosts(folder, tmp_path, "alone", ports, hosts=(host,))
+    assert started.ended() == STOPPED, started.text()
+    assert (tmp_path / "bucket" / "failed").exists()
+    return started.text()
 
 
 def resumes_after_ten_kills(

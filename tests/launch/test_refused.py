@@ -38,6 +38,9 @@ MISTAKES = {
     "a zone without this generation": (
         {"--zone": "us-east1-d"}, None, ARGS, "us-east1-d sells v6e; nearest: us-",
     ),
+    "a zone without this size": (
+        {"--tpu": "v3-32"}, None, ARGS, "no v3-32 is sold there; us-central1-a sells v2, v3",
+    ),
     "a region as zone": ({"--zone": "us-central1"}, None, ARGS, "nearest: us-central1-a"),
     "no bucket": ({"--bucket": None}, None, ARGS, "add --bucket gs://"),
     "a local folder as bucket": ({"--bucket": "/data"}, None, ARGS, "write gs://BUCKET/FOLDER"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from migrate.launch.host.training import PREEMPTED, STOPPED
+from migrate.launch.host.training import PREEMPTED
 from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
-from tests.launch.started import free_port, losses, resumes_after_ten_kills, start, two_hosts
+from tests.launch.started import alone, free_port, losses, resumes_after_ten_kills, start, two_hosts
 from tests.waiting import until
 
 pytestmark = pytest.mark.xla
@@ -115,17 +115,9 @@ def test_a_host_that_is_lost_for_good_is_a_preemption(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_host_that_never_comes_is_one_line_within_the_limit(host: int, tmp_path: Path) -> None:
     folder = written(tmp_path, "skypilot", patience=2, **TWO).folder
-    variables = {
-        "SKYPILOT_NODE_RANK": str(host),
-        "SKYPILOT_NODE_IPS": "localhost\nlocalhost",
-        "JOB_PORT": free_port(),
-    }
-    started = start(folder, tmp_path, "alone", variables=variables)
-    assert started.ended() == STOPPED
-    (line,) = started.text().splitlines()
+    (line,) = alone(folder, tmp_path, host).splitlines()
     missing = "host 0 of 2 (localhost) did not answer" if host else "host 1 of 2 did not come"
     assert line.endswith(f"{missing} within 2 s")
-    assert (tmp_path / "bucket" / "failed").exists()
 
 
 def test_a_program_that_fails_is_not_started_again(tmp_path: Path) -> None:
@@ -134,7 +126,12 @@ def test_a_program_that_fails_is_not_started_again(tmp_path: Path) -> None:
     folder = written(tmp_path, target=script, args=(), resumes=False, tpu="v5e-1").folder
     started = start(folder, tmp_path, "failed", replicas=1)
     assert started.ended() == 9
-    assert (tmp_path / "bucket" / "failed").read_text() == "9\n"
+    failed = tmp_path / "bucket" / "failed"
+    assert failed.read_text() == "9\n"
+    # Mended, and started again by hand: the failure is forgotten.
+    (folder / "program" / "train.py").write_text("import jax\n")
+    assert start(folder, tmp_path, "mended", replicas=1).ended() == 0
+    assert not failed.exists()
 
 
 COUNTS = """

@@ -8,7 +8,7 @@ import pytest
 
 from migrate.launch.host.training import PREEMPTED, STOPPED
 from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
-from tests.launch.started import free_port, losses, resumes_after_ten_kills, start, two_hosts
+from tests.launch.started import alone, free_port, losses, resumes_after_ten_kills, start, two_hosts
 
 pytestmark = pytest.mark.torch_tpu
 
@@ -63,6 +63,13 @@ def test_two_hosts_resume_to_the_same_losses(tmp_path: Path) -> None:
     assert losses(again) == expected
     assert second.ended() == 0
     assert "this host is still here: the program starts again" in second.text()
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_host_that_never_comes_is_one_line(host: int, tmp_path: Path) -> None:
+    folder = written(tmp_path, "skypilot", "torch_tpu", patience=2, **TWO).folder
+    (line,) = alone(folder, tmp_path, host).splitlines()
+    assert line.endswith(" within 2 s")
 
 
 def test_a_host_without_as_many_chips_is_one_line(tmp_path: Path) -> None:

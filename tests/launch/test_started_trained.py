@@ -10,7 +10,7 @@ import pytest
 
 from migrate.launch.host.training import PREEMPTED
 from tests.launch.jobs import LAUNCHERS, ONE_HOST, trained_program, written
-from tests.launch.started import Started, free_port, start, two_hosts
+from tests.launch.started import Started, alone, free_port, start, two_hosts
 from tests.waiting import until
 
 UPDATES = 30
@@ -107,6 +107,13 @@ def uninterrupted_on_two(
 
 def test_two_hosts_train_together(uninterrupted_on_two: tuple[dict[int, str], bytes]) -> None:
     assert sorted(uninterrupted_on_two[0]) == list(range(UPDATES))
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_host_that_never_comes_is_one_line(host: int, tmp_path: Path, program: Path) -> None:
+    folder = job(tmp_path, program, "skypilot", patience=2, **TWO)
+    (line,) = alone(folder, tmp_path, host).splitlines()
+    assert line.endswith(" within 2 s")
 
 
 @pytest.mark.long
