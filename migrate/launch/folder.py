@@ -185,7 +185,7 @@ The bucket has to exist, in the region of the slice:
 
 - **Before training**, each host runs `migrate doctor` and `migrate doctor --devices`. A host with a bad chip,
   or one that does not come within {job.request.patience} s, ends the job with one line and exit code 3.
-- **Preemption.** The program resumes by {job.program.resume}; {launcher.on_preemption}.
+- **Preemption.** The program {job.program.resume.sentence}; {launcher.on_preemption}.
 - **Checkpoints** are in `{job.checkpoints}`, the compilation cache in `{job.bucket}/cache`, the log of each
   host in `{job.bucket}/logs`: `gcloud storage cat {job.bucket}/logs/host-0.log`
 - **The end.** `{job.bucket}/done` exists when all is trained, `{job.bucket}/failed` after a failure. To train

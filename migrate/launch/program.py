@@ -41,7 +41,12 @@ class Resume(StrEnum):
     SHIMS = "shims.resume"
     ORBAX = "orbax"
     OWN = "its own checkpoints"
-    NONE = "not at all"
+    NONE = "nothing"
+
+    @property
+    def sentence(self) -> str:
+        """Return how the program resumes, as words after its name."""
+        return "starts over" if self is Resume.NONE else f"resumes by {self}"
 
 
 @dataclass(frozen=True)

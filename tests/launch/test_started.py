@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.launch.host.training import PREEMPTED
+from migrate.launch.host.training import PREEMPTED, STOPPED
 from tests.launch.jobs import LAUNCHERS, ONE_HOST, written
 from tests.launch.started import alone, free_port, losses, resumes_after_ten_kills, start, two_hosts
 from tests.waiting import until
@@ -151,7 +151,9 @@ for step in range(len(steps.read_text()) if steps.exists() else 0, 6):
 
 
 @pytest.mark.parametrize(
-    ("aborts", "code", "steps"), [("35", 0, 6), ("12345", 134, 4)], ids=["lost", "its own fault"]
+    ("aborts", "code", "steps"),
+    [("35", 0, 6), ("12345", STOPPED, 4)],
+    ids=["lost", "its own fault"],
 )
 def test_a_start_after_an_abort_continues(
     aborts: str, code: int, steps: int, tmp_path: Path

@@ -1,6 +1,7 @@
 """`python -m migrate.launch.host job.json`: check this host, meet the others, train, and resume.
 
-Exit codes: 0 done, 75 preempted (start the job again), 3 a host is missing or at fault, else the program's.
+Exit codes: 0 done, 75 preempted (start the job again), 3 a host is missing or at fault or a signal ends
+the program each time, else the program's.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def main(arguments: list[str]) -> int:
                 if host.count > 1:
                     _print(settings, host, "; ".join(verdict.lines))
                 bucket.write_text(f"{settings.bucket}/failed", f"{code}\n")
-            return code
+            # GKE and xpk start a job again that a signal ended: of a program that always aborts, 100 times.
+            return STOPPED if code in SIGNALS else code
         unanswered = unanswered + 1 if ended and not code and not verdict.answered else 0
         if 0 < unanswered < _MEETINGS:
             # Host 0 comes after its last copy to the bucket, which may be slower than this host's

@@ -105,5 +105,5 @@ DSTACK = Launcher(
     _check,
     _files,
     _commands,
-    "dstack creates a new slice, and the program continues from its checkpoint",
+    "dstack creates a new slice; start.sh runs again",
 )

@@ -199,5 +199,5 @@ GKE = Launcher(
     _check,
     _files,
     _commands,
-    "Kubernetes waits for a node pool with free chips and starts all hosts again; the program continues",
+    "Kubernetes waits for a node pool with free chips and starts all hosts again; start.sh runs again",
 )

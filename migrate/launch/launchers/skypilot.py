@@ -73,5 +73,5 @@ SKYPILOT = Launcher(
     _check,
     _files,
     _commands,
-    "SkyPilot creates the slice again, and the program continues from its checkpoint",
+    "SkyPilot creates the slice again; start.sh runs again",
 )

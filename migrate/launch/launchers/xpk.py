@@ -93,5 +93,5 @@ XPK = Launcher(
     _check,
     _files,
     _commands,
-    "the JobSet starts all hosts again, and the program continues from its checkpoint",
+    "the JobSet starts all hosts again; start.sh runs again",
 )

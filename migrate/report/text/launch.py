@@ -27,7 +27,7 @@ def launch_summary(written: WrittenJob, explain: bool) -> Iterator[RenderableTyp
         f"{job.product.name} in {job.zone}, {hosts} with {chips} each, {kind}, by {written.launcher.title}"
     )
     yield (
-        f"{job.program.style.start}; resumes by {job.program.resume}; {many(len(job.program.files), 'file')} "
+        f"{job.program.style.start}; {job.program.resume.sentence}; {many(len(job.program.files), 'file')} "
         "of the program"
     )
     for warning in job.warnings:
