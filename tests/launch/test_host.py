@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -387,6 +388,15 @@ class TestSliceOfTorchTpu:
         variables = self.variables(tmp_path, tpu, zone, SliceHost(0, ("localhost",)))
         assert variables["TORCH_TPU_TOPOLOGY"] == topology
         assert len(variables["TORCH_TPU_SLICEBUILDER_ADDRESSES"].split(",")) == ranks
+
+    def test_a_program_that_spawns_gets_the_name_of_its_host(self, tmp_path: Path) -> None:
+        """torch_tpu takes one host of an indexed Job for several, and asks for their names."""
+        path = written(tmp_path, "xpk", "torch_tpu", tpu="v5e-8").folder / "job.json"
+        settings = replace(read_settings(path, {}), processes="host")
+        host = SliceHost(0, ("localhost",))
+        variables = HostTraining(settings, host, tmp_path, {}).variables()
+        assert variables["TPU_WORKER_HOSTNAMES"] == "localhost"
+        assert "TORCH_TPU_TOPOLOGY" not in variables
 
 
 def test_a_rank_gets_its_number_as_an_option(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ def slice_variables(settings: HostSettings, host: SliceHost, port: str) -> dict[
         port: port of host 0, at which the ranks meet.
     """
     if host.count == 1 and settings.processes == "host":
-        return {}  # the program starts its ranks, perhaps fewer than there are chips
+        # The program starts its ranks, perhaps fewer than there are chips. In an indexed Job of GKE or xpk,
+        # torch_tpu takes one host for several, and needs its name.
+        return {"TPU_WORKER_HOSTNAMES": host.first}
     places = [
         f"{address}:{_PORT + rank}" for address in host.addresses for rank in range(settings.ranks)
     ]

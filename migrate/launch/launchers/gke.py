@@ -129,7 +129,7 @@ def _job_spec(job: TrainingJob) -> dict[str, Any]:
     return {
         "parallelism": job.product.hosts,
         "completions": job.product.hosts,
-        "completionMode": "Indexed",
+        "completionMode": "NonIndexed" if alone else "Indexed",
         "backoffLimit": job.request.restarts if alone else 0,
         "podFailurePolicy": {"rules": rules},
         "template": _pod(job),
