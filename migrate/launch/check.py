@@ -103,6 +103,8 @@ def _check_keys(values: dict[str, Any], name: str) -> None:
             raise InvalidJobError(f"{name}: jobman reads no section {section}", "remove it")
         for key in set(entries or {}) - jobman.KEYS[section]:
             raise InvalidJobError(f"{name}: jobman reads no {section}.{key}", "remove it")
+    if "ssh" in values and not values["ssh"]:
+        raise InvalidJobError(f"{name}: jobman fails where ssh is empty", "remove the section")
     if values["tpu"]["pricing"] not in jobman.PRICING:
         raise InvalidJobError(f"{name}: tpu.pricing", f"one of {', '.join(jobman.PRICING)}")
     if values["tpu"]["allocation_mode"] not in jobman.MODES:

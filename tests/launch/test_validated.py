@@ -128,7 +128,8 @@ def test_a_parser_gets_a_file_of_a_relative_folder(
     [
         ("v5litepod-16", "v5litepod-7", "does not name v5litepod-16"),
         ("pricing:", "prices:", "reads no tpu.prices"),
-        ("ssh:", "sssh:", "no section sssh"),
+        ("gcsfuse:", "gcsfuses:", "no section gcsfuses"),
+        ("gcsfuse:", "ssh: null\ngcsfuse:", "fails where ssh is empty"),
         ("ondemand", "cheap", "one of spot"),
     ],
 )

@@ -40,7 +40,6 @@ _MEANINGS = {
     "pricing": "Whether the slice may be taken away at any time.",
     "flags": "Further flags of gcloud: the hosts may use the bucket.",
     "gcsfuse": "No mounted bucket: the job copies what it needs.",
-    "ssh": "No keys are copied to the hosts.",
     "command": "What each host runs.",
     "cmd": "Take the job's folder from the bucket, start it if it does not run, show its log.",
     "workers": "All hosts, by number: jobman's own count is wrong for some slices (v5litepod-8, v5p-16).",
@@ -77,8 +76,8 @@ def _files(job: TrainingJob) -> list[JobFile]:
             "pricing": "spot" if job.spot else "ondemand",
             "flags": ["--scopes=https://www.googleapis.com/auth/cloud-platform"],
         },
+        # No section ssh: jobman reads it if it is not there, and fails where it is empty.
         "gcsfuse": None,
-        "ssh": None,
         "command": {
             "cmd": f"mkdir -p {folder}\n"
             f"gcloud storage rsync --recursive {job.bucket}/job {folder}\n"
