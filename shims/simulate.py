@@ -16,6 +16,8 @@ ends within seconds with an error that names the replicas, their lines and their
 different collectives, a replica that ended or waits elsewhere for good (`_simulated.watch`), and a
 result that only some replicas read (`_simulated.reads`).
 
+Sums of bfloat16 are added in float32, as on a TPU (`_simulated.half_sums`).
+
 SPMD collectives and several machines are not simulated. docs/shims/simulation.md lists the
 differences to a TPU.
 """
@@ -29,6 +31,7 @@ from typing import Any
 from torch_xla._internal import pjrt
 
 from shims import activate
+from shims._simulated import half_sums
 from shims.errors import NotSimulatedError
 
 
@@ -47,6 +50,7 @@ def install() -> None:
         if "RANK" in os.environ:
             _join_torchruns()
         return
+    half_sums.install("XLA")
     pjrt.run_multiprocess = functools.partial(_run_multiprocess, activate.replicas())
 
 

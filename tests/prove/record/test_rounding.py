@@ -66,9 +66,14 @@ def test_xla_is_off_by_as_much() -> None:
     assert seen / 4 < estimate < seen * 16
 
 
-@pytest.mark.parametrize(("run", "least"), [(3, 5e-3), (4, 2e-2)])
-def test_the_gradient_of_a_bias_is_added_up_in_bfloat16(run: int, least: float) -> None:
-    """Measured on XLA: 3.7 % off."""
+@pytest.mark.parametrize(
+    ("torch_tpu", "run", "least"), [(True, 3, 5e-3), (True, 4, 2e-2), (False, 3, 1e-3)]
+)
+def test_the_gradient_of_a_bias_is_added_up_as_it_is_simulated(
+    torch_tpu: bool, run: int, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured on XLA:CPU: 3.7 % off with torch_tpu; replicas of torch_xla add in float32."""
+    monkeypatch.setattr(rounding, "_biases_add_in_half", lambda: torch_tpu)
     bias = torch.zeros(64, dtype=torch.bfloat16, requires_grad=True)
     shape = (32, 28, 64)
     back = torch.randn(shape, dtype=torch.bfloat16)
@@ -83,7 +88,7 @@ def test_the_gradient_of_a_bias_is_added_up_in_bfloat16(run: int, least: float) 
 
     assert off(gradient(), exact) * UNIT < 3e-3
     rounding.install(run)
-    assert least < off(gradient(), exact) * UNIT < 10 * least
+    assert least < off(gradient(), exact) * UNIT < (10 if torch_tpu else 4) * least
 
 
 @pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv_transpose2d", "linear"])

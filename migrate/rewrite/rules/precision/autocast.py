@@ -58,8 +58,9 @@ class Autocast(Rule):
     and their kin, `rsqrt`, `reciprocal`, `sum`, `cumsum`, `cumprod`, `logsumexp`, `norm`, `normalize`,
     `cosine_similarity`, `dist`, `softplus`, and `layer_norm` and `group_norm` without weights in float32,
     give bfloat16 on XLA and float32 on CUDA. `softmax`, `log_softmax`, `prod`, `x ** n` and nearly all losses
-    give float32 on both. Where that counts, compute it of `x.float()` within `with torch.autocast("xla",
-    enabled=False):`.
+    give float32 on both. A TPU adds numbers of bfloat16 in float32 and rounds the sum once; XLA on a CPU
+    rounds after each addition, except in simulated replicas. Where the type of the result counts, compute it
+    of `x.float()` within `with torch.autocast("xla", enabled=False):`.
 
     **Reported.** A region for XLA in float32. Arguments in a dictionary, or a `dtype`, that the script does
     not show; a float16 that reaches its region by ways that are not followed; a region in float32 that is
