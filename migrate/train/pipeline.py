@@ -510,8 +510,14 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
             for path in paths:
                 names.setdefault(path, []).append(name)
     shapes = {path: array.shape for path, array in load_file(work / "weights" / PARAMS).items()}
+    tensors = {name: tuple(tensor.shape) for name, tensor in recorded["state"].items()}
+
+    def whole(path: str, of: Sequence[str]) -> bool:
+        shape = tuple(shapes[path])
+        return len(of) == 1 and len(shape) <= 2 and tensors[of[0]] in (shape, shape[::-1])
+
     arrays = [
-        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of))
+        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of), whole(path, of))
         for path, of in names.items()
         if path.startswith("params/")
     ]
@@ -796,6 +802,11 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         notes.append(
             f"{average.name} is a moving average of the weights with the decay {average.decay}: "
             "state.average in train.py, --save-average writes it. Buffers are not averaged"
+        )
+    for name in recorded.get("unknown_averages", ()):
+        notes.append(
+            f"{name} starts as a copy of the weights and changes by an unknown rule: the program does not "
+            "have it"
         )
     if recorded.get("autocast"):
         notes.append(

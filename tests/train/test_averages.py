@@ -25,8 +25,10 @@ class Shadow:
             self.shadow[name] = decay * self.shadow[name] + (1 - decay) * p.detach()
 
 
-def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAverage | None, Any]:
-    """Train for some updates with an average."""
+def run(
+    decay_of: Callable[[int], float], updates: int = 6, resting: int = 0
+) -> tuple[RecordedAverage | None, Any, list[str]]:
+    """Train for some updates with an average; the first ones leave the weights as they are."""
     torch.manual_seed(0)
     step = nn.Module()
     step.model = model = nn.Linear(4, 3)
@@ -36,10 +38,10 @@ def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAve
     for number in range(updates):
         with torch.no_grad():
             for p in model.parameters():
-                p.add_(0.1 * torch.randn_like(p))
+                p.add_(0.1 * torch.randn_like(p) * (number >= resting))
         ema.update(model, decay_of(number))
         averages.observe({name: p.detach() for name, p in step.named_parameters()})
-    return averages.recorded(), ema
+    return averages.recorded(), ema, averages.unknown()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,8 @@ def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAve
     ],
 )
 def test_an_average_is_found_with_its_rule(decay_of: Callable[[int], float], text: str) -> None:
-    found, ema = run(decay_of)
+    found, ema, unknown = run(decay_of)
+    assert not unknown
     assert found is not None
     assert found.name == "ema.shadow"
     assert found.decay.startswith(text)
@@ -60,7 +63,17 @@ def test_an_average_is_found_with_its_rule(decay_of: Callable[[int], float], tex
 
 
 def test_a_rule_that_is_unknown_is_no_average() -> None:
-    assert run(lambda n: 0.5 + 0.07 * n % 0.3)[0] is None
+    found, _, unknown = run(lambda n: 0.5 + 0.07 * n % 0.3)
+    assert found is None
+    assert unknown == ["ema.shadow"]
+
+
+def test_a_rate_of_zero_at_the_start_hides_no_average() -> None:
+    found, _, unknown = run(lambda n: 0.95, resting=1)
+    assert found is not None
+    assert found.decay == "0.95"
+    assert found.owner == ("Shadow", {})
+    assert not unknown
 
 
 def test_what_rounding_hides_is_no_rule() -> None:

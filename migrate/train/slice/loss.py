@@ -82,6 +82,7 @@ def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ())
     cut = _Cut(script, loads(result), changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
+    cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
     taken = list(reversed(cut.taken))
     order = list(dict.fromkeys(_ordered(taken, result)))
@@ -147,6 +148,15 @@ class _Cut:
         """Take what is needed of statements that run one after another."""
         for statement in reversed(statements):
             self._consider(statement)
+
+    def leave_unpacking(self, result: ast.expr) -> None:
+        """Leave a first `ids, mask = batch` to the data: the batch has the names of its parts."""
+        while self.taken and (source := _unpacked(self.taken[-1])) in self.needed:
+            statement = self.taken.pop()
+            reads, _ = outside([*reversed(self.taken), ast.Expr(result)])
+            self.needed |= stores(statement)[0] & reads
+            if source not in reads:
+                self.needed.discard(source)
 
     def _consider(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.With) and all(map(self._has_no_effect, statement.items)):
@@ -225,6 +235,18 @@ def _is_source(statement: ast.stmt) -> bool:
         return False
     every = [*call.args, *(keyword.value for keyword in call.keywords)]
     return call.func.id == "next" or all(isinstance(value, ast.Constant) for value in every)
+
+
+def _unpacked(statement: ast.stmt) -> str:
+    """Name whose items a statement gives to names, each to another; "" for other statements."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return ""
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Tuple | ast.List) or not isinstance(value, ast.Name):
+        return ""
+    names = [item.id for item in target.elts if isinstance(item, ast.Name)]
+    apart = len(names) == len(target.elts) and value.id not in names
+    return value.id if apart and len(set(names)) == len(names) else ""
 
 
 def _changed(statement: ast.stmt) -> list[ast.expr]:
