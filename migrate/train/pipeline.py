@@ -56,7 +56,7 @@ from migrate.train.write.interface import KEPT, Interface, interface_text
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
 from migrate.train.write.roles import training_roles
-from migrate.train.write.shadow import hidden_module
+from migrate.train.write.shadow import guarded, hidden_modules
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
     CARRIED,
@@ -552,14 +552,19 @@ def _data(
     trained = recorded["trained"]
     plain = data_slice(script, events, loss, names, trained=trained)
     files = {file.stem for file in place.glob("*.py")} | {"data"}
-    hidden = hidden_module(plain.text, options.script.resolve().parent, files)
-    if hidden:
+    folder = options.script.resolve().parent
+    hidden = hidden_modules(plain.text, folder, files)
+    if hidden.late:
         raise TrainError(
-            f"{script.name}: its data need the module {hidden} of its folder, and the program has a file of "
-            "this name",
-            "rename the module",
+            f"{script.name}: a function of its data imports {hidden.late}, and the program has a file of the "
+            f"name {hidden.names[0]}, as its folder",
+            f"import {hidden.late} at the start of the file",
         )
-    _write_data(place, plain, (), options)
+
+    def written(data: DataSlice, states: Sequence[Any]) -> None:
+        _write_data(place, data, states, options, hidden.names)
+
+    written(plain, ())
     count = many(len(recorded["updates"]), "update")
     difference = data_difference(place, work, options.timeout)[0]
     if not difference:
@@ -577,7 +582,7 @@ def _data(
         if 0 in lines or not states:
             continue
         restored = data_slice(script, events, loss, names, lines, trained)
-        _write_data(place, restored, states, options)
+        written(restored, states)
         again = data_difference(place, work, options.timeout)[0]
         if not again:
             what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
@@ -585,7 +590,7 @@ def _data(
         if _position(again) > best[0]:
             best = (_position(again), restored, again, states)
     _, data, difference, states = best
-    _write_data(place, data, states, options)
+    written(data, states)
     return data, TrainComparison("data", False, what=difference)
 
 
@@ -681,9 +686,16 @@ def script_loop(script: ScriptText, events: TrainingCalls) -> int:
     return batch_loop(script, events.backward[loop_level(script, events.backward)])
 
 
-def _write_data(place: Path, data: DataSlice, states: Sequence[Any], options: TrainOptions) -> None:
-    folder = _folder(options)
-    text = data_text(data.text, options.script.name, folder, restores=bool(states))
+def _write_data(
+    place: Path,
+    data: DataSlice,
+    states: Sequence[Any],
+    options: TrainOptions,
+    hidden: Sequence[str],
+) -> None:
+    """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
+    source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
+    text = data_text(source, options.script.name, _folder(options), bool(states), hidden)
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
     if states:

@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
+from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
@@ -127,8 +128,38 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
     )
 
 
-def data_text(source: str, script: str, folder: str, restores: bool) -> str:
-    """`data.py`: the script's loop, and its batches as NumPy arrays."""
+def data_text(
+    source: str, script: str, folder: str, restores: bool, hidden: Sequence[str] = ()
+) -> str:
+    """`data.py`: the script's loop, and its batches as NumPy arrays.
+
+    Imports of modules in `hidden` are inside `with script_modules():`.
+    """
+    guard = f'''
+# Modules of the script with the names of the program's files.
+HIDDEN = {tuple(hidden)!r}
+
+
+@contextlib.contextmanager
+def {GUARD}():
+    """Import the script's modules of these names, not the program's."""
+
+    def hide():
+        return {{n: sys.modules.pop(n) for n in [*sys.modules] if n.partition(".")[0] in HIDDEN}}
+
+    own = hide()
+    sys.modules.update({GUARD}.known)
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(FOLDER))
+        {GUARD}.known = hide()
+        sys.modules.update(own)
+
+
+{GUARD}.known = {{}}
+'''
     restore = f'''
 RESTORED = itertools.count()
 
@@ -166,7 +197,7 @@ from config import ARGV
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{restore if restores else ""}
+{guard if hidden else ""}{restore if restores else ""}
 
 class Ended(BaseException):
     """The script ends here."""
