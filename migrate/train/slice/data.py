@@ -122,7 +122,10 @@ def data_slice(
         TrainError: the loop depends on what it trains, or has a form that is not read.
     """
     level = loop_level(script, events.backward)
-    values = _arguments(script, events.backward, level, names)
+    values = {name: name for name in names}
+    if level:  # the function that unpacks the batch is called in the loop
+        values = {name: loss.unpacked.get(name, name) for name in names}
+    values = _arguments(script, events.backward, level, values)
     return _Slicer(script, events, loss, level, values, restore_before, trained or {}).slice()
 
 
@@ -137,16 +140,20 @@ def _own_block(code: ast.AST | None, line: int) -> tuple[list[ast.stmt], int]:
 
 
 def _arguments(
-    script: ScriptText, frames: Sequence[Frame], level: int, names: Sequence[str]
+    script: ScriptText, frames: Sequence[Frame], level: int, values: Mapping[str, str]
 ) -> dict[str, str]:
-    """Expression of each batch variable in the frame with the loop."""
-    values = {name: name for name in names}
+    """Expression of each batch variable in the frame with the loop, of those in the innermost frame."""
+    values = dict(values)
     for caller, called in zip(frames[1 : level + 1], frames[:level], strict=True):
         function = script.code(called.first, called.function)
         call = _call(script, caller, called)
         assert isinstance(function, FunctionNode)
         arguments = _bound(function, call)
         for name, expression in values.items():
+            whole, bracket, item = expression.partition("[")
+            if bracket and whole in arguments:
+                values[name] = f"({arguments[whole]})[{item}"
+                continue
             if expression not in arguments:
                 raise TrainError(
                     f"{script.at(caller.line)}: the batch reaches {called.function} as {expression}, "
@@ -222,6 +229,7 @@ class _Scope:
             statement in these loops binds matters to them alone.
         kept: kept statements.
         ends: kept statement that leaves the function or the script → what stands in its place.
+        trained: names of what is trained, of its optimizer and of its schedule.
     """
 
     body: list[ast.stmt]
@@ -232,6 +240,7 @@ class _Scope:
     inside: set[str] = field(default_factory=set)
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -273,10 +282,10 @@ class _Slicer:
             assert code is not None
             if isinstance(code, ast.Module):
                 continue
-            scope = _Scope(code.body, frame.line)
+            scope = _Scope(code.body, frame.line, trained=self._trained_names(frame))
             self._mark(scope, code, level, sliced)
             self._settle(scope, {argument.arg for argument in _parameters(code)})
-            self._require_untrained(scope, frame)
+            self._require_untrained(scope)
             sliced[code] = scope
         module = self._module(sliced)
         return DataSlice(module, frames[self._level], frozenset(self._lines))
@@ -395,17 +404,16 @@ class _Slicer:
                     "let the data and the end of the loop depend on counters alone",
                 )
 
-    def _require_untrained(self, scope: _Scope, frame: Frame) -> None:
+    def _trained_names(self, frame: Frame) -> set[str]:
+        """Names of what is trained in a frame and in the module."""
+        positions = ((frame.function, frame.first), ("<module>", 1))
+        return {n for where, names in self._trained.items() if where in positions for n in names}
+
+    def _require_untrained(self, scope: _Scope) -> None:
         """Report loops and conditions around the training step that read what it trains.
 
         `data.py` has the model as it starts.
         """
-        trained = {
-            name
-            for position, names in self._trained.items()
-            if position in ((frame.function, frame.first), ("<module>", 1))
-            for name in names
-        }
         loops = [
             node
             for statement in scope.body
@@ -428,10 +436,10 @@ class _Slicer:
                 called = self._called(statement)
                 sets = {ast.unparse(node) for code in called for node in _set_attributes(code)}
                 read = set[str]().union(*map(_read, called)) if sets & decides else set()
-            if read & trained:
+            if read & scope.trained:
                 raise TrainError(
                     f"{self._script.at(first_line(statement))}: the loop depends on "
-                    f"{min(read & trained)}, which is trained",
+                    f"{min(read & scope.trained)}, which is trained",
                     "let the data and the end of the loop depend on counters alone",
                 )
 
@@ -483,6 +491,8 @@ class _Slicer:
             scope.kept.add(statement)
             return True
         binds, changes = stores(statement)
+        if around:  # model.require_backward_grad_sync = … is no part of the data
+            changes -= scope.trained
         read = scope.inside if around else scope.needed
         if (binds | changes) & read or self._is_call(scope, statement):
             self._keep(scope, statement, whole=True, inside=bool(around))
@@ -567,7 +577,7 @@ class _Slicer:
         inside = body is not tree.body
         top = [s for s in tree.body if not (inside and any(c is main for c in ast.walk(s)))]
         whole = [*top, *body[: index + 1]] if inside else tree.body[: index + 1]
-        scope = _Scope(whole, outer.line)
+        scope = _Scope(whole, outer.line, trained=self._trained_names(outer))
         if not inside:
             scope.body = [*tree.body[: index + 1]]
         level = len(frames) - 1
@@ -582,7 +592,7 @@ class _Slicer:
         later = [s for s in tree.body if isinstance(s, FunctionNode | ast.ClassDef)]
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, chain, sliced)
-        self._require_untrained(scope, outer)
+        self._require_untrained(scope)
         ordered = [s for s in tree.body if s in scope.kept and s is not main]
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
@@ -48,6 +48,7 @@ class LossSlice:
         text: the statements, without indentation.
         result: the expression of the loss.
         free: names that they read from outside, in order.
+        unpacked: names of the parts of the batch, where its first statement unpacks it → `batch[0]`.
     """
 
     frame: Frame
@@ -56,6 +57,7 @@ class LossSlice:
     text: str
     result: str
     free: tuple[str, ...]
+    unpacked: Mapping[str, str] = field(default_factory=dict)
 
 
 def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ()) -> LossSlice:
@@ -93,6 +95,7 @@ def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ())
         "\n".join(script.text(statement) for statement in taken),
         ast.unparse(result),
         tuple(name for name in order if name in cut.needed and not _is_builtin(name)),
+        cut.unpacked,
     )
 
 
@@ -143,6 +146,7 @@ class _Cut:
         self.needed = set(needed)
         self._local: set[str] = set()
         self.taken: list[ast.stmt] = []
+        self.unpacked: dict[str, str] = {}
 
     def backwards(self, statements: list[ast.stmt]) -> None:
         """Take what is needed of statements that run one after another."""
@@ -151,10 +155,11 @@ class _Cut:
 
     def leave_unpacking(self, result: ast.expr) -> None:
         """Leave a first `ids, mask = batch` to the data: the batch has the names of its parts."""
-        while self.taken and (source := _unpacked(self.taken[-1])) in self.needed:
-            statement = self.taken.pop()
+        if self.taken and (source := _unpacked(self.taken[-1])[0]) in self.needed:
+            _, names = _unpacked(self.taken.pop())
             reads, _ = outside([*reversed(self.taken), ast.Expr(result)])
-            self.needed |= stores(statement)[0] & reads
+            self.unpacked = {n: f"{source}[{i}]" for i, n in enumerate(names)}
+            self.needed |= set(names) & reads
             if source not in reads:
                 self.needed.discard(source)
 
@@ -237,16 +242,16 @@ def _is_source(statement: ast.stmt) -> bool:
     return call.func.id == "next" or all(isinstance(value, ast.Constant) for value in every)
 
 
-def _unpacked(statement: ast.stmt) -> str:
-    """Name whose items a statement gives to names, each to another; "" for other statements."""
+def _unpacked(statement: ast.stmt) -> tuple[str, list[str]]:
+    """Name whose items a statement gives to names, and these names; empty for other statements."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return ""
+        return "", []
     target, value = statement.targets[0], statement.value
     if not isinstance(target, ast.Tuple | ast.List) or not isinstance(value, ast.Name):
-        return ""
+        return "", []
     names = [item.id for item in target.elts if isinstance(item, ast.Name)]
-    apart = len(names) == len(target.elts) and value.id not in names
-    return value.id if apart and len(set(names)) == len(names) else ""
+    apart = len(names) == len(target.elts) and len({value.id, *names}) == 1 + len(names)
+    return (value.id, names) if apart else ("", [])
 
 
 def _changed(statement: ast.stmt) -> list[ast.expr]:
