@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import dataclasses
 import sys
+from collections import namedtuple
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import torch
 from torch import nn
 
 from migrate.train.watch.averages import Averages, RecordedAverage, SeenDecay, decay_text
+from migrate.train.write.averages import average_class
 
 
 class Shadow:
@@ -79,3 +84,33 @@ def test_a_rate_of_zero_at_the_start_hides_no_average() -> None:
 def test_what_rounding_hides_is_no_rule() -> None:
     assert decay_text([SeenDecay(0.999, 0.7)]) is None
     assert decay_text([]) is None
+
+
+def test_the_class_of_an_average_moves_states() -> None:
+    source = """
+class EMA:
+    def __init__(self, model, decay=0.5):
+        self.decay = decay
+        self.shadow = copy.deepcopy(model)
+
+    @torch.no_grad()
+    def update(self, model):
+        for kept, new in zip(self.shadow.parameters(), model.parameters()):
+            kept.lerp_(new, 1 - self.decay)
+"""
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.ClassDef)
+    average = RecordedAverage("ema.shadow", "0.5", {}, ("EMA", {"decay": 0.5}))
+    checked: list[Any] = []
+    program = SimpleNamespace(averaged=lambda kept, new, step: (kept + new) / 2 + step)
+    names = {"_train": program, "_require": lambda *args: checked.append(args)}
+    exec(average_class(node, average), names)
+    State = namedtuple("State", "params")
+    ema = names["EMA"](State(4.0))  # type: ignore[operator]
+    ema.update(State(2.0))
+    ema.update(State(1.0))
+    assert ema.shadow.params == 3.0
+    assert checked == [("decay", 0.5, 0.5)]
+    assert not average_class(node, dataclasses.replace(average, owner=("Other", {"decay": 0.5})))
+    assert not average_class(node, dataclasses.replace(average, owner=("EMA", {})))
+    assert not average_class(node, None)

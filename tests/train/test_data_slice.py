@@ -535,3 +535,16 @@ def test_a_comprehension_is_no_frame_of_its_own() -> None:
         (2, "f"),
         (4, "<module>"),
     ]
+
+
+def test_a_process_group_of_one_rank_loads_the_data() -> None:
+    source = LOOP.replace(
+        "    size = 3\n", "    import torch.distributed as dist\n\n    size = 3\n"
+    )
+    source = source.replace(
+        "    def evaluate", "    dist.init_process_group('nccl')\n\n\n    def evaluate"
+    )
+    text = sliced(source, ["batch"])
+    assert 'dist.init_process_group("gloo", store=' in text
+    assert "import torch.distributed as dist" in text
+    assert "nccl" not in text

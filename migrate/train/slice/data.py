@@ -32,6 +32,7 @@ from migrate.train.slice.text import (
 
 MICRO, RESTORE, ENDED = "micro_batches", "restore_draws", "Ended"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
+_GROUP = "init_process_group"
 _LOOPS = ast.For | ast.While | ast.AsyncFor
 _LEAVES = ast.Break | ast.Continue
 # Calls that end the script.
@@ -228,7 +229,8 @@ class _Scope:
         inside: those that are read in the loops that train, or by functions, which may run there. What a
             statement in these loops binds matters to them alone.
         kept: kept statements.
-        ends: kept statement that leaves the function or the script → what stands in its place.
+        ends: kept statement that leaves the function or the script, or opens a process group → what stands in
+            its place.
         trained: names of what is trained, of its optimizer and of its schedule.
     """
 
@@ -489,6 +491,11 @@ class _Slicer:
             if isinstance(statement, ast.Raise) and statement not in scope.ends:
                 self._keep(scope, statement, whole=True)
             scope.kept.add(statement)
+            return True
+        if group := _own_group(statement):
+            scope.ends[statement] = group
+            scope.kept.add(statement)
+            scope.need(loads(statement.value.func))  # type: ignore[attr-defined]
             return True
         binds, changes = stores(statement)
         if around:  # model.require_backward_grad_sync = … is no part of the data
@@ -879,6 +886,16 @@ def _is_literal(statement: ast.stmt) -> bool:
     return not any(
         isinstance(node, ast.Call | ast.Name | ast.Attribute) for node in ast.walk(statement.value)
     )
+
+
+def _own_group(statement: ast.stmt) -> str:
+    """Text that opens a process group of one rank, for a statement that opens one; "" for others."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return ""
+    function = statement.value.func
+    if last_part(function) != _GROUP:
+        return ""
+    return f'{ast.unparse(function)}("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)'
 
 
 def _is_exit(statement: ast.stmt) -> bool:

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.text import FunctionNode, ScriptText, free_names, loads
+from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
 from migrate.train.write.averages import average_class
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
 from migrate.train.write.functions import FunctionTexts
+from migrate.train.write.numbers import function_of_numbers
 from migrate.train.write.texts import ProgramFacts
 
 # Functions of every interface; the script's functions of these names give way.
 OWN = ("load", "weights", "outputs", "loss_and_gradients", "step", "batches")
-# Functions of numbers: Python's own, and the module that has more.
-_OF_NUMBERS, _MATH = ("abs", "bool", "float", "int", "max", "min", "pow", "round"), "math"
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
 
@@ -110,7 +109,7 @@ class PublicNames:
                 text = text or self._texts.function(node)
                 for write in (changes_model, makes_models):
                     text = text or write(self._script, node, self._recorded["children"])
-                text = text or self._as_it_is(node)
+                text = text or function_of_numbers(self._script, node)
             elif not text and name not in OWN and isinstance(node, ast.ClassDef):
                 text = average_class(node, self._recorded.get("average"))
                 text = text or self._texts.class_(node)
@@ -213,41 +212,6 @@ class PublicNames:
             f'{_signature(node)}\n    """`{node.name}` in JAX."""\n'
             f"{checks}    return _optimizer.{node.name}({', '.join(passed)})\n"
         )
-
-    def _as_it_is(self, node: ast.FunctionDef) -> str:
-        """A function that computes with numbers alone: its text; "" if it does more."""
-        names = {
-            alias.asname or alias.name
-            for statement in self._script.tree.body
-            if isinstance(statement, ast.Import)
-            for alias in statement.names
-            if alias.name == _MATH
-        }
-        free, given = free_names(node), set(_parameters(node))
-        if free - names - set(_OF_NUMBERS):
-            return ""
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Call):
-                function = inner.func
-                name = getattr(function, "value", function)
-                if not isinstance(name, ast.Name) or name.id in given or name.id not in free:
-                    return ""
-            elif isinstance(inner, ast.AugAssign) and getattr(inner.target, "id", "") in given:
-                return ""  # of an array, it would change the caller's
-            elif isinstance(inner, ast.Attribute | ast.Subscript) and isinstance(
-                inner.ctx, ast.Store | ast.Del
-            ):
-                return ""
-        twin = ast.parse(ast.unparse(node)).body[0]
-        assert isinstance(twin, ast.FunctionDef)
-        body = twin.body[1:] if ast.get_docstring(twin) else twin.body
-        if not any(isinstance(n, ast.Return) and n.value for n in ast.walk(node)):
-            return ""
-        imports = [
-            f"import {_MATH}" if n == _MATH else f"import {_MATH} as {n}" for n in free & names
-        ]
-        lines = textwrap.indent("\n".join([*imports, *map(ast.unparse, body)]), "    ")
-        return f'{_signature(node)}\n    """`{node.name}` as the script has it."""\n{lines}\n'
 
     @staticmethod
     def _returns(node: ast.FunctionDef, line: int) -> bool:

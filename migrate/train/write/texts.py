@@ -11,6 +11,7 @@ from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 # Files that do not depend on the script.
 CARRIED = ("devices.py", "checkpoints.py")
 
@@ -180,12 +181,19 @@ def restore_draws():
         position = json.loads(str(draws["position"][number]))
         np.random.set_state(("MT19937", draws["numpy"][number], *position))
 '''
+    ranks = """
+# As torchrun sets them: one process loads all of a batch.
+for name, rank in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+    os.environ.setdefault(name, rank)
+"""
+    ranked = any(f'"{name}"' in source or f"'{name}'" in source for name in _RANKS)
     return f'''"""The batches of {script}: its own loop, without what trains."""
 
 import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import random
 import sys
 from collections.abc import Mapping
@@ -193,11 +201,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed
 from config import ARGV
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{guard if hidden else ""}{restore if restores else ""}
+{ranks if ranked else ""}{guard if hidden else ""}{restore if restores else ""}
 
 class Ended(BaseException):
     """The script ends here."""
