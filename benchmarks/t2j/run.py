@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,7 @@ def main() -> int:
 def measured(task: str, folder: Path, options: list[str], timeout: float) -> dict[str, object]:
     """Convert one script and judge the program; return the line of the history."""
     script, program = HERE / "scripts" / f"{task}.py", folder / task
+    shutil.rmtree(program, ignore_errors=True)  # of an earlier run, under --keep
     start = time.monotonic()
     command = [sys.executable, "-m", "migrate", "train", str(script), "-o", str(program)]
     code, text = run(

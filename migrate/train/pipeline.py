@@ -72,6 +72,8 @@ from migrate.train.write.texts import (
     with_rate,
 )
 
+# Variables of torchrun that the data may read.
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 # Steps up from a program to a folder that its script shares, at most.
 _FAR = 3
 
@@ -695,7 +697,8 @@ def _write_data(
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
-    text = data_text(source, options.script.name, _folder(options), bool(states), hidden)
+    ranks = {name: os.environ[name] for name in _RANKS if name in os.environ}
+    text = data_text(source, options.script.name, _folder(options), bool(states), hidden, ranks)
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
     if states:

@@ -139,7 +139,7 @@ def texts(functions: dict[str, PortedFunction]) -> FunctionTexts:
     )
     roles = {"train_step": Role(UPDATE, step), "Trainer.train": Role(LOOP, train)}
     return FunctionTexts(
-        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], []
+        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], [], {}
     )
 
 

@@ -30,7 +30,7 @@ from migrate.train.slice.text import (
     stores,
 )
 
-MICRO, RESTORE, ENDED = "micro_batches", "restore_draws", "Ended"
+MICRO, RESTORE, ENDED, ARGUMENTS = "micro_batches", "restore_draws", "Ended", "command_line"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
 _GROUP = "init_process_group"
 _LOOPS = ast.For | ast.While | ast.AsyncFor
@@ -609,7 +609,7 @@ class _Slicer:
             if isinstance(s, FunctionNode | ast.ClassDef)
             for name in free_names(s)
         }
-        early = _before_definitions(ordered)
+        early = _before_definitions(ordered) | set(_settings(ordered))
         parts, own = [], []
         for statement in ordered:
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
@@ -639,6 +639,11 @@ class _Slicer:
                 statement, FunctionNode | ast.ClassDef
             ):
                 scope.kept.add(statement)
+        for statement in _settings(scope.body):
+            self._keep(scope, statement, whole=True)
+            if _is_exec(statement):
+                text = textwrap.indent(ast.unparse(statement), "    ")
+                scope.ends[statement] = f"with {ARGUMENTS}():\n{text}"
         while True:
             before = len(scope.kept), len(scope.needed), len(scope.inside)
             for statement in scope.body:
@@ -856,6 +861,17 @@ def _parameters(function: FunctionNode) -> list[ast.arg]:
 def _defaults(function: FunctionNode) -> set[str]:
     every = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
     return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
+
+
+def _settings(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Assignments before the last `exec(…)`, which may read and set each of them, and these calls."""
+    last = max((n for n, s in enumerate(statements) if _is_exec(s)), default=-1)
+    return [s for s in statements[: last + 1] if isinstance(s, ast.Assign) or _is_exec(s)]
+
+
+def _is_exec(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Call) and last_part(value.func) == "exec" and len(value.args) == 1
 
 
 def _before_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:

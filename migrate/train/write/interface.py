@@ -67,7 +67,9 @@ def interface_text(
     files = Sources(*(defined(sources[name]) for name in ("data.py", "model.py", "optimizer.py")))
     functions = recorded.get("functions", ())
     batch = dict.fromkeys(root for root, _ in facts.inputs.values())
-    texts = FunctionTexts(script, functions, roles or {}, tuple(batch), tuple(files.data))
+    texts = FunctionTexts(
+        script, functions, roles or {}, tuple(batch), tuple(files.data), loss.unpacked
+    )
     written = PublicNames(script, loss, facts, recorded, files, texts).write()
     body = "\n".join(written.functions)
     helped = any(f"{name}(" in body for name in ("_called", "_fresh", "_absent", "_like"))

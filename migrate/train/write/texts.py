@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
+from migrate.train.slice.data import ARGUMENTS
 from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
-_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 # Files that do not depend on the script.
 CARRIED = ("devices.py", "checkpoints.py")
 
@@ -130,11 +131,16 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
 
 
 def data_text(
-    source: str, script: str, folder: str, restores: bool, hidden: Sequence[str] = ()
+    source: str,
+    script: str,
+    folder: str,
+    restores: bool,
+    hidden: Sequence[str] = (),
+    ranks: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
-    Imports of modules in `hidden` are inside `with script_modules():`.
+    Imports of modules in `hidden` are inside `with script_modules():`. `ranks` are variables of torchrun.
     """
     guard = f'''
 # Modules of the script with the names of the program's files.
@@ -181,12 +187,12 @@ def restore_draws():
         position = json.loads(str(draws["position"][number]))
         np.random.set_state(("MT19937", draws["numpy"][number], *position))
 '''
-    ranks = """
-# As torchrun sets them: one process loads all of a batch.
-for name, rank in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+    named = {n: v for n, v in ranks.items() if f'"{n}"' in source or f"'{n}'" in source}
+    set_ranks = f"""
+# As they were when the program was written: one process loads all of a batch.
+for name, rank in {named!r}.items():
     os.environ.setdefault(name, rank)
 """
-    ranked = any(f'"{name}"' in source or f"'{name}'" in source for name in _RANKS)
     return f'''"""The batches of {script}: its own loop, without what trains."""
 
 import contextlib
@@ -206,14 +212,14 @@ from config import ARGV
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{ranks if ranked else ""}{guard if hidden else ""}{restore if restores else ""}
+{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}
 
 class Ended(BaseException):
     """The script ends here."""
 
 
 @contextlib.contextmanager
-def command_line():
+def {ARGUMENTS}():
     """The command line of {script}: its own statements read it."""
     kept, sys.argv = sys.argv, [str(FOLDER / {script!r}), *ARGV]
     try:
@@ -241,7 +247,7 @@ def arrays(value):
 def batches():
     """Yield the micro-batches of each update of the weights."""
     micro = []
-    with command_line(), contextlib.suppress(Ended):
+    with {ARGUMENTS}(), contextlib.suppress(Ended):
         for batch in micro_batches():
             if batch is None:
                 yield micro
