@@ -25,6 +25,7 @@ from benchmarks.t2j.judge import STAGES
 
 HERE = Path(__file__).parent
 SAID = {0: "equal", 1: "differs", 2: "refused"}
+PASSED, FALSELY = "all stages", "called equal, but a stage fails"
 WORDS = {True: "passed", False: "failed", None: ""}
 
 
@@ -77,7 +78,12 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
         else:
             reason = "the judge did not end"
     seconds = round(time.monotonic() - start)
-    return {**line, **stages, "reason": reason[:200], "seconds": seconds}
+    failed = WORDS[False] in stages.values()
+    sums = {
+        PASSED: int(all(stages[stage] == WORDS[True] for stage in STAGES)),
+        FALSELY: int(said == SAID[0] and failed),
+    }
+    return {**line, **stages, "reason": reason[:200], "seconds": seconds, **sums}
 
 
 def run(command: list[str], timeout: float, log: Path) -> tuple[int | None, str]:
