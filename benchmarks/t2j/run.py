@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from benchmarks.t2j.judge import STAGES
 
 HERE = Path(__file__).parent
 SAID = {0: "equal", 1: "differs", 2: "refused"}
+PASSED, FALSELY = "all stages", "called equal, but a stage fails"
 WORDS = {True: "passed", False: "failed", None: ""}
 
 
@@ -53,6 +55,7 @@ def main() -> int:
 def measured(task: str, folder: Path, options: list[str], timeout: float) -> dict[str, object]:
     """Convert one script and judge the program; return the line of the history."""
     script, program = HERE / "scripts" / f"{task}.py", folder / task
+    shutil.rmtree(program, ignore_errors=True)  # of an earlier run, under --keep
     start = time.monotonic()
     command = [sys.executable, "-m", "migrate", "train", str(script), "-o", str(program)]
     code, text = run(
@@ -75,7 +78,12 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
         else:
             reason = "the judge did not end"
     seconds = round(time.monotonic() - start)
-    return {**line, **stages, "reason": reason[:200], "seconds": seconds}
+    failed = WORDS[False] in stages.values()
+    sums = {
+        PASSED: int(all(stages[stage] == WORDS[True] for stage in STAGES)),
+        FALSELY: int(said == SAID[0] and failed),
+    }
+    return {**line, **stages, "reason": reason[:200], "seconds": seconds, **sums}
 
 
 def run(command: list[str], timeout: float, log: Path) -> tuple[int | None, str]:

@@ -20,8 +20,9 @@ def call_of_class(name: str, group: Group, rate: Any) -> OptaxCall:
     """Return the transformation that updates a group as the class does.
 
     Args:
-        name: name of a class of torch.optim, or Lion, without its module: "AdamW". Whether it is that
-            class and no other one of its name is the caller's to know.
+        name: name of a class of torch.optim, or Lion, without its module: "AdamW"; or
+            "transformers.Adafactor". Whether it is that class and no other one of its name is the caller's
+            to know.
         group: options of the group.
         rate: learning rate: a number, or `Code` of a schedule.
 
@@ -95,6 +96,37 @@ def _adadelta(group: Group) -> OptaxCall:
     return _chain(group, rule)
 
 
+def _adafactor_of_transformers(group: Group) -> OptaxCall:
+    """Adafactor of transformers, for arrays that are a tensor of at most two axes each, or its transpose."""
+    if group.get("relative_step"):
+        raise OptimizerError(
+            "Adafactor with relative_step has a rate that depends on its own count of steps",
+            "pass lr=… and relative_step=False",
+        )
+    decay, beta1 = number(group.get("weight_decay", 0.0)), group.get("beta1")
+    if decay and beta1 is not None:
+        raise OptimizerError(
+            "Adafactor with beta1 and weight_decay has no counterpart in optax",
+            "leave one of the two out",
+        )
+    floor, smallest = map(number, group["eps"])
+    rule = call(
+        "optax.scale_by_factored_rms",
+        decay_rate=-number(group["decay_rate"]),
+        min_dim_size_to_factor=0,
+        epsilon=floor,
+    )
+    scale = "optax.scale_by_param_block_rms"
+    return chained(
+        rule,
+        call("optax.clip_by_block_rms", number(group["clip_threshold"])),
+        call("optax.add_decayed_weights", decay) if decay else None,
+        call(scale, smallest) if group.get("scale_parameter") else None,
+        call("optax.scale_by_learning_rate", number(group["lr"])),
+        call("optax.ema", number(beta1), debias=False) if beta1 is not None else None,
+    )
+
+
 def _chain(group: Group, *rules: OptaxCall | None, decoupled: bool = False) -> OptaxCall:
     """Chain the sign, coupled decay, the rule, decoupled decay and the learning rate."""
     decay = number(group.get("weight_decay", 0.0))
@@ -118,5 +150,6 @@ _CLASSES: Mapping[str, Callable[[Group], OptaxCall]] = {
     "RAdam": _radam,
     "Adamax": _adamax,
     "Adadelta": _adadelta,
+    "transformers.Adafactor": _adafactor_of_transformers,
     "Lion": lambda group: LION.call(group, 1),
 }

@@ -2,6 +2,7 @@
 
 Each function stands by itself, with the state above it: `migrate train` copies them into the programs that
 it writes. All return the update before the learning rate.
+No two arrays of a state are one buffer: programs donate the state.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def scale_by_amsgrad(b1: float, b2: float, eps: float) -> optax.GradientTransfor
     """Adam with the largest second moment so far; torch corrects its bias after the maximum."""
 
     def init(params: Any) -> AmsgradState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return AmsgradState(jnp.zeros([], jnp.int32), zeros, zeros, zeros)
+        mu, nu, nu_max = (jax.tree.map(jnp.zeros_like, params) for _ in range(3))
+        return AmsgradState(jnp.zeros([], jnp.int32), mu, nu, nu_max)
 
     def update(grads: Any, state: AmsgradState, params: Any = None) -> tuple[Any, AmsgradState]:
         del params
@@ -112,8 +113,8 @@ def scale_by_nadam(
     """NAdam with torch's schedule of the momentum (Dozat's, from `b1 / 2` up to `b1`)."""
 
     def init(params: Any) -> NadamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return NadamState(jnp.zeros([], jnp.int32), jnp.ones([]), zeros, zeros)
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return NadamState(jnp.zeros([], jnp.int32), jnp.ones([]), mu, nu)
 
     def momentum(count: Any) -> Any:
         return b1 * (1 - 0.5 * 0.96 ** (count * momentum_decay))
@@ -149,8 +150,8 @@ def scale_by_radam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
     longest = 2 / (1 - b2) - 1
 
     def init(params: Any) -> RadamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return RadamState(jnp.zeros([], jnp.int32), zeros, zeros)
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return RadamState(jnp.zeros([], jnp.int32), mu, nu)
 
     def update(grads: Any, state: RadamState, params: Any = None) -> tuple[Any, RadamState]:
         del params

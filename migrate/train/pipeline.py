@@ -56,7 +56,7 @@ from migrate.train.write.interface import KEPT, Interface, interface_text
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
 from migrate.train.write.roles import training_roles
-from migrate.train.write.shadow import hidden_module
+from migrate.train.write.shadow import guarded, hidden_modules
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
     CARRIED,
@@ -72,6 +72,8 @@ from migrate.train.write.texts import (
     with_rate,
 )
 
+# Variables of torchrun that the data may read.
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 # Steps up from a program to a folder that its script shares, at most.
 _FAR = 3
 
@@ -510,8 +512,14 @@ def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, wo
             for path in paths:
                 names.setdefault(path, []).append(name)
     shapes = {path: array.shape for path, array in load_file(work / "weights" / PARAMS).items()}
+    tensors = {name: tuple(tensor.shape) for name, tensor in recorded["state"].items()}
+
+    def whole(path: str, of: Sequence[str]) -> bool:
+        shape = tuple(shapes[path])
+        return len(of) == 1 and len(shape) <= 2 and tensors[of[0]] in (shape, shape[::-1])
+
     arrays = [
-        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of))
+        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of), whole(path, of))
         for path, of in names.items()
         if path.startswith("params/")
     ]
@@ -546,14 +554,19 @@ def _data(
     trained = recorded["trained"]
     plain = data_slice(script, events, loss, names, trained=trained)
     files = {file.stem for file in place.glob("*.py")} | {"data"}
-    hidden = hidden_module(plain.text, options.script.resolve().parent, files)
-    if hidden:
+    folder = options.script.resolve().parent
+    hidden = hidden_modules(plain.text, folder, files)
+    if hidden.late:
         raise TrainError(
-            f"{script.name}: its data need the module {hidden} of its folder, and the program has a file of "
-            "this name",
-            "rename the module",
+            f"{script.name}: a function of its data imports {hidden.late}, and the program has a file of the "
+            f"name {hidden.names[0]}, as its folder",
+            f"import {hidden.late} at the start of the file",
         )
-    _write_data(place, plain, (), options)
+
+    def written(data: DataSlice, states: Sequence[Any]) -> None:
+        _write_data(place, data, states, options, hidden.names)
+
+    written(plain, ())
     count = many(len(recorded["updates"]), "update")
     difference = data_difference(place, work, options.timeout)[0]
     if not difference:
@@ -571,7 +584,7 @@ def _data(
         if 0 in lines or not states:
             continue
         restored = data_slice(script, events, loss, names, lines, trained)
-        _write_data(place, restored, states, options)
+        written(restored, states)
         again = data_difference(place, work, options.timeout)[0]
         if not again:
             what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
@@ -579,7 +592,7 @@ def _data(
         if _position(again) > best[0]:
             best = (_position(again), restored, again, states)
     _, data, difference, states = best
-    _write_data(place, data, states, options)
+    written(data, states)
     return data, TrainComparison("data", False, what=difference)
 
 
@@ -675,9 +688,17 @@ def script_loop(script: ScriptText, events: TrainingCalls) -> int:
     return batch_loop(script, events.backward[loop_level(script, events.backward)])
 
 
-def _write_data(place: Path, data: DataSlice, states: Sequence[Any], options: TrainOptions) -> None:
-    folder = _folder(options)
-    text = data_text(data.text, options.script.name, folder, restores=bool(states))
+def _write_data(
+    place: Path,
+    data: DataSlice,
+    states: Sequence[Any],
+    options: TrainOptions,
+    hidden: Sequence[str],
+) -> None:
+    """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
+    source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
+    ranks = {name: os.environ[name] for name in _RANKS if name in os.environ}
+    text = data_text(source, options.script.name, _folder(options), bool(states), hidden, ranks)
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
     if states:
@@ -796,6 +817,11 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         notes.append(
             f"{average.name} is a moving average of the weights with the decay {average.decay}: "
             "state.average in train.py, --save-average writes it. Buffers are not averaged"
+        )
+    for name in recorded.get("unknown_averages", ()):
+        notes.append(
+            f"{name} starts as a copy of the weights and changes by an unknown rule: the program does not "
+            "have it"
         )
     if recorded.get("autocast"):
         notes.append(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import dataclasses
 import sys
+from collections import namedtuple
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import torch
 from torch import nn
 
 from migrate.train.watch.averages import Averages, RecordedAverage, SeenDecay, decay_text
+from migrate.train.write.averages import average_class
 
 
 class Shadow:
@@ -25,8 +30,10 @@ class Shadow:
             self.shadow[name] = decay * self.shadow[name] + (1 - decay) * p.detach()
 
 
-def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAverage | None, Any]:
-    """Train for some updates with an average."""
+def run(
+    decay_of: Callable[[int], float], updates: int = 6, resting: int = 0
+) -> tuple[RecordedAverage | None, Any, list[str]]:
+    """Train for some updates with an average; the first ones leave the weights as they are."""
     torch.manual_seed(0)
     step = nn.Module()
     step.model = model = nn.Linear(4, 3)
@@ -36,10 +43,10 @@ def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAve
     for number in range(updates):
         with torch.no_grad():
             for p in model.parameters():
-                p.add_(0.1 * torch.randn_like(p))
+                p.add_(0.1 * torch.randn_like(p) * (number >= resting))
         ema.update(model, decay_of(number))
         averages.observe({name: p.detach() for name, p in step.named_parameters()})
-    return averages.recorded(), ema
+    return averages.recorded(), ema, averages.unknown()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +59,8 @@ def run(decay_of: Callable[[int], float], updates: int = 6) -> tuple[RecordedAve
     ],
 )
 def test_an_average_is_found_with_its_rule(decay_of: Callable[[int], float], text: str) -> None:
-    found, ema = run(decay_of)
+    found, ema, unknown = run(decay_of)
+    assert not unknown
     assert found is not None
     assert found.name == "ema.shadow"
     assert found.decay.startswith(text)
@@ -60,9 +68,49 @@ def test_an_average_is_found_with_its_rule(decay_of: Callable[[int], float], tex
 
 
 def test_a_rule_that_is_unknown_is_no_average() -> None:
-    assert run(lambda n: 0.5 + 0.07 * n % 0.3)[0] is None
+    found, _, unknown = run(lambda n: 0.5 + 0.07 * n % 0.3)
+    assert found is None
+    assert unknown == ["ema.shadow"]
+
+
+def test_a_rate_of_zero_at_the_start_hides_no_average() -> None:
+    found, _, unknown = run(lambda n: 0.95, resting=1)
+    assert found is not None
+    assert found.decay == "0.95"
+    assert found.owner == ("Shadow", {})
+    assert not unknown
 
 
 def test_what_rounding_hides_is_no_rule() -> None:
     assert decay_text([SeenDecay(0.999, 0.7)]) is None
     assert decay_text([]) is None
+
+
+def test_the_class_of_an_average_moves_states() -> None:
+    source = """
+class EMA:
+    def __init__(self, model, decay=0.5):
+        self.decay = decay
+        self.shadow = copy.deepcopy(model)
+
+    @torch.no_grad()
+    def update(self, model):
+        for kept, new in zip(self.shadow.parameters(), model.parameters()):
+            kept.lerp_(new, 1 - self.decay)
+"""
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.ClassDef)
+    average = RecordedAverage("ema.shadow", "0.5", {}, ("EMA", {"decay": 0.5}))
+    checked: list[Any] = []
+    program = SimpleNamespace(averaged=lambda kept, new, step: (kept + new) / 2 + step)
+    names = {"_train": program, "_require": lambda *args: checked.append(args)}
+    exec(average_class(node, average), names)
+    State = namedtuple("State", "params")
+    ema = names["EMA"](State(4.0))  # type: ignore[operator]
+    ema.update(State(2.0))
+    ema.update(State(1.0))
+    assert ema.shadow.params == 3.0
+    assert checked == [("decay", 0.5, 0.5)]
+    assert not average_class(node, dataclasses.replace(average, owner=("Other", {"decay": 0.5})))
+    assert not average_class(node, dataclasses.replace(average, owner=("EMA", {})))
+    assert not average_class(node, None)

@@ -78,6 +78,20 @@ def test_weights_whose_gradient_is_rounding_are_left_out_and_counted() -> None:
     assert "1 elements" in weights[0].what
 
 
+def test_what_cancels_in_the_sum_of_micro_batches_is_rounding() -> None:
+    results, expected = values()
+    for arrays in (results, expected):
+        arrays["sum:net/w"] = 2 * arrays["gradient:net/w"]
+    results["first:params/net/w"][3] += 0.1
+    assert not verdicts(results, expected)["weights"]
+    for arrays in (results, expected):  # in the first micro-batch alone, it is no rounding
+        arrays["sum:net/w"][3] = 1e-12
+    assert verdicts(results, expected)["weights"]
+    expected["gradient:net/w"][5] = results["gradient:net/w"][5] = 1e-12  # but not in the sum
+    results["first:params/net/w"][5] += 0.1
+    assert not verdicts(results, expected)["weights"]
+
+
 def test_a_value_that_is_no_number_is_not_lost_behind_a_later_one() -> None:
     rng = np.random.default_rng(1)
     names = ("gradient:a", "gradient:b", "first:params/a", "first:params/b")

@@ -535,3 +535,27 @@ def test_a_comprehension_is_no_frame_of_its_own() -> None:
         (2, "f"),
         (4, "<module>"),
     ]
+
+
+def test_a_process_group_of_one_rank_loads_the_data() -> None:
+    source = LOOP.replace(
+        "    size = 3\n", "    import torch.distributed as dist\n\n    size = 3\n"
+    )
+    source = source.replace(
+        "    def evaluate", "    dist.init_process_group('nccl')\n\n\n    def evaluate"
+    )
+    text = sliced(source, ["batch"])
+    assert 'dist.init_process_group("gloo", store=' in text
+    assert "import torch.distributed as dist" in text
+    assert "nccl" not in text
+
+
+def test_settings_that_an_exec_reads_and_sets_stay_in_the_module() -> None:
+    settings = "size = 1\n    rate = max(1, 2)\n    exec('size += rate; assert unused == 7')"
+    source = LOOP.replace("    size = 3\n", f"    unused = 7\n    {settings}\n")
+    text = sliced(source, ["batch"])
+    assert text.index("unused = 7") < text.index("with command_line():") < text.index("def ")
+    head = text[: text.index("class Loader")]
+    namespace: dict[str, Any] = {"command_line": contextlib.nullcontext}
+    exec(head, namespace)
+    assert namespace["size"] == 3

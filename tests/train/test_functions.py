@@ -139,7 +139,7 @@ def texts(functions: dict[str, PortedFunction]) -> FunctionTexts:
     )
     roles = {"train_step": Role(UPDATE, step), "Trainer.train": Role(LOOP, train)}
     return FunctionTexts(
-        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], []
+        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], [], {}
     )
 
 
@@ -279,3 +279,19 @@ def test_a_constructor_takes_sizes_from_a_module_and_refuses_other_numbers() -> 
         namespace["Adapter"](linear, 5)
     assert constructor_text(node, Built(built.call, {}), flax) == ""
     assert constructor_text(node, None, flax) == ""
+
+
+def test_a_step_that_unpacks_its_batch_takes_the_batch(
+    functions: dict[str, PortedFunction],
+) -> None:
+    arguments = {"model": ("module", "policy"), "optimizer": ("other", None), "batch": ("data", {})}
+    step = SeenCall("train_step", line_of("def train_step"), {**arguments, "rate": ("plain", 0.5)})
+    roles = {"train_step": Role(UPDATE, step)}
+    script = ScriptText("toy.py", SCRIPT)
+    parts = {"x": "batch[0]", "y": "batch[1]"}
+    node = next(n for n in script.tree.body if getattr(n, "name", "") == "train_step")
+    assert isinstance(node, ast.FunctionDef)
+    text = FunctionTexts(script, [], roles, ["x", "y"], [], parts).function(node)
+    assert "step(model, [{'x': batch[0], 'y': batch[1]}])" in text
+    assert "'batch'" not in text  # it is taken
+    assert not FunctionTexts(script, [], roles, ["x", "z"], [], parts).function(node)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from migrate.train.watch.gate import Gate, Refusal, unlike_modes
-from migrate.train.watch.step import Bound
+from migrate.train.watch.step import Bound, children
 
 
 class Step(nn.Module):
@@ -45,3 +45,14 @@ def test_a_mode_inside_of_a_model_is_seen() -> None:
     assert unlike_modes(step) == ("model.0", "model.0.0", "model.0.1")
     assert not step.model[0].training
     assert step.model.training
+
+
+@pytest.mark.parametrize("named", ["model", "raw_model"])
+def test_a_module_with_two_names_is_one_child(named: str) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.raw_model = self.model = nn.Linear(2, 1)
+
+    trainer = Trainer()
+    bound = Bound({}, {}, {"self": trainer}, {})
+    assert children(bound, [trainer.model], f"loss = self.{named}(x)") == {named: trainer.model}

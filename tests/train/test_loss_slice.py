@@ -100,6 +100,27 @@ def test_what_fetches_a_batch_is_no_part_of_the_loss(fetch: str) -> None:
     assert loss.free == ("model", "x", "y")
 
 
+def test_a_batch_that_is_unpacked_first_has_the_names_of_its_parts() -> None:
+    body = """
+    def step(model, optimizer, batch):
+        {0}
+        loss = model(ids).masked_fill(~mask, 0.0).sum() / {1}
+        loss.backward()
+    """
+    loss = cut(body.format("ids, mask = batch", "mask.sum()"), "step")
+    assert loss.free == ("model", "ids", "mask")
+    assert "batch" not in loss.text
+    assert loss.unpacked == {"ids": "batch[0]", "mask": "batch[1]"}
+    assert cut(body.format("ids, mask = batch", "len(batch)"), "step").free[-1] == "batch"
+    # what a model gives is no batch
+    for statement in (
+        "ids, mask = model(batch)",
+        "ids, mask = batch.to(0), batch",
+        "(ids, mask), _ = batch",
+    ):
+        assert not cut(body.format(statement, "2"), "step").unpacked
+
+
 def test_what_a_changing_number_selects_belongs_to_the_data() -> None:
     source = """
         for batch in loader:

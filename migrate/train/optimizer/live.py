@@ -167,7 +167,9 @@ def _definition(function: Any) -> tuple[ast.AST | None, str]:
         lambdas = sorted(inside, key=lambda node: len(ast.unparse(node)))[:1]
     if len(lambdas) != 1:
         return None, ""
-    return lambdas[0], ast.get_source_segment("".join(lines), lambdas[0]) or ""
+    text = ast.get_source_segment("".join(lines), lambdas[0]) or ""
+    # Without the call around it, a lambda on several lines is no statement.
+    return lambdas[0], ast.unparse(lambdas[0]) if "\n" in text else text
 
 
 def _covers(node: ast.Lambda, function: Any) -> bool:

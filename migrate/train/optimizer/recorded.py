@@ -154,8 +154,10 @@ class ParameterArray:
             ("h", "0", "attn", "kernel")).
         ndim: number of its axes.
         names: torch names of the parameters in it.
+        whole: whether it is one torch tensor of at most two axes, or the transpose of one.
     """
 
     path: tuple[str, ...]
     ndim: int
     names: tuple[str, ...]
+    whole: bool = True

@@ -34,10 +34,31 @@ _STATIC = {
     "optax.adam": ("b2", "eps", "eps_root", "nesterov"),
     "optax.adamw": ("b2", "eps", "eps_root", "weight_decay", "mask", "nesterov"),
 }
-# Classes outside of torch.optim whose update is known → their options, with those that schedules add.
+# Classes outside of torch.optim whose update is known → their name in `call_of_class`, and their options with
+# those that schedules add.
 _OTHERS = {
-    "lion_pytorch.lion_pytorch.Lion": frozenset(("lr", "betas", "weight_decay", "initial_lr"))
+    "lion_pytorch.lion_pytorch.Lion": (
+        "Lion",
+        frozenset(("lr", "betas", "weight_decay", "initial_lr")),
+    ),
+    "transformers.optimization.Adafactor": (
+        "transformers.Adafactor",
+        frozenset(
+            (
+                "lr",
+                "eps",
+                "clip_threshold",
+                "decay_rate",
+                "beta1",
+                "weight_decay",
+                "scale_parameter",
+            )
+        )
+        | {"relative_step", "warmup_init", "initial_lr"},
+    ),
 }
+# Names of updates that scale a whole tensor by its size: an array must be one tensor.
+_BY_TENSOR = ("transformers.Adafactor",)
 
 
 @dataclass(frozen=True)
@@ -94,7 +115,7 @@ def _require_class(recorded: RecordedOptimizer) -> None:
             return  # it reads no other option
     elif recorded.name in _OTHERS:
         keys = {key for group in recorded.groups for key in group.options}
-        unknown = sorted(keys - _OTHERS[recorded.name])
+        unknown = sorted(keys - _OTHERS[recorded.name][1])
         if not unknown:
             return
         raise TrainError(
@@ -105,6 +126,11 @@ def _require_class(recorded: RecordedOptimizer) -> None:
         f"{recorded.at}: {recorded.name} has no counterpart in optax that was compared with it",
         "use an optimizer of torch.optim",
     )
+
+
+def _name_in_table(recorded: RecordedOptimizer) -> str:
+    known = _OTHERS.get(recorded.name)
+    return known[0] if known else recorded.name.rpartition(".")[2]
 
 
 def group_members(
@@ -224,13 +250,25 @@ class _OptimizerWriter:
         options = {key: value for key, value in options.items() if value is not None}
         if decay is not None:
             options["weight_decay"] = decay
-        name = self._recorded.name.rpartition(".")[2]
+        name = _name_in_table(self._recorded)
+        if name in _BY_TENSOR:
+            self._require_whole_tensors(number_of_group)
         try:
             result = call_of_class(name, options, Code(self._rates.rates[number_of_group]))
         except OptimizerError as error:
             raise TrainError(f"{self._recorded.at}: {error.what}", error.remedy) from None
         momentum = self._rates.momenta[number_of_group]
         return self._with_momentum(result, momentum) if momentum else result
+
+    def _require_whole_tensors(self, number_of_group: int) -> None:
+        """Require that each array of a group is one torch tensor of at most two axes, or its transpose."""
+        for array in self._members[number_of_group]:
+            if not array.whole:
+                raise TrainError(
+                    f"{self._recorded.at}: {self._recorded.name} scales each tensor by its own size, but "
+                    f"{name_of(array)} holds {', '.join(array.names[:4])} in another shape",
+                    "use an optimizer of torch.optim",
+                )
 
     def _masked(self, used: list[int]) -> OptaxCall | None:
         """Return one update whose decay is masked, if groups differ in whether they decay alone."""

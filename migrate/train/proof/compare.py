@@ -64,11 +64,14 @@ def compare(
         yield _dropout(results)
     yield _losses(results, updates)
     yield _rates(results, rates)
+    # Adam divides the sum of the micro-batches, which may cancel where each of them is large.
+    of_sum = [part(arrays, "sum") for arrays in (results, expected)]
+    divided = of_sum if all(of_sum) else [part(results, "gradient"), gradients]
     steps = {"first": 1, "last": len(updates)}
     for which in ("first", "last") if len(updates) > 1 else ("first",):
         # The way that such an optimizer may move a weight in these updates.
         way = sum(max(update) for update in rates[: steps[which]]) if divides else None
-        yield _weights(results, expected, gradients, which, steps[which], way)
+        yield _weights(results, expected, divided, which, steps[which], way)
     if average := part(expected, "average"):
         yield _average(results, average, len(updates))
 
@@ -211,17 +214,19 @@ def _rates(results: Arrays, rates: Sequence[Sequence[float]]) -> TrainComparison
 def _weights(
     results: Arrays,
     expected: Arrays,
-    gradients: Arrays,
+    divided: Sequence[Arrays],
     which: str,
     steps: int,
     way: float | None,
 ) -> TrainComparison:
     """Compare weights.
 
-    Adam divides noise by noise: elements whose gradient is rounding are left out. `way` is the sum of the
+    Adam divides noise by noise: elements whose gradient is rounding are left out. `divided` has the gradients
+    of the first update, the program's and the script's. `way` is the sum of the
     recorded rates; None: the optimizer does not divide, and all elements count as they are.
     """
     limit = PARAMETER_GATE * math.sqrt(steps)
+    own, gradients = divided
     whole = norm(gradients)
     worst, name, left = 0.0, "", 0
     for key, theirs in expected.items():
@@ -236,9 +241,7 @@ def _weights(
             left += int(noise.sum())
             difference = np.where(noise, 0.0, difference)
             # Adam divides a gradient by its size: a rounded gradient moves a weight by this much.
-            rounded = np.abs(
-                np.asarray(results[f"gradient:{path.removeprefix('params/')}"]) - gradient
-            )
+            rounded = np.abs(np.asarray(own[path.removeprefix("params/")]) - gradient)
             moved = way * np.minimum(rounded / np.maximum(np.abs(gradient), 1e-30), 1.0)
             difference = np.maximum(np.abs(difference) - np.where(gradient, moved, 0.0), 0.0)
         size = float(np.linalg.norm(theirs))

@@ -30,8 +30,9 @@ from migrate.train.slice.text import (
     stores,
 )
 
-MICRO, RESTORE, ENDED = "micro_batches", "restore_draws", "Ended"
+MICRO, RESTORE, ENDED, ARGUMENTS = "micro_batches", "restore_draws", "Ended", "command_line"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
+_GROUP = "init_process_group"
 _LOOPS = ast.For | ast.While | ast.AsyncFor
 _LEAVES = ast.Break | ast.Continue
 # Calls that end the script.
@@ -122,7 +123,10 @@ def data_slice(
         TrainError: the loop depends on what it trains, or has a form that is not read.
     """
     level = loop_level(script, events.backward)
-    values = _arguments(script, events.backward, level, names)
+    values = {name: name for name in names}
+    if level:  # the function that unpacks the batch is called in the loop
+        values = {name: loss.unpacked.get(name, name) for name in names}
+    values = _arguments(script, events.backward, level, values)
     return _Slicer(script, events, loss, level, values, restore_before, trained or {}).slice()
 
 
@@ -137,16 +141,20 @@ def _own_block(code: ast.AST | None, line: int) -> tuple[list[ast.stmt], int]:
 
 
 def _arguments(
-    script: ScriptText, frames: Sequence[Frame], level: int, names: Sequence[str]
+    script: ScriptText, frames: Sequence[Frame], level: int, values: Mapping[str, str]
 ) -> dict[str, str]:
-    """Expression of each batch variable in the frame with the loop."""
-    values = {name: name for name in names}
+    """Expression of each batch variable in the frame with the loop, of those in the innermost frame."""
+    values = dict(values)
     for caller, called in zip(frames[1 : level + 1], frames[:level], strict=True):
         function = script.code(called.first, called.function)
         call = _call(script, caller, called)
         assert isinstance(function, FunctionNode)
         arguments = _bound(function, call)
         for name, expression in values.items():
+            whole, bracket, item = expression.partition("[")
+            if bracket and whole in arguments:
+                values[name] = f"({arguments[whole]})[{item}"
+                continue
             if expression not in arguments:
                 raise TrainError(
                     f"{script.at(caller.line)}: the batch reaches {called.function} as {expression}, "
@@ -221,7 +229,9 @@ class _Scope:
         inside: those that are read in the loops that train, or by functions, which may run there. What a
             statement in these loops binds matters to them alone.
         kept: kept statements.
-        ends: kept statement that leaves the function or the script → what stands in its place.
+        ends: kept statement that leaves the function or the script, or opens a process group → what stands in
+            its place.
+        trained: names of what is trained, of its optimizer and of its schedule.
     """
 
     body: list[ast.stmt]
@@ -232,6 +242,7 @@ class _Scope:
     inside: set[str] = field(default_factory=set)
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -273,10 +284,10 @@ class _Slicer:
             assert code is not None
             if isinstance(code, ast.Module):
                 continue
-            scope = _Scope(code.body, frame.line)
+            scope = _Scope(code.body, frame.line, trained=self._trained_names(frame))
             self._mark(scope, code, level, sliced)
             self._settle(scope, {argument.arg for argument in _parameters(code)})
-            self._require_untrained(scope, frame)
+            self._require_untrained(scope)
             sliced[code] = scope
         module = self._module(sliced)
         return DataSlice(module, frames[self._level], frozenset(self._lines))
@@ -395,17 +406,16 @@ class _Slicer:
                     "let the data and the end of the loop depend on counters alone",
                 )
 
-    def _require_untrained(self, scope: _Scope, frame: Frame) -> None:
+    def _trained_names(self, frame: Frame) -> set[str]:
+        """Names of what is trained in a frame and in the module."""
+        positions = ((frame.function, frame.first), ("<module>", 1))
+        return {n for where, names in self._trained.items() if where in positions for n in names}
+
+    def _require_untrained(self, scope: _Scope) -> None:
         """Report loops and conditions around the training step that read what it trains.
 
         `data.py` has the model as it starts.
         """
-        trained = {
-            name
-            for position, names in self._trained.items()
-            if position in ((frame.function, frame.first), ("<module>", 1))
-            for name in names
-        }
         loops = [
             node
             for statement in scope.body
@@ -428,10 +438,10 @@ class _Slicer:
                 called = self._called(statement)
                 sets = {ast.unparse(node) for code in called for node in _set_attributes(code)}
                 read = set[str]().union(*map(_read, called)) if sets & decides else set()
-            if read & trained:
+            if read & scope.trained:
                 raise TrainError(
                     f"{self._script.at(first_line(statement))}: the loop depends on "
-                    f"{min(read & trained)}, which is trained",
+                    f"{min(read & scope.trained)}, which is trained",
                     "let the data and the end of the loop depend on counters alone",
                 )
 
@@ -482,7 +492,14 @@ class _Slicer:
                 self._keep(scope, statement, whole=True)
             scope.kept.add(statement)
             return True
+        if group := _own_group(statement):
+            scope.ends[statement] = group
+            scope.kept.add(statement)
+            scope.need(loads(statement.value.func))  # type: ignore[attr-defined]
+            return True
         binds, changes = stores(statement)
+        if around:  # model.require_backward_grad_sync = … is no part of the data
+            changes -= scope.trained
         read = scope.inside if around else scope.needed
         if (binds | changes) & read or self._is_call(scope, statement):
             self._keep(scope, statement, whole=True, inside=bool(around))
@@ -567,7 +584,7 @@ class _Slicer:
         inside = body is not tree.body
         top = [s for s in tree.body if not (inside and any(c is main for c in ast.walk(s)))]
         whole = [*top, *body[: index + 1]] if inside else tree.body[: index + 1]
-        scope = _Scope(whole, outer.line)
+        scope = _Scope(whole, outer.line, trained=self._trained_names(outer))
         if not inside:
             scope.body = [*tree.body[: index + 1]]
         level = len(frames) - 1
@@ -582,7 +599,7 @@ class _Slicer:
         later = [s for s in tree.body if isinstance(s, FunctionNode | ast.ClassDef)]
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, chain, sliced)
-        self._require_untrained(scope, outer)
+        self._require_untrained(scope)
         ordered = [s for s in tree.body if s in scope.kept and s is not main]
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]
@@ -592,7 +609,7 @@ class _Slicer:
             if isinstance(s, FunctionNode | ast.ClassDef)
             for name in free_names(s)
         }
-        early = _before_definitions(ordered)
+        early = _before_definitions(ordered) | set(_settings(ordered))
         parts, own = [], []
         for statement in ordered:
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
@@ -622,6 +639,11 @@ class _Slicer:
                 statement, FunctionNode | ast.ClassDef
             ):
                 scope.kept.add(statement)
+        for statement in _settings(scope.body):
+            self._keep(scope, statement, whole=True)
+            if _is_exec(statement):
+                text = textwrap.indent(ast.unparse(statement), "    ")
+                scope.ends[statement] = f"with {ARGUMENTS}():\n{text}"
         while True:
             before = len(scope.kept), len(scope.needed), len(scope.inside)
             for statement in scope.body:
@@ -841,6 +863,17 @@ def _defaults(function: FunctionNode) -> set[str]:
     return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
 
 
+def _settings(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Assignments before the last `exec(…)`, which may read and set each of them, and these calls."""
+    last = max((n for n, s in enumerate(statements) if _is_exec(s)), default=-1)
+    return [s for s in statements[: last + 1] if isinstance(s, ast.Assign) or _is_exec(s)]
+
+
+def _is_exec(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Call) and last_part(value.func) == "exec" and len(value.args) == 1
+
+
 def _before_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
     """Statements of a module whose values its definitions read when they are run: defaults and bases."""
     needed: set[str] = set()
@@ -869,6 +902,16 @@ def _is_literal(statement: ast.stmt) -> bool:
     return not any(
         isinstance(node, ast.Call | ast.Name | ast.Attribute) for node in ast.walk(statement.value)
     )
+
+
+def _own_group(statement: ast.stmt) -> str:
+    """Text that opens a process group of one rank, for a statement that opens one; "" for others."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return ""
+    function = statement.value.func
+    if last_part(function) != _GROUP:
+        return ""
+    return f'{ast.unparse(function)}("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)'
 
 
 def _is_exit(statement: ast.stmt) -> bool:

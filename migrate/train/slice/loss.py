@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
@@ -48,6 +48,7 @@ class LossSlice:
         text: the statements, without indentation.
         result: the expression of the loss.
         free: names that they read from outside, in order.
+        unpacked: names of the parts of the batch, where its first statement unpacks it → `batch[0]`.
     """
 
     frame: Frame
@@ -56,6 +57,7 @@ class LossSlice:
     text: str
     result: str
     free: tuple[str, ...]
+    unpacked: Mapping[str, str] = field(default_factory=dict)
 
 
 def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ()) -> LossSlice:
@@ -82,6 +84,7 @@ def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ())
     cut = _Cut(script, loads(result), changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
+    cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
     taken = list(reversed(cut.taken))
     order = list(dict.fromkeys(_ordered(taken, result)))
@@ -92,6 +95,7 @@ def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ())
         "\n".join(script.text(statement) for statement in taken),
         ast.unparse(result),
         tuple(name for name in order if name in cut.needed and not _is_builtin(name)),
+        cut.unpacked,
     )
 
 
@@ -142,11 +146,22 @@ class _Cut:
         self.needed = set(needed)
         self._local: set[str] = set()
         self.taken: list[ast.stmt] = []
+        self.unpacked: dict[str, str] = {}
 
     def backwards(self, statements: list[ast.stmt]) -> None:
         """Take what is needed of statements that run one after another."""
         for statement in reversed(statements):
             self._consider(statement)
+
+    def leave_unpacking(self, result: ast.expr) -> None:
+        """Leave a first `ids, mask = batch` to the data: the batch has the names of its parts."""
+        if self.taken and (source := _unpacked(self.taken[-1])[0]) in self.needed:
+            _, names = _unpacked(self.taken.pop())
+            reads, _ = outside([*reversed(self.taken), ast.Expr(result)])
+            self.unpacked = {n: f"{source}[{i}]" for i, n in enumerate(names)}
+            self.needed |= set(names) & reads
+            if source not in reads:
+                self.needed.discard(source)
 
     def _consider(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.With) and all(map(self._has_no_effect, statement.items)):
@@ -225,6 +240,18 @@ def _is_source(statement: ast.stmt) -> bool:
         return False
     every = [*call.args, *(keyword.value for keyword in call.keywords)]
     return call.func.id == "next" or all(isinstance(value, ast.Constant) for value in every)
+
+
+def _unpacked(statement: ast.stmt) -> tuple[str, list[str]]:
+    """Name whose items a statement gives to names, and these names; empty for other statements."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return "", []
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Tuple | ast.List) or not isinstance(value, ast.Name):
+        return "", []
+    names = [item.id for item in target.elts if isinstance(item, ast.Name)]
+    apart = len(names) == len(target.elts) and len({value.id, *names}) == 1 + len(names)
+    return (value.id, names) if apart else ("", [])
 
 
 def _changed(statement: ast.stmt) -> list[ast.expr]:

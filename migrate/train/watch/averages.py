@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from migrate.train.optimizer.live import is_plain
 
 Tensors = dict[str, torch.Tensor]
 # Relative rounding of a weight in float32, a few times.
@@ -40,11 +43,13 @@ class RecordedAverage:
         name: name of the variable that holds it.
         decay: its decay as an expression of `step`, the number of earlier updates.
         last: its values after the last recorded update, by the step's names.
+        owner: class of the object that holds it, and the object's plain attributes; None if no object does.
     """
 
     name: str
     decay: str
     last: Mapping[str, torch.Tensor]
+    owner: tuple[str, Mapping[str, Any]] | None = None
 
 
 class Averages:
@@ -61,6 +66,8 @@ class Averages:
         self._held: dict[str, Callable[[], Tensors | None]] = {}
         self._values: dict[str, Tensors] = {}
         self._decays: dict[str, list[SeenDecay]] = {}
+        self._owners: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        self._moved: dict[str, None] = {}
         while frame is not None:
             for name, value in [*frame.f_locals.items(), *frame.f_globals.items()]:
                 for path, held in _candidates(name, value):
@@ -68,6 +75,9 @@ class Averages:
                     if tensors is None or {id(x) for x in tensors.values()} & own:
                         continue
                     if path not in self._held:
+                        if path != name:
+                            plain = {k: v for k, v in vars(value).items() if is_plain(v)}
+                            self._owners[path] = type(value).__qualname__, plain
                         self._held[path] = held
                         self._values[path] = _copied(tensors)
                         self._decays[path] = []
@@ -81,7 +91,10 @@ class Averages:
         """Note how far each average went to the weights that the last update left."""
         for path, held in list(self._held.items()):
             now = self._of(held())
-            seen = None if now is None else _decay(self._values[path], _copied(now), weights)
+            before = self._values[path]
+            if now is None or not all(torch.equal(now[name], before[name]) for name in before):
+                self._moved[path] = None
+            seen = None if now is None else _decay(before, _copied(now), weights)
             if now is None or seen is None:
                 del self._held[path]
                 continue
@@ -93,8 +106,13 @@ class Averages:
         for path in self._held:
             decay = decay_text(self._decays[path])
             if decay is not None:
-                return RecordedAverage(path, decay, self._values[path])
+                return RecordedAverage(path, decay, self._values[path], self._owners.get(path))
         return None
+
+    def unknown(self) -> list[str]:
+        """Names of copies of the weights that move by another rule than a known average."""
+        known = {path for path in self._held if decay_text(self._decays[path]) is not None}
+        return [path for path in self._moved if path not in known]
 
     def _of(self, named: Tensors | None) -> Tensors | None:
         """Tensors by the step's names, if they are one for each trained weight."""
@@ -147,14 +165,16 @@ def _decay(before: Tensors, now: Tensors, weights: Mapping[str, torch.Tensor]) -
     away = [before[name].double() - weights[name].double() for name in weights]
     left = [now[name].double() - weights[name].double() for name in weights]
     square = sum(float((x * x).sum()) for x in away)
-    if not square:
-        return None
-    value = sum(float((x * y).sum()) for x, y in zip(away, left, strict=True)) / square
-    rest = sum(float((y - value * x).norm()) ** 2 for x, y in zip(away, left, strict=True)) ** 0.5
     size = sum(float(now[name].double().norm()) ** 2 for name in now) ** 0.5
-    if rest > _ROUNDING * size or not -1e-3 <= value <= 1 + 1e-3:
+    value = 0.0
+    if square:
+        value = sum(float((x * y).sum()) for x, y in zip(away, left, strict=True)) / square
+    rest = sum(float((y - value * x).norm()) ** 2 for x, y in zip(away, left, strict=True)) ** 0.5
+    # At a rate of 0 the average and the weights are one value, which shows no decay.
+    error = _ROUNDING * size / square**0.5 if square else math.inf
+    if rest > _ROUNDING * size or (error <= 0.5 and not -1e-3 <= value <= 1 + 1e-3):
         return None
-    return SeenDecay(value, _ROUNDING * size / square**0.5)
+    return SeenDecay(value, error)
 
 
 def decay_text(decays: Sequence[SeenDecay]) -> str | None:

@@ -127,7 +127,7 @@ class Gate:
         run()
         with _as_it_was(modules):
             called = self._outermost(bound)
-            children_of_step = children(bound, called)
+            children_of_step = children(bound, called, self._question["text"])
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
             *self._seen, live = observe(self.step, flat(bound, data), self._file)

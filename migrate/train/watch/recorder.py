@@ -230,6 +230,7 @@ class _Recorder:
             self._averages.observe(self._weights)
             if len(self._record["updates"]) == self._question["updates"] and not self._later:
                 self._record["average"] = self._averages.recorded()
+                self._record["unknown_averages"] = self._averages.unknown()
         self._updated = False
 
     def _require_accumulated(self) -> None:
@@ -383,6 +384,7 @@ class _Recorder:
             now = self._averages.recorded()
             if now is None or now.decay != average.decay:
                 self._record["average"] = None  # its rule changes after the recorded updates
+                self._record["unknown_averages"].append(average.name)
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
             without = [n for n, g in self._record["gradients"].items() if g is None]

@@ -64,12 +64,17 @@ def flat(bound: Bound, data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
-def children(bound: Bound, called: Sequence[nn.Module]) -> dict[str, nn.Module]:
-    """Modules of a step by name: those that the statements name, and those that they call."""
+def children(bound: Bound, called: Sequence[nn.Module], text: str = "") -> dict[str, nn.Module]:
+    """Modules of a step by name: those that the statements name, and those that they call.
+
+    A module that an object has by two names (`self.model`, `self.raw_model`) has the one in `text`.
+    """
     named = {name.strip("_") or name: module for name, module in bound.modules.items()}
     for value in bound.objects.values():
-        for name, module in held_modules(value):
-            if any(module is other for other in called):
+        held = sorted(held_modules(value), key=lambda item: f".{item[0]}" not in text)
+        for name, module in held:
+            known = any(module is other for other in named.values())
+            if not known and any(module is other for other in called):
                 named.setdefault(name.strip("_") or name, module)
     # A loss module without parameters is code, not a child.
     return {

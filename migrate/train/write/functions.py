@@ -38,6 +38,7 @@ class FunctionTexts:
         roles: functions that train, by qualified name.
         batch: names of the batch in the statements of the loss.
         in_data: names that `data.py` defines.
+        unpacked: names of the batch that a function unpacks from another one → `batch[0]`.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class FunctionTexts:
         roles: Mapping[str, Role],
         batch: Sequence[str],
         in_data: Sequence[str],
+        unpacked: Mapping[str, str],
     ) -> None:
         self._functions = {function.qualified: function for function in functions}
+        self._unpacked = unpacked
         self._roles, self._batch, self._in_data = roles, tuple(batch), set(in_data)
 
     def function(self, node: ast.FunctionDef) -> str:
@@ -171,7 +174,10 @@ class FunctionTexts:
             return ""
         modules = [name for name, (kind, _) in call.arguments.items() if kind == MODULE]
         state = modules[0] if modules else "self.state" if names[:1] == ["self"] else "_fresh()"
-        taken = {*modules, "self", *(self._batch if role.kind in (UPDATE, GRADIENT) else ())}
+        # A function may unpack the batch itself.
+        parts = {n: n if n in names else self._unpacked.get(n, "") for n in self._batch}
+        wholes = {part.partition("[")[0] for part in parts.values()}
+        taken = {*modules, "self", *(wholes if role.kind in (UPDATE, GRADIENT) else ())}
         checks = ""
         for name, (kind, value) in call.arguments.items():
             if name in taken:
@@ -184,8 +190,8 @@ class FunctionTexts:
         for other in modules[1:]:
             checks += f"    _absent({other!r}, {other})\n"
         where = f"; `{state}` is a state" if modules else ""
-        batch = ", ".join(f"{name!r}: {name}" for name in self._batch)
-        if role.kind in (UPDATE, GRADIENT) and not set(self._batch) <= set(names):
+        batch = ", ".join(f"{name!r}: {part}" for name, part in parts.items())
+        if role.kind in (UPDATE, GRADIENT) and not wholes <= set(names):
             return ""
         if role.kind == LOOP:
             keeps = "    self.state = state\n" if state == "self.state" else ""

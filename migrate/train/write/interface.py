@@ -67,7 +67,9 @@ def interface_text(
     files = Sources(*(defined(sources[name]) for name in ("data.py", "model.py", "optimizer.py")))
     functions = recorded.get("functions", ())
     batch = dict.fromkeys(root for root, _ in facts.inputs.values())
-    texts = FunctionTexts(script, functions, roles or {}, tuple(batch), tuple(files.data))
+    texts = FunctionTexts(
+        script, functions, roles or {}, tuple(batch), tuple(files.data), loss.unpacked
+    )
     written = PublicNames(script, loss, facts, recorded, files, texts).write()
     body = "\n".join(written.functions)
     helped = any(f"{name}(" in body for name in ("_called", "_fresh", "_absent", "_like"))
@@ -80,7 +82,7 @@ def interface_text(
         head,
         _all((*own, *sorted(written.names))),
         _constants(modules, without, places),
-        _state_text(),
+        _state_text(_averaged(facts, recorded, trained)),
         _apart(facts, places),
         *([_helpers(facts, functions, tops or {})] if helped else ()),
         *written.functions,
@@ -199,8 +201,52 @@ def _values(method, params, variables, inputs):
 """
 
 
-def _state_text() -> str:
-    return '''
+def _averaged(
+    facts: ProgramFacts, recorded: Mapping[str, Any], trained: Collection[str]
+) -> tuple[str, str] | None:
+    """The trained module and the script's name of the average of its weights; None if there is none."""
+    modules = {name.partition(".")[0] for name in trained}
+    if not facts.average or len(modules) != 1:
+        return None
+    return modules.pop(), recorded["average"].name.rpartition(".")[2]
+
+
+_LOAD_AVERAGE = (
+    """
+    global _average
+    alike = [
+        name
+        for name in weights
+        if name not in MODULES and set(weights[name]) == set(weights[_AVERAGED])
+    ]
+    average = None
+    if _average in alike or len(alike) == 1:
+        _average = _average if _average in alike else alike[0]
+        average = _loaded({**weights, _AVERAGED: weights[_average]}).params
+""",
+    """
+    return state if average is None else state._replace(average=average)
+""",
+)
+
+
+def _state_text(averaged: tuple[str, str] | None) -> str:
+    before, after = ("", "    return _loaded(weights)")
+    constants = values = ""
+    if averaged is not None:
+        before, after = (text.strip("\n") for text in _LOAD_AVERAGE)
+        before, after = f"{before}\n", f"    state = _loaded(weights)\n{after}"
+        constants = f"""
+# The module whose weights have a moving average, and the average's name among the modules.
+_AVERAGED, _average = {averaged[0]!r}, {averaged[1]!r}
+
+"""
+        values = """    of_average = _in_torch({"params": state.average, **state.variables})
+    named[_average] = of_average[_AVERAGED]
+"""
+    return (
+        constants
+        + f'''
 def load(weights):
     """A fresh state with these weights, a new optimizer, at step 0.
 
@@ -208,6 +254,22 @@ def load(weights):
         weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
             does not read are left out.
     """
+{before}{after}
+
+
+def weights(state):
+    """Weights of a state: module → name → array, as torch's state dict has them."""
+    named = _in_torch({{"params": state.params, **state.variables}})
+{values}    return named
+'''
+        + _CONVERSION
+    )
+
+
+_CONVERSION = '''
+
+def _loaded(weights):
+    """A fresh state with these weights."""
     global _kept
     missing = [module for module in MODULES if module not in weights]
     if missing:
@@ -224,11 +286,6 @@ def load(weights):
     # Arrays that are no weights of the script stay the program's own.
     save_file({**load_file(_train.PARAMS), **load_file(output)}, output)
     return _train.load(output)
-
-
-def weights(state):
-    """Weights of a state: module → name → array, as torch's state dict has them."""
-    return _in_torch({"params": state.params, **state.variables})
 
 
 def _in_torch(tree):

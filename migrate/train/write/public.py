@@ -11,8 +11,10 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
+from migrate.train.write.averages import average_class
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
 from migrate.train.write.functions import FunctionTexts
+from migrate.train.write.numbers import function_of_numbers
 from migrate.train.write.texts import ProgramFacts
 
 # Functions of every interface; the script's functions of these names give way.
@@ -107,8 +109,10 @@ class PublicNames:
                 text = text or self._texts.function(node)
                 for write in (changes_model, makes_models):
                     text = text or write(self._script, node, self._recorded["children"])
+                text = text or function_of_numbers(self._script, node)
             elif not text and name not in OWN and isinstance(node, ast.ClassDef):
-                text = self._texts.class_(node)
+                text = average_class(node, self._recorded.get("average"))
+                text = text or self._texts.class_(node)
             if text:
                 written.functions.append(text)
                 written.names.add(name)

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+GUARD = "script_modules"
 
-def hidden_module(source: str, folder: Path, files: Collection[str]) -> str:
-    """Return the first module of a folder that a source needs, and a file of the program hides; "" if none.
+
+@dataclass(frozen=True)
+class HiddenModules:
+    """Modules that the script's part of `data.py` needs, and that files of the program hide.
+
+    Attributes:
+        names: their names, sorted.
+        late: a module of the folder that a function imports while it runs, where `names` is not empty; "" if
+            there is none.
+    """
+
+    names: tuple[str, ...]
+    late: str
+
+
+def hidden_modules(source: str, folder: Path, files: Collection[str]) -> HiddenModules:
+    """Return the modules of a folder that a source needs, and files of the program hide.
 
     Args:
         source: the script's part of `data.py`.
@@ -16,27 +33,52 @@ def hidden_module(source: str, folder: Path, files: Collection[str]) -> str:
         files: modules of the program, which come first where `data.py` imports.
     """
     seen: set[str] = set()
-    pending = [ast.parse(source)]
+    late: list[str] = []
+    pending: list[tuple[ast.AST, str]] = [(ast.parse(source), "")]
     while pending:
-        for name in _imported(pending.pop()):
+        tree, of = pending.pop()
+        for name, at_once in _imported(tree):
+            name = name or of  # a relative import is one of the module's own
             file, package = folder / f"{name}.py", folder / name
-            if name in seen or not (file.is_file() or package.is_dir()):
+            if not name or not (file.is_file() or package.is_dir()):
                 continue
-            if name in files:
-                return name
+            if not at_once:
+                late.append(name)
+            if name in seen:
+                continue
             seen.add(name)
             for inner in sorted(package.rglob("*.py")) if package.is_dir() else [file]:
                 try:
-                    pending.append(ast.parse(inner.read_bytes()))
+                    pending.append((ast.parse(inner.read_bytes()), name))
                 except SyntaxError:
                     continue  # imported, it fails in the script too
-    return ""
+    names = tuple(sorted(seen & set(files)))
+    return HiddenModules(names, late[0] if names and late else "")
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the first part of each module that a source imports by its whole name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
+def guarded(source: str, folder: Path) -> str:
+    """Return the source with the imports of a folder's modules inside `with script_modules():`."""
+    lines = source.splitlines()
+    for statement in reversed(ast.parse(source).body):
+        names = [name for name, _ in _imported(statement) if isinstance(statement, _IMPORTS)]
+        if any((folder / f"{n}.py").is_file() or (folder / n).is_dir() for n in names if n):
+            first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
+            lines[first:last] = [f"with {GUARD}():", f"    {ast.unparse(statement)}"]
+    return "\n".join(lines)
+
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _imported(tree: ast.AST, at_once: bool = True) -> Iterator[tuple[str, bool]]:
+    """Yield the first part of each module that is imported, and whether the file's own import does it.
+
+    Relative imports have no name.
+    """
+    if isinstance(tree, ast.Import):
+        yield from ((alias.name.partition(".")[0], at_once) for alias in tree.names)
+    elif isinstance(tree, ast.ImportFrom):
+        yield "" if tree.level else (tree.module or "").partition(".")[0], at_once
+    function = isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for child in ast.iter_child_nodes(tree):
+        yield from _imported(child, at_once and not function)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
+from migrate.train.slice.data import ARGUMENTS
+from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
@@ -127,8 +130,43 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
     )
 
 
-def data_text(source: str, script: str, folder: str, restores: bool) -> str:
-    """`data.py`: the script's loop, and its batches as NumPy arrays."""
+def data_text(
+    source: str,
+    script: str,
+    folder: str,
+    restores: bool,
+    hidden: Sequence[str] = (),
+    ranks: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """`data.py`: the script's loop, and its batches as NumPy arrays.
+
+    Imports of modules in `hidden` are inside `with script_modules():`. `ranks` are variables of torchrun.
+    """
+    guard = f'''
+# Modules of the script with the names of the program's files.
+HIDDEN = {tuple(hidden)!r}
+
+
+@contextlib.contextmanager
+def {GUARD}():
+    """Import the script's modules of these names, not the program's."""
+
+    def hide():
+        return {{n: sys.modules.pop(n) for n in [*sys.modules] if n.partition(".")[0] in HIDDEN}}
+
+    own = hide()
+    sys.modules.update({GUARD}.known)
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(FOLDER))
+        {GUARD}.known = hide()
+        sys.modules.update(own)
+
+
+{GUARD}.known = {{}}
+'''
     restore = f'''
 RESTORED = itertools.count()
 
@@ -149,12 +187,19 @@ def restore_draws():
         position = json.loads(str(draws["position"][number]))
         np.random.set_state(("MT19937", draws["numpy"][number], *position))
 '''
+    named = {n: v for n, v in ranks.items() if f'"{n}"' in source or f"'{n}'" in source}
+    set_ranks = f"""
+# As they were when the program was written: one process loads all of a batch.
+for name, rank in {named!r}.items():
+    os.environ.setdefault(name, rank)
+"""
     return f'''"""The batches of {script}: its own loop, without what trains."""
 
 import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import random
 import sys
 from collections.abc import Mapping
@@ -162,18 +207,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed
 from config import ARGV
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{restore if restores else ""}
+{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}
 
 class Ended(BaseException):
     """The script ends here."""
 
 
 @contextlib.contextmanager
-def command_line():
+def {ARGUMENTS}():
     """The command line of {script}: its own statements read it."""
     kept, sys.argv = sys.argv, [str(FOLDER / {script!r}), *ARGV]
     try:
@@ -201,7 +247,7 @@ def arrays(value):
 def batches():
     """Yield the micro-batches of each update of the weights."""
     micro = []
-    with command_line(), contextlib.suppress(Ended):
+    with {ARGUMENTS}(), contextlib.suppress(Ended):
         for batch in micro_batches():
             if batch is None:
                 yield micro

@@ -121,6 +121,18 @@ def test_function_that_a_lambda_calls_with_constants():
     assert "power = 2" in texts.source
 
 
+def test_a_lambda_on_several_lines():
+    warmup, updates = 2, 20
+    recorded = record(
+        lambda o: LambdaLR(
+            o,
+            lambda step: min(1.0, (step + 1) / warmup)
+            * 0.5 * (1 + math.cos(math.pi * min(1.0, step / updates))),
+        )
+    )  # fmt: skip
+    assert choose_rates(recorded).worst < 1e-9
+
+
 def test_function_that_a_lambda_calls_with_two_numbers_is_refused():
     recorded = record(lambda o: LambdaLR(o, lambda it: factor(it, it + 50)))
     with pytest.raises(TrainError, match="factor with more than one number"):

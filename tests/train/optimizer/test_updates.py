@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from transformers.optimization import Adafactor
 
 from migrate.train.errors import TrainError
 from migrate.train.optimizer.check import check_updates
@@ -195,6 +196,40 @@ def test_two_parameters_of_different_groups_in_one_array_are_refused():
     arrays = [*ARRAYS[:1], ParameterArray(("h",), 2, ("h.0.weight", "head.weight")), *ARRAYS[2:]]
     with pytest.raises(TrainError, match=r"train.py:12: h holds .* different groups"):
         write_optimizer(recorded, arrays)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_parameter": False, "weight_decay": 0.1},
+        {"beta1": 0.9, "clip_threshold": 0.5, "eps": (1e-6, 0.1)},
+    ],
+)
+def test_adafactor_of_transformers(options):
+    recorded = optimizer(Adafactor, lr=0.01, relative_step=False, **options)
+    written = write_optimizer(recorded, ARRAYS)
+    # optax keeps the decay of the second moment, a number, in float32
+    assert check_updates(written, recorded, ARRAYS).float64 < 1e-7
+    for before, after in (("decay_rate=0.8", "decay_rate=0.801"), ("rms(1.0)", "rms(1.01)")):
+        source = written.source.replace(before, after).replace("rms(0.5)", "rms(0.51)")
+        wrong = dataclasses.replace(written, source=source)
+        assert check_updates(wrong, recorded, ARRAYS).float64 > 1e-6
+
+
+def test_adafactor_needs_whole_tensors_and_a_rate():
+    recorded = optimizer(Adafactor, lr=0.01, relative_step=False)
+    joined = [*ARRAYS[1:], dataclasses.replace(ARRAYS[0], whole=False)]
+    with pytest.raises(
+        TrainError, match=r"train.py:12: .*Adafactor scales each tensor .* embed/embed"
+    ):
+        write_optimizer(recorded, joined)
+    (group,) = recorded.groups
+    relative = dataclasses.replace(group, options={**group.options, "relative_step": True})
+    with pytest.raises(TrainError, match=r"train.py:12: Adafactor with relative_step"):
+        write_optimizer(dataclasses.replace(recorded, groups=(relative,)), ARRAYS)
+    both = dataclasses.replace(group, options={**group.options, "beta1": 0.9, "weight_decay": 0.1})
+    with pytest.raises(TrainError, match="Adafactor with beta1 and weight_decay"):
+        write_optimizer(dataclasses.replace(recorded, groups=(both,)), ARRAYS)
 
 
 @pytest.mark.parametrize("cls", [torch.optim.ASGD, torch.optim.Rprop])
