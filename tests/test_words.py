@@ -11,6 +11,7 @@ import click
 import pytest
 
 from migrate.cli import commands
+from tests import words
 
 ROOT = Path(__file__).parents[1]
 # Openers that lean on something before them: prepositions, pronouns, conjunctions, fragments.
@@ -170,3 +171,18 @@ def test_the_check_of_sentences_can_fail(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(f"raise FitError(f'{'word ' * 40}{{x}}', 'short. {'word ' * 40}')\n")
     assert [line for line, text in messages(path) if long_sentences(text)] == [1]
+
+
+def test_a_wording_that_two_tests_assert_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    (tmp_path / "test_it.py").write_text(
+        'def test_first():\n    assert "`x` is read at every step of it" in message\n\n\n'
+        'def test_second():\n    assert finding.message.endswith(f"{x} is read at every step")\n\n\n'
+        'def test_values():\n    assert "`x` (train.py:10)" in message\n'
+    )
+    listed = [(line, what) for _, line, what in words.asserted_twice(tmp_path)]
+    assert [line for line, _ in listed] == [6, 6]
+    assert '"is read at every"' in listed[0][1]
+    assert "test_it.py:1" in listed[0][1]

@@ -3,7 +3,7 @@
     python tests/words.py [PATH…]
 
 Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: all
-packages. `make lint` runs it.
+packages, and the messages that tests assert. `make lint` runs it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ NAMES = frozenset({"found", "given", "made", "one", "told"})
 MOST_WORDS = 40
 _SENTENCE = re.compile(r"(?<=[.:;!?])\s+|\n\s*\n")
 # A part of a docstring that is no prose: code, an example, a table, a list of arguments.
+# Tests assert what a message is made of (code, line, values): one test alone holds its wording.
+TESTS = ROOT / "tests"
+_MESSAGE = re.compile(r"message|finding|note|stderr|\bsaid\b|report")
+# What a message takes from the script: code, a file, a number, a placeholder.
+_VALUE = re.compile(r"`[^`]*`|\{[^}]*\}|\S*[^\w\s',;:()?-]\S*|\w*\d\w*")
+WORDING = 4
 _NO_PROSE = re.compile(r"^(\s{4,}.*|\s*[|>].*|\s*\S+:: ?.*)$", re.MULTILINE)
 
 Offence = tuple[Path, int, str]
@@ -41,7 +47,7 @@ Offence = tuple[Path, int, str]
 def main(arguments: Sequence[str]) -> int:
     """Print the offenders in the named paths, and return the exit code."""
     paths = [Path(name).resolve() for name in arguments] or [ROOT / name for name in PACKAGES]
-    offences = sorted(set(offences_in(paths)))
+    offences = sorted({*offences_in(paths), *(() if arguments else asserted_twice(TESTS))})
     for path, line, what in offences:
         sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {what}\n")
     return 1 if offences else 0
@@ -102,6 +108,72 @@ def _classes(trees: dict[Path, ast.Module]) -> Iterator[Offence]:
                 if others and file in trees:
                     where = ", ".join(str(other.relative_to(ROOT)) for other in others)
                     yield file, line, f"class `{name}` is also in {where}"
+
+
+def asserted_twice(folder: Path) -> Iterator[Offence]:
+    """Yield each assertion about the wording of a message that a test before it asserts too."""
+    first: dict[str, tuple[Path, int]] = {}
+    for file in sorted(folder.rglob("test_*.py")):
+        tree = ast.parse(file.read_text())
+        constants = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for function in tree.body:
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for line, text in _wordings(function, constants):
+                for words in _runs(text):
+                    where = first.setdefault(words, (file, function.lineno))
+                    if where != (file, function.lineno):
+                        other = f"{where[0].relative_to(ROOT)}:{where[1]}"
+                        yield file, line, f'"{words}" is also asserted by {other}: assert values'
+
+
+def _wordings(
+    function: ast.FunctionDef, constants: dict[str, ast.expr]
+) -> Iterator[tuple[int, str]]:
+    """Yield each text that `function` compares with a message, with its line."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                sides = [left, *others]
+            case ast.Call(func=ast.Attribute(value, "startswith" | "endswith"), args=arguments):
+                sides = [value, *arguments]
+            case _:
+                continue
+        texts = [text for side in sides for text in _texts(side, constants) if list(_runs(text))]
+        if texts and any(_MESSAGE.search(ast.unparse(side)) for side in sides):
+            yield from ((node.lineno, text) for text in texts)
+
+
+def _texts(node: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in parts)
+        case ast.Name(id=name) if name in constants:
+            yield from _texts(constants[name], {})
+        case ast.BinOp(left=left, right=right):
+            yield from _texts(left, constants)
+            yield from _texts(right, constants)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            for part in parts:
+                yield from _texts(part, constants)
+        case ast.Call(func=ast.Attribute(value, "format")):
+            yield from _texts(value, constants)
+
+
+def _runs(text: str) -> Iterator[str]:
+    """Yield each run of `WORDING` words in a text, without the values in it."""
+    for piece in _VALUE.split(text):
+        words = re.findall(r"[\w']+", piece.lower())
+        for start in range(len(words) - WORDING + 1):
+            yield " ".join(words[start : start + WORDING])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class Finding:
         fix: whether `migrate rewrite` fixes the hazard, and how safely.
         is_shown: whether `migrate rewrite` shows the finding although it is information.
         subject: name of the reported construct in the catalogue. Empty if it is no name.
+        caller: `path:line` of the call in another file by which a training step runs the code. Empty if the
+            step is in this file.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Finding:
     fix: Fix = Fix.NONE
     is_shown: bool = False
     subject: str = ""
+    caller: str = ""
 
     @property
     def place(self) -> str:

@@ -107,4 +107,4 @@ def test_a_group_that_is_kept_and_put_back(tmp_path: Path, new: str, several: bo
     (tmp_path / "train.py").write_text(dedent(CHANGED).lstrip().replace("NEW", new))
     (file,) = rewrite_folder(tmp_path, processes=1).files
     messages = [finding.message for finding in file.findings if finding.rule == "save"]
-    assert any("one replica of each group" in message for message in messages) == several
+    assert bool(messages) == several

@@ -101,9 +101,7 @@ def test_a_function_that_saves_and_asks_for_the_run_stays_and_is_reported() -> N
     )
     done = rewrite_source(parse(source.encode(), Path("train.py")))
     assert b"    torch.save({" in done.data
-    assert any(
-        "only the replicas have that pass `if rank == 0:`" in n.message for n in done.findings
-    )
+    assert [n.rule for n in done.findings if "`if rank == 0:`" in n.message] == ["save"]
 
 
 def test_the_function_that_begins_the_run_is_named() -> None:

@@ -380,7 +380,7 @@ def test_a_count_of_a_dictionary_literal_is_reported() -> None:
         'print(cfg["n"])', 'cfg = {"n": 2}\nmp.spawn(worker, nprocs=cfg["n"], args=(cfg,))'
     )
     assert 'print(cfg["n"])' in text
-    assert any('`cfg["n"]` is the script\'s own number' in note.message for note in done.findings)
+    assert any('`cfg["n"]`' in note.message for note in done.findings)
 
 
 KEPT = """\
