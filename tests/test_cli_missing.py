@@ -81,6 +81,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         (f"fit net.py:make {INPUTS}", "jax", "tpu"),
         ("assess . --script train.py", "torch", "xla,tpu"),
         ("train train.py -o program", "torch", "torch,jax"),
+        ("prove train.py --against .", "torch", "torch,jax"),
         (f"port net.py:make {INPUTS} -o ported", "torch", "torch"),
         (f"parity net.py:make flax_net.py:make {INPUTS}", "side A: torch", "torch"),
         (f"parity flax_net.py:make net.py:make {INPUTS}", "side A: flax", "jax"),
@@ -116,6 +117,21 @@ def test_nothing_is_installed(folder: Path, words: str, first: str, extras: str)
 def test_one_framework_is_missing(folder: Path, blocked: str, words: str, line: str) -> None:
     expected = f"migrate: {line} in a clone of tpu-migrate"
     assert one_line(without(blocked, folder, words)) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run train.py --target torch_tpu",
+        "prove train.py --target torch_tpu",
+        f"fit tpu:net.py:make {INPUTS}",
+        f"parity net.py:make tpu:net.py:make {INPUTS}",
+    ],
+)
+def test_torch_tpu_is_missing(folder: Path, words: str) -> None:
+    line = one_line(without("torch_tpu", folder, words))
+    assert "torch_tpu" in line
+    assert "make install-torch-tpu" in line
 
 
 @pytest.mark.parametrize("words", ["rewrite train.py", "check train.py --select XLA1"])

@@ -108,7 +108,7 @@ _LANGUAGE = (
     ("optimizer.py", "eps=1e-08", "eps=0.001", "another eps"),
     ("data.py", _BATCHES, _LATE, "batches are ahead"),
     ("data.py", '"labels": labels', '"labels": tokens', "labels not shifted"),
-    (_ANY, "params/model/hidden/kernel", "", "other initialisation"),
+    (_ANY, "params/model/hidden/kernel", "", "other initialization"),
 )
 _VISION = (
     ("loss.py", "deterministic=False", "deterministic=True", "evaluation mode"),

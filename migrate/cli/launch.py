@@ -93,7 +93,7 @@ _LAUNCHERS = ("skypilot", "gke", "xpk", "gcloud", "jobman", "dstack")
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit for all hosts to come.",
+    help="Time limit for all hosts to join.",
 )
 @click.option(
     "--bucket-region", metavar="REGION", help="Location of --bucket. Default: the slice's region."

@@ -38,6 +38,10 @@ def prove_program(
                 f"{option} is for rewrites, but --against {folder} is a folder: leave the option out"
             )
     with errors():
+        from converters.installing import require_installed
+        from migrate.versions import NEEDS
+
+        require_installed(*NEEDS["train"])
         from migrate.report.text.train import proof_as_json, proof_summary
         from migrate.train.against import prove_program as prove
         from migrate.train.pipeline import TrainOptions

@@ -313,7 +313,7 @@ def port_model(
                 and not port_result.missing
                 and port_result.watched
             ):
-                progress("comparing: initialisation")
+                progress("comparing: initialization")
                 start = initialisation.compared(
                     original, place, name, port_result, _example(original_inputs), work
                 )

@@ -70,7 +70,7 @@ def readme_text(
         ),
         _masks(port),
         _sizes(sizes),
-        _list("## What the recording fixed", port.baked, ""),
+        _list("## Numbers that stay as they were recorded", port.baked, ""),
         _training(port),
         mesh_section(name, partition, meshes),
         _list("## To know", port.notes, ""),
@@ -90,25 +90,25 @@ def readme_text(
 _FILES = {
     "modeling.py": "the model; yours to edit",
     "layers.py": "weights of the layers: stacked, as the model has them, and apart, as files have them",
-    "config.py": "its sizes: another size of the same architecture is another instance",
+    "config.py": "the sizes of the model: an instance for each size",
     "sharding.py": "partition rules for a device mesh; yours to edit",
-    "params.safetensors": "its weights, by Flax path",
-    "mapping.yaml": "which key of a torch checkpoint goes where; `convert.py` follows it",
-    "convert.py": "another checkpoint of the architecture: `python convert.py CHECKPOINT OUTPUT.safetensors` "
-    "(needs tpu-migrate)",
+    "params.safetensors": "the weights, by Flax path",
+    "mapping.yaml": "the place of each key of a torch checkpoint; `convert.py` follows it",
+    "convert.py": "converts another checkpoint of the architecture: "
+    "`python convert.py CHECKPOINT OUTPUT.safetensors` (needs tpu-migrate)",
     "constants.safetensors": "arrays of the model that are no weights; `convert.py` adds them",
     "initial.safetensors": "arrays that the original computes when it is made; `init` reads them",
     "generate.py": "the cache, and generation of tokens with it",
     "test_parity.py": "compares it with the original (needs torch and the original, not tpu-migrate)",
-    "test_inputs.safetensors": "what that test feeds both with",
-    "test_padding.safetensors": "the masks of padded batches that it feeds both with",
+    "test_inputs.safetensors": "the inputs of `test_parity.py`",
+    "test_padding.safetensors": "the masks of padded batches of `test_parity.py`",
 }
 
 
 def _file_text(file: str) -> str:
     """Description of a file of the port."""
     method = re.fullmatch(r"test_inputs_(\w+)\.safetensors", file)
-    return f"what that test feeds `{method[1]}` with" if method else _FILES.get(file, "")
+    return f"the inputs of `{method[1]}` in `test_parity.py`" if method else _FILES.get(file, "")
 
 
 def _origin(origin: Sequence[tuple[str, str, int]]) -> str:

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -832,7 +833,9 @@ class _Writer:
             for axis, side in enumerate(self.facts[number].shape):
                 if side == value:
                     return self._side(number, axis, value)
-        where = f"{type(self.module).__name__}, {frames[-1]}" if frames else self.call.path
+        where = self.call.path
+        if frames:
+            where = f"{type(self.module).__name__}, {Path(frames[-1].file).name}:{frames[-1].line}"
         self.drafter.baked.setdefault(f"{value} in {where}")
         return value
 

@@ -153,7 +153,8 @@ def _shaped(text: str, matched: re.Match[str], drawn: bool) -> Shaped:
     elif drawn and dtype in _INTEGERS and not fill:
         raise InputsError(
             f"--inputs {text}: the upper bound of the integers is unknown",
-            f"write {text}<30522 (the size of the vocabulary), or {name}=ones:{dtype}[…] for a mask",
+            f"write {text}<1000 for integers from 0 to 999 (such as the size of a vocabulary), or "
+            f"{name}=ones:{dtype}[…] for a mask",
         )
     return Shaped(name, dtype, shape, fill, bound)
 

@@ -77,7 +77,8 @@ def _simulate_tpu(target: Target) -> None:
     except NotSimulatedError as error:
         raise TargetError(
             f"{target.shown}: {error.what}",
-            f"{error.remedy}; migrate parity runs a side there with --python-a or --python-b",
+            f"{error.remedy}; run the command there, or name its Python to migrate parity: --python-a or "
+            "--python-b",
         ) from error
 
 

@@ -39,7 +39,7 @@ def port_summary(ported: Ported) -> list[RenderableType]:
     for title, said in (
         ("free axes", port.free),
         ("bound", tuple(entry.text for entry in port.bounds)),
-        ("fixed", port.baked),
+        ("fixed number", port.baked),
         ("other sizes", _sizes(ported)),
         ("training", (f"evaluation only: {port.refused}",) if port.refused else ()),
         ("note", (*port.notes, *ported.notes)),

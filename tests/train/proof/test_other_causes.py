@@ -79,7 +79,7 @@ def test_a_schedules_mistake_is_named(ours: list[float], words: str) -> None:
 def test_another_start_is_named() -> None:
     weight = np.random.default_rng(0).normal(size=(3, 4))
     assert "another order" in start_cause("w", weight.T.reshape(3, 4), weight)
-    assert start_cause("w", 0.5 * weight, weight).startswith("other initialisation: w is 0.5 times")
+    assert start_cause("w", 0.5 * weight, weight).startswith("other initialization: w is 0.5 times")
     assert "deviation" in start_cause("w", np.ones((3, 4)), weight)
 
 

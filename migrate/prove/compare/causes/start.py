@@ -23,7 +23,7 @@ def cause(case: StepCase, step: StepComparison) -> str | None:
             f"0, or does the seed depend on the rank?){lines(step, 'optimizer')}"
         )
     return (
-        ": the weights differ before the first step (another seed, another initialisation, or a "
+        ": the weights differ before the first step (another seed, another initialization, or a "
         f"checkpoint that was not loaded?){lines(step, 'optimizer')}"
     )
 

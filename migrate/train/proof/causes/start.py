@@ -17,9 +17,9 @@ def start_cause(name: str, ours: Any, theirs: Any) -> str:
         return f"the values of {name} are in another order: a transposed or reshaped weight"
     scale = float(np.vdot(ours, theirs)) / max(float(np.vdot(theirs, theirs)), 1e-30)
     if np.allclose(ours, scale * theirs, 1e-4, 1e-7):
-        return f"other initialisation: {name} is {scale:.4g} times the script's"
+        return f"other initialization: {name} is {scale:.4g} times the script's"
     return (
-        f"other initialisation: {name} has mean {ours.mean():.2g} and deviation {ours.std():.2g}, in the "
+        f"other initialization: {name} has mean {ours.mean():.2g} and deviation {ours.std():.2g}, in the "
         f"script {theirs.mean():.2g} and {theirs.std():.2g} (another seed, distribution or file of weights)"
     )
 
