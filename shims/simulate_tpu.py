@@ -26,8 +26,8 @@ from shims.errors import NotSimulatedError
 from shims.tpu import chips
 
 NOT_SHOWN = (
-    "a TPU's bfloat16 products, memory and speed, Mosaic kernels, torch_tpu's own collectives and "
-    "cumulative sums"
+    "a TPU's products and sums of bfloat16, memory and speed, Mosaic kernels, torch_tpu's own "
+    "collectives and cumulative sums"
 )
 
 

@@ -32,13 +32,13 @@ FIRST_WORDS = frozenset(
 NAMES = frozenset({"found", "given", "made", "one", "told"})
 MOST_WORDS = 40
 _SENTENCE = re.compile(r"(?<=[.:;!?])\s+|\n\s*\n")
-# A part of a docstring that is no prose: code, an example, a table, a list of arguments.
 # Tests assert what a message is made of (code, line, values): one test alone holds its wording.
 TESTS = ROOT / "tests"
 _MESSAGE = re.compile(r"message|finding|note|stderr|\bsaid\b|report")
 # What a message takes from the script: code, a file, a number, a placeholder.
 _VALUE = re.compile(r"`[^`]*`|\{[^}]*\}|\S*[^\w\s',;:()?-]\S*|\w*\d\w*")
 WORDING = 4
+# A part of a docstring that is no prose: code, an example, a table, a list of arguments.
 _NO_PROSE = re.compile(r"^(\s{4,}.*|\s*[|>].*|\s*\S+:: ?.*)$", re.MULTILINE)
 
 Offence = tuple[Path, int, str]
