@@ -212,7 +212,7 @@ def _commands(job: TrainingJob) -> Commands:
     return Commands(
         create=f"bash {CREATE} && bash {REQUEUE}",
         watch=f"gcloud compute tpus tpu-vm ssh {job.name} {place} --worker=0 --command='{log}'",
-        resume=f"(gcloud storage rm {job.bucket}/failed || true) && bash {REQUEUE}",
+        resume=f"gcloud storage rm {job.bucket}/failed; bash {REQUEUE}",
         stop=delete,
         clean=f"{delete}; gcloud storage rm --recursive {job.bucket}",
     )

@@ -111,11 +111,11 @@ exit 0
 
 
 def _commands(job: TrainingJob) -> Commands:
-    forget = f"(gcloud storage rm {job.bucket}/failed || true)"
+    forget = f"gcloud storage rm {job.bucket}/failed"
     return Commands(
-        create=f"{forget} && {upload(job)} && jobman create {FILE}",
+        create=f"{forget}; {upload(job)} && jobman create {FILE}",
         watch="jobman list    # the logs are in jobs/USER/ID/logs",
-        resume=f"{forget} && jobman resume ID",
+        resume=f"{forget}; jobman resume ID",
         stop="jobman stop ID",
         clean=f"jobman clean ID; gcloud storage rm --recursive {job.bucket}",
     )
