@@ -78,8 +78,8 @@ install-torch-tpu: $(TORCH_TPU)/.installed
 # torch does not load torch_tpu by itself: each test that needs it starts processes of its own.
 test-torch-tpu: install-torch-tpu
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
-	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviours.py \
-	  tests/shims/patches/test_behaviours.py tests/observe/eager tests/prove/test_faults_on_torch_tpu.py \
+	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviors.py \
+	  tests/shims/patches/test_behaviors.py tests/observe/eager tests/prove/test_faults_on_torch_tpu.py \
 	  tests/launch/test_started_on_torch_tpu.py \
 	  tests/parity/test_on_torch_tpu.py tests/fit/test_on_torch_tpu.py
 

@@ -8,7 +8,7 @@ from flax import linen
 
 
 class Block(linen.Module):
-    """Attention and two layers, normalised before."""
+    """Attention and two layers, normalized before."""
 
     width: int
 

@@ -143,7 +143,7 @@ class Evaluated(Code):
         return eval, (f"open({str(self.canary)!r}, 'w')",)
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     """A member of it is pickled by its value, or by its name."""
 
     RED = 1
@@ -154,7 +154,7 @@ class Options:
     """What a run was told."""
 
     width: int = 3
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
 
 
 class Config(dict[str, Any]):

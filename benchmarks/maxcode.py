@@ -229,7 +229,7 @@ def _times(said: dict[str, Any]) -> float | None:
 
 
 def _start(said: dict[str, Any]) -> str:
-    start = said.get("initialisation")
+    start = said.get("initialization")
     if start is None:
         return ""
     if start["error"] or start["differs"]:

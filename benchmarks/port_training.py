@@ -44,7 +44,7 @@ from benchmarks.zoo_models import training  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".csv")
 PRELOADED = ["torch", "numpy", "jax", "flax.linen", "sympy", "torch.export", "transformers"]
-_COMPARED = frozenset({"gradients", "training mode", "bfloat16", "initialisation"})
+_COMPARED = frozenset({"gradients", "training mode", "bfloat16", "initialization"})
 _FACTORY = """
 from benchmarks.zoo_models import training
 
@@ -233,7 +233,7 @@ def _measured(name: str, kind: str, work: Path) -> dict[str, str]:
 
 def _judged(done: Any) -> dict[str, str]:
     cases = {case.name: case for case in done.cases}
-    port, start = done.port, done.initialisation
+    port, start = done.port, done.initialization
     mode = "refused" if port.refused else "both" if port.trains else "same"
     trained = cases.get("training mode" if port.trains else "gradients")
     reasons = [f"evaluation only: {port.refused}"] if port.refused else []

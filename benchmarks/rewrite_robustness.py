@@ -41,7 +41,7 @@ from migrate.syntax.source import NotPythonError, NotUtf8Error, Source, parse
 
 PACKAGES = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-TOGETHER = 20  # files of one folder that are analysed as one project, and rewritten by one process
+TOGETHER = 20  # files of one folder that are analyzed as one project, and rewritten by one process
 
 
 @dataclass
@@ -108,7 +108,7 @@ def work(job: Job) -> Tally:
     tally.counts["decided by the pre-scan"] += len(job.files) - len(parsed)
     if not parsed:
         return tally
-    calls = _analysed(tally, parsed, {})
+    calls = _analyzed(tally, parsed, {})
     for path in parsed:
         tally.counts["parsed"] += 1
         try:
@@ -123,7 +123,7 @@ def work(job: Job) -> Tally:
     return tally
 
 
-def _analysed(
+def _analyzed(
     tally: Tally, files: Sequence[Path], given: dict[Path, bytes]
 ) -> dict[Path, ModuleCalls]:
     try:
@@ -164,7 +164,7 @@ def _one(tally: Tally, source: Source, calls: ModuleCalls) -> None:
     tally.counts["rewritten"] += 1
     if _outside(source.data) != _outside(done.data):
         tally.fail("other line endings or byte order mark", str(path))
-    after = _analysed(tally, [path], {path: done.data})
+    after = _analyzed(tally, [path], {path: done.data})
     try:
         check_stable(done.data, path, calls=after.get(path, ModuleCalls()))
     except RuleConflictError as error:

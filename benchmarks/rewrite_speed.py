@@ -67,7 +67,7 @@ for path in files_of(Path(sys.argv[1])):
             pass
 {MEMORY}
 """
-ANALYSED = f"""
+ANALYZED = f"""
 import resource, sys
 from pathlib import Path
 import libcst
@@ -222,21 +222,21 @@ def project(folder: Path) -> bool:
     """Print the figures of the project in `folder`; return whether it is within the limits."""
     lines = sum(path.read_bytes().count(b"\n") for path in _files(folder))
     figures = []
-    for program in (PARSE_AND_PRINT, REWRITE, CHECK, ANALYSED):
+    for program in (PARSE_AND_PRINT, REWRITE, CHECK, ANALYZED):
         _, user, printed = measured([sys.executable, "-c", program, str(folder)])
         figures.append((user, int(printed)))
-    (least, _), *ours, (analysed, _) = figures
+    (least, _), *ours, (analyzed, _) = figures
     said = [
         f"{title} {user:.1f} s = {user / least:.1f} x, {memory} MB"
         for title, (user, memory) in zip(("rewrite", "check"), ours, strict=True)
     ]
-    said.append(f"libcst's own analyses, once, {analysed:.1f} s = {analysed / least:.1f} x")
+    said.append(f"libcst's own analyses, once, {analyzed:.1f} s = {analyzed / least:.1f} x")
     shown = f"{folder.name}, {lines:,} lines: parse and print {least:.1f} s"
     print(f"{shown}; {'; '.join(said)}", flush=True)
     case = {"project": folder.name, "lines": f"{lines:,}", "parse and print": f"{least:.1f} s"}
     for title, (user, memory) in zip(("migrate rewrite", "migrate check"), ours, strict=True):
         case[title] = f"{user:.1f} s, {user / least:.1f} x, {memory} MB"
-    case["libcst's own analyses"] = f"{analysed / least:.1f} x"
+    case["libcst's own analyses"] = f"{analyzed / least:.1f} x"
     append("rewrite-speed", case | {"limit": f"{LIMIT_RATIO:g} x, {LIMIT_MEMORY} MB"})
     return all(user / least <= LIMIT_RATIO and memory <= LIMIT_MEMORY for user, memory in ours)
 

@@ -3,7 +3,7 @@
     python benchmarks/shims_overhead.py
 
 Both take steps of one model of 10 million parameters, in turn in the same process: A B B A A B B A ….
-Prints the medians, and the ratio of neighbouring steps with its spread; native against native shows what
+Prints the medians, and the ratio of neighboring steps with its spread; native against native shows what
 the machine's noise gives alone. A model of next to nothing shows the cost of the calls. Runs on the GPU if
 there is one (`MIGRATE_BACKEND=cpu` for the CPU). Exit code 1 if the median ratio is over 1.01.
 """

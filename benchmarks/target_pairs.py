@@ -99,7 +99,7 @@ def pairs() -> Iterator[Public]:
         yield Public(f"jax-resnet {b}", f"torchvision.models:{a}", f"jax_resnet:{b}", (IMAGE,))
     for a, b, how in _FLAXMODELS:
         image = IMAGE if "vgg" not in a else "x=float32[2,3,224,224]"
-        normalized = "" if "normalize" in how else ", normalising"
+        normalized = "" if "normalize" in how else ", normalizing"
         name = f"flaxmodels {b}{normalized}"
         yield Public(name, f"torchvision.models:{a}", f"flaxmodels:{b}({how})", (image,))
     yield _pair("vit_jax ViT, torchvision", "vision_vit", "vit_jax", SMALL)

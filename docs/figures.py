@@ -67,7 +67,7 @@ def described(subject: Mapping[str, Any]) -> list[str]:
         path = ROOT / "benchmarks" / "history" / f"{subject['name']}.csv"
         lines = newest(path)
     if "total" in subject:
-        lines = totalled(lines, subject)
+        lines = totaled(lines, subject)
     if "measured" in subject:
         lines = [dict(line) | subject["measured"] for line in lines]
     older = len(read(path)[1]) - len(lines) if not {"count", "total"} & subject.keys() else 0
@@ -103,7 +103,7 @@ def counted(subject: Mapping[str, Any]) -> list[dict[str, str]]:
     return [*found, {subject["count"]: "all", "number": f"{sum(counts.values()):,}"}]
 
 
-def totalled(lines: Sequence[Line], subject: Mapping[str, Any]) -> list[dict[str, str]]:
+def totaled(lines: Sequence[Line], subject: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return one line a date with the sums of columns, and how many lines there are."""
     totals: list[dict[str, str]] = []
     for date in sorted({line.get("date", "") for line in lines}):

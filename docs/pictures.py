@@ -164,7 +164,7 @@ SCREENS = (
 
 
 def printed(screen: Screen) -> str:
-    """Run the command in a terminal of `COLUMNS`, and return all that it printed, with its colours."""
+    """Run the command in a terminal of `COLUMNS`, and return all that it printed, with its colors."""
     with tempfile.TemporaryDirectory(prefix="migrate-pictures-") as name:
         folder = Path(name)
         screen.prepare(folder)

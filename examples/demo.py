@@ -86,7 +86,7 @@ def weights(scratch: Path) -> None:
     show(sys.executable, "examples/mlp/run.py")
     say("""
         6. PARITY. The Flax BERT once more, with the mistake that ports of BERT have most often: the epsilon
-           of its normalisations. Every layer is held against float64; the first that parts is named, and
+           of its normalizations. Every layer is held against float64; the first that parts is named, and
            why (exit code 1).
     """)
     ids = ("--inputs", "input_ids=int64[2,24]<30522", "--inputs", "attention_mask=ones:int64[2,24]")

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shims import distributed
-from shims._shared.batch_statistics import normalise
+from shims._shared.batch_statistics import normalize
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -33,7 +33,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         spread = dist.is_initialized() and dist.get_world_size() > 1
         # The sums are only used in the model: running each at once would cut the step's graph.
-        return normalise(self, input, distributed.pending_all_reduce if spread else None)
+        return normalize(self, input, distributed.pending_all_reduce if spread else None)
 
 
 def convert(model: torch.nn.Module) -> torch.nn.Module:

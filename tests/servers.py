@@ -341,7 +341,7 @@ class HubServer(Server):
 
 
 class BucketProxy(Server):
-    """Before an emulated bucket: it hears what is asked, honours generations, and may disturb.
+    """Before an emulated bucket: it hears what is asked, honors generations, and may disturb.
 
     The emulator gives the newest content whatever generation is asked for; the real one says 404.
 

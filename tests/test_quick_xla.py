@@ -1,4 +1,4 @@
-"""XLA leaves out LLVM's optimisations where a program is only compared, unless the user says otherwise."""
+"""XLA leaves out LLVM's optimizations where a program is only compared, unless the user says otherwise."""
 
 from __future__ import annotations
 

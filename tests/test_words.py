@@ -186,3 +186,13 @@ def test_a_wording_that_two_tests_assert_is_listed(
     assert [line for line, _ in listed] == [6, 6]
     assert '"is read at every"' in listed[0][1]
     assert "test_it.py:1" in listed[0][1]
+
+
+def test_british_spelling_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(
+        "# Normalises the labelled rows.\nNAMES = ('optimiser', \"labelled\")\n# normal size\n"
+    )
+    assert [(line, what) for _, line, what in words.offences_in([path])] == [
+        (1, "British spelling: Normalises")
+    ]

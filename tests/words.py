@@ -30,6 +30,12 @@ FIRST_WORDS = frozenset(
 )
 # Say the noun: `hazard`, `edit`, `layer`, `path`.
 NAMES = frozenset({"found", "given", "made", "one", "told"})
+# British spellings; a name in quotes may be one that users or files have.
+BRITISH = re.compile(
+    r"""(?<!["'])(?:labelled|colour|neighbour|centred|behaviour(?!al)|(?:general|initial|material|normal"""
+    r"""|optim|quant|random|recogn|serial|special|summar|synchron|token)is(?:e[ds]?|ing|ations?)\b)""",
+    re.IGNORECASE,
+)
 MOST_WORDS = 40
 _SENTENCE = re.compile(r"(?<=[.:;!?])\s+|\n\s*\n")
 # Tests assert what a message is made of (code, line, values): one test alone holds its wording.
@@ -58,9 +64,15 @@ def offences_in(paths: Sequence[Path]) -> Iterator[Offence]:
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
     trees = {file: ast.parse(file.read_text()) for file in sorted(files)}
     for file, tree in trees.items():
-        for line, what in (*_docstrings(tree), *_variables(tree)):
+        for line, what in (*_docstrings(tree), *_variables(tree), *_british(file)):
             yield file, line, what
     yield from _classes(trees)
+
+
+def _british(file: Path) -> Iterator[tuple[int, str]]:
+    for line, text in enumerate(file.read_text().splitlines(), 1):
+        if match := BRITISH.search(text):
+            yield line, f"British spelling: {match[0]}"
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
     python benchmarks/clean_trainings/run.py [NUMBER…]
 
-`train.py`, as the tool rewrites it, with batch normalisation or a transformer, SGD, Adam and AdamW at small
+`train.py`, as the tool rewrites it, with batch normalization or a transformer, SGD, Adam and AdamW at small
 and large learning rates, in float32 and with autocast, on 2 and 4 ranks, with 5 seeds. Each is 5 steps, with
 all parameters compared after the first, second and fifth. Exit code 1 if one is called different, or fails.
 """

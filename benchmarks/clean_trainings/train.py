@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class Block(nn.Module):
-    """Two convolutions with batch normalisation and a way around them."""
+    """Two convolutions with batch normalization and a way around them."""
 
     def __init__(self, before, after, stride):
         super().__init__()

@@ -4,12 +4,12 @@
 
 A CHECKOUT is the folder of a whole project; it belongs to the labels of `OWNER/NAME` if it is called NAME or
 OWNER+NAME. None of their code is in this repository. Two files of labels are here: `labels.csv`, with which
-the detector was made, and `unseen.csv`, labelled by hand before the detector was run on those repositories.
+the detector was made, and `unseen.csv`, labeled by hand before the detector was run on those repositories.
 Repositories with labels and without a checkout are named, and not counted.
 
 How is counted. A label is a script and a loop that it trains with; a script with several loops has
 several rows, a script without any an empty one (`straight`: one step without a loop, `none`: it does not
-train). Found for a script is every step loop that running it may reach: the whole project is analysed, and
+train). Found for a script is every step loop that running it may reach: the whole project is analyzed, and
 calls are followed from the script's own code, through the local modules, functions that are passed on, and
 instances that are called; what only runs as another script's main program is not reached, and neither is a
 function of an imported module that nothing calls. Each (script, file, line) counts once: as a true positive
@@ -67,13 +67,13 @@ class Score:
     missed: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, script: str, found: set[Place], labelled: set[Place]) -> None:
+    def add(self, script: str, found: set[Place], labeled: set[Place]) -> None:
         """Count one script."""
-        self.right += len(found & labelled)
-        self.wrong += len(found - labelled)
-        self.missed += len(labelled - found)
-        self.examples += [f"{script}: wrong {f}:{line}" for f, line in sorted(found - labelled)]
-        self.examples += [f"{script}: missed {f}:{line}" for f, line in sorted(labelled - found)]
+        self.right += len(found & labeled)
+        self.wrong += len(found - labeled)
+        self.missed += len(labeled - found)
+        self.examples += [f"{script}: wrong {f}:{line}" for f, line in sorted(found - labeled)]
+        self.examples += [f"{script}: missed {f}:{line}" for f, line in sorted(labeled - found)]
 
     @property
     def good(self) -> bool:
@@ -89,7 +89,7 @@ class Score:
 
 
 class Checkout:
-    """A whole project, analysed once.
+    """A whole project, analyzed once.
 
     Args:
         folder: of the project.
@@ -195,7 +195,7 @@ def read_labels(file: Path) -> dict[tuple[str, str], dict[str, set[Place]]]:
 
 
 def checked(folder: Path, commit: str, labels: Labels) -> None:
-    """Raise SystemExit if a checkout is not what was labelled."""
+    """Raise SystemExit if a checkout is not what was labeled."""
     files = {*labels, *(file for loops in labels.values() for file, _ in loops)}
     if missing := sorted(file for file in files if not (folder / file).is_file()):
         raise SystemExit(f"{folder}: has no {missing[0]}; check out {commit}")
@@ -222,14 +222,14 @@ class Silence:
 
 
 def in_silence(
-    checkout: Checkout, done: FolderRewrite, labelled: Set[Place] = frozenset()
+    checkout: Checkout, done: FolderRewrite, labeled: Set[Place] = frozenset()
 ) -> Silence:
     """Return what the rewrite of a project does not say of its loops.
 
     Args:
         checkout: the project.
         done: its rewrite.
-        labelled: loops that train, whatever is found.
+        labeled: loops that train, whatever is found.
     """
     said = {(f.name.as_posix(), n.line) for f in done.files for n in f.findings if n.rule == RULE}
     edited = {(f.name.as_posix(), n.line) for f in done.files for n in f.edits if n.rule == RULE}
@@ -237,7 +237,7 @@ def in_silence(
     programs = programs_of(checkout.analysis)
     counts: dict[str, int] = defaultdict(int)
     silent, by_text = [], []
-    trains = checkout.step_loops | labelled
+    trains = checkout.step_loops | labeled
     around = checkout.around_backward(set(checkout.project.modules))
     for place in sorted(trains | around):
         spans = list(checkout.run_by(place))
@@ -249,7 +249,7 @@ def in_silence(
             counts["lie in files that are not rewritten"] += place in trains
         elif checkout.had_step(place):
             counts["had a step"] += place in trains
-        elif place not in labelled and programs.on_accelerator(*checkout.loops[place]) is False:
+        elif place not in labeled and programs.on_accelerator(*checkout.loops[place]) is False:
             counts["are on the CPU"] += place in trains
         elif place in trains:
             silent.append(place)
@@ -279,7 +279,7 @@ def main() -> None:
             raise SystemExit(f"{folder}: no such folder")
         started = time.perf_counter()
         checkout = Checkout(folder)
-        labelled: set[Place] = set()
+        labeled: set[Place] = set()
         for file in files:
             for (repository, commit), scripts in labels[file].items():
                 if folder.name not in (repository.replace("/", "+"), repository.split("/")[1]):
@@ -287,18 +287,18 @@ def main() -> None:
                 checked(folder, commit, scripts)
                 seen.add(repository)
                 for script, loops in scripts.items():
-                    labelled |= loops
+                    labeled |= loops
                     detector, baseline = scores[file]
                     detector.add(f"{repository} {script}", checkout.reached(script), loops)
                     imported = Project.of_script(folder / script, root=folder).modules
                     found = checkout.around_backward(set(imported) & set(checkout.project.modules))
                     baseline.add(f"{repository} {script}", found, loops)
-        words = f"{len(checkout.step_loops | labelled)} loops train"
+        words = f"{len(checkout.step_loops | labeled)} loops train"
         if not options.no_rewrite:
             done = rewrite_folder(checkout.folder)
             for problem in done.problems:
                 print(f"{folder.name} {problem.name}: {problem.problem}")
-            left = in_silence(checkout, done, labelled)
+            left = in_silence(checkout, done, labeled)
             silent += len(left.loops)
             words = left.words
             for name, line in left.loops:

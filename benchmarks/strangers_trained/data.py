@@ -121,7 +121,7 @@ def boxes(project: Path, folder: Path) -> None:
 
 
 def images_and_vae(project: Path, folder: Path) -> None:
-    """Make images, and the checkpoint of a VAE that VAR would download: initialised, not trained.
+    """Make images, and the checkpoint of a VAE that VAR would download: initialized, not trained.
 
     VAR asks git for the commit of its folder.
     """

@@ -239,7 +239,7 @@ def gemma3() -> Any:
         use_post_ffw_norm=True,
         use_qk_norm=True,
         attention_types=kinds,
-        query_pre_attn_norm=_config.QueryPreAttentionNormalisation.BY_ONE_OVER_SQRT_HEAD_DIM,
+        query_pre_attn_norm=_config.QueryPreAttentionNormalization.BY_ONE_OVER_SQRT_HEAD_DIM,
         sliding_window_size=4,
         local_base_frequency=10_000,
         global_base_frequency=1_000_000,

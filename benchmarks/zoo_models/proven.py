@@ -309,7 +309,7 @@ def _flax_gradients(
     Args:
         there: the port.
         cotangents: of its outputs.
-        quick: whether XLA compiles without optimising.
+        quick: whether XLA compiles without optimizing.
         wide: whether weights and inputs are float64.
     """
     import jax
@@ -350,7 +350,7 @@ def _flax_gradients(
         there.require_paths()
         function = jax.jit(jax.grad(total, has_aux=True))
         given = wanted, weights, inputs, cotangents
-        # Code of no optimisation is compiled soonest, but a convolution's gradient is a loop in it.
+        # Code of no optimization is compiled soonest, but a convolution's gradient is a loop in it.
         loops = re.search(r"nnx?\.Conv", (there.folder / "modeling.py").read_text())
         options = {"xla_backend_optimization_level": 0} if quick and not loops else {}
         with drawn(Draws(SEED)):  # as the original is

@@ -210,7 +210,7 @@ def port(
         inputs: what its forward is called with, by name; the shapes are examples. Those that are None by
             default may be left out in the port too, if both can be one source. A text model of transformers
             takes its masks and positions also if they are not among these.
-        starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
+        starts: how its factory was seen to initialize it (`converters.graph.starts.watch`); None: nobody
             watched, and `init` draws as Flax does.
         methods: further methods that are ported, each with what it is called with.
         api: the API of Flax.

@@ -24,7 +24,7 @@ from converters.inference.guess import (
     Guess,
     ambiguous,
 )
-from converters.inference.recognise import assumed, is_container, learn, recognise, splits
+from converters.inference.recognize import assumed, is_container, learn, recognize, splits
 from converters.inference.recorded import RecordedTree
 from converters.inference.tree import Node, make_tree
 from converters.mapping.module_tree import Outcome, Slot, read_slots
@@ -136,7 +136,7 @@ def _guesses(
     layers = Assumptions(tuple(it for it in context.assumptions.all if not is_container(it)))
     assumption = layers.kind_for((group.path, *group.keys))
     if assumption is None:
-        yield group, recorded.guess(group, context) or recognise(group, context)
+        yield group, recorded.guess(group, context) or recognize(group, context)
         return
     used.add(assumption.text)
     assumed_names, rest = splits(group, assumption)

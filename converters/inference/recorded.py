@@ -23,7 +23,7 @@ from converters.inference.assume import Assumption, kind_of_class
 from converters.inference.context import Context
 from converters.inference.groups import Group
 from converters.inference.guess import PARAMETER, Confidence, Guess, ambiguous, certain
-from converters.inference.recognise import assumed
+from converters.inference.recognize import assumed
 from converters.inference.tree import Node
 from converters.layers.registry import find_entry
 from converters.layers.reparametrized import CannotComputeError, reparametrized

@@ -261,7 +261,7 @@ def _layer_slot(
                 return Slot(key, shape, kind, Outcome.DROPPED, note=reason)
         if _is_own(module, layer.weights, name):
             return _plain_slot(module, name, key, shape, place)
-        reason = f"{kind} has no {name}: a parametrised or extended layer is not known"
+        reason = f"{kind} has no {name}: a parametrized or extended layer is not known"
         return Slot(key, shape, kind, Outcome.REFUSED, note=reason)
     try:
         for target in targets:

@@ -22,8 +22,8 @@ from converters.optimizer.file import (
     read_optimizer_file,
     write_optimizer,
 )
-from converters.optimizer.kinds import Kind, recognise
-from converters.optimizer.moments import FROZEN, Labelled, label_leaves, moment_arrays
+from converters.optimizer.kinds import Kind, recognize
+from converters.optimizer.moments import FROZEN, Labeled, label_leaves, moment_arrays
 from converters.optimizer.order import parameter_shapes, positions_by_key
 from converters.optimizer.recipe import Recipe, recipe
 from converters.optimizer.torch_state import TorchOptimizer, read_optimizer
@@ -84,20 +84,20 @@ def convert_optimizer(
         ConversionError: the file cannot be read or written; the subclass says why.
     """
     state = read_optimizer(source, key)
-    kind = recognise(state.groups, state.names, optimizer)
+    kind = recognize(state.groups, state.names, optimizer)
     shapes = parameter_shapes(plan)
     known = candidates(plan, model, ordered=keys_in_order)
     positions = positions_by_key(state, shapes, known, order)
     parameters = {*known.keys, *positions}
     leaves = [leaf for leaf in plan.leaves if any(p.key in parameters for p in leaf.pieces)]
-    labelled = label_leaves(state, kind, leaves, positions)
-    if not any(item.label != FROZEN for item in labelled):
+    labeled = label_leaves(state, kind, leaves, positions)
+    if not any(item.label != FROZEN for item in labeled):
         raise OptimizerError(
             f"{state.source}: the optimizer has no state yet", "begin with tx.init(params)"
         )
     if not kind.elementwise:
-        _require_single_tensors(labelled, state)
-    arrays = moment_arrays(state, kind, labelled, positions)
+        _require_single_tensors(labeled, state)
+    arrays = moment_arrays(state, kind, labeled, positions)
     if output is not None:
         file = OptimizerFile(
             state.source,
@@ -107,15 +107,15 @@ def convert_optimizer(
             {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows
              if row.key in positions},
             plain(state.state, kind.moments),
-            tuple(labelled),
+            tuple(labeled),
             optimizer,
             arrays,
         )  # fmt: skip
         write_optimizer(Path(output), file, overwrite=overwrite)
     return OptimizerConversion(
         kind.name,
-        recipe(kind, state.groups, labelled),
-        {item.label: item.step or 0 for item in labelled if item.label != FROZEN},
+        recipe(kind, state.groups, labeled),
+        {item.label: item.step or 0 for item in labeled if item.label != FROZEN},
         len(arrays),
         None if output is None else Path(output),
     )
@@ -128,7 +128,7 @@ def optimizer_recipe(path: Path | str) -> Recipe:
         OptimizerError: the file is not such a file.
     """
     file = read_optimizer_file(Path(path))
-    return recipe(file.kind, file.groups, file.labelled)
+    return recipe(file.kind, file.groups, file.labeled)
 
 
 def optimizer_to_torch(
@@ -150,7 +150,7 @@ def optimizer_to_torch(
         position: {name: _tensor(value) for name, value in entries.items()}
         for position, entries in file.scalars.items()
     }
-    wanted = [item for item in file.labelled if item.label != FROZEN]
+    wanted = [item for item in file.labeled if item.label != FROZEN]
     for torch_name, name in kind.moments.items():
         for key, moment in _moments(file, kind, wanted, name).items():
             state.setdefault(file.positions[key], {})[torch_name] = to_tensor(moment)
@@ -199,7 +199,7 @@ def with_arrays(file: OptimizerFile, arrays: Mapping[str, Array]) -> OptimizerFi
 
 
 def _moments(
-    file: OptimizerFile, kind: Kind, labelled: Sequence[Labelled], name: str
+    file: OptimizerFile, kind: Kind, labeled: Sequence[Labeled], name: str
 ) -> dict[str, Array]:
     """Return torch key → this moment in torch's arrangement."""
     prefix = f"{name}/"
@@ -210,11 +210,11 @@ def _moments(
             if path.startswith(prefix)
         }
     moments: dict[str, Array] = {}
-    leaves = [item.leaf for item in labelled if f"{prefix}{item.leaf.path}" in file.arrays]
+    leaves = [item.leaf for item in labeled if f"{prefix}{item.leaf.path}" in file.arrays]
     for key, arrays in keys_of(leaves).items():
         array_of = _reader(file, prefix)
         info = file.infos[key]
-        if any(item.terms > 1 for item in labelled if item.leaf in arrays):
+        if any(item.terms > 1 for item in labeled if item.leaf in arrays):
             moments[key] = _from_sums(key, info, arrays, array_of)
             continue
         moment = restore(key, info, arrays, file.infos, array_of)
@@ -240,8 +240,8 @@ def _from_sums(key: str, info: TensorInfo, leaves: Sequence[PlannedLeaf], array_
     return moment
 
 
-def _require_single_tensors(labelled: Sequence[Labelled], state: TorchOptimizer) -> None:
-    joined = [item.leaf.path for item in labelled if isinstance(item.leaf.join, Concat)]
+def _require_single_tensors(labeled: Sequence[Labeled], state: TorchOptimizer) -> None:
+    joined = [item.leaf.path for item in labeled if isinstance(item.leaf.join, Concat)]
     if joined:
         raise OptimizerError(
             f"{state.source}: Adafactor scales each tensor by its own size, and these arrays hold "

@@ -19,8 +19,8 @@ from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import OptimizerError
 from converters.kept import leaf_record, read_leaf
-from converters.optimizer.kinds import Kind, recognise
-from converters.optimizer.moments import Labelled
+from converters.optimizer.kinds import Kind, recognize
+from converters.optimizer.moments import Labeled
 
 Array = np.ndarray[Any, Any]
 VERSION = 1
@@ -39,7 +39,7 @@ class OptimizerFile:
         positions: the position of each torch key.
         infos: the shape and dtype of each torch key's weight.
         scalars: position → torch's entries that are numbers.
-        labelled: the arrays of the pytree with their labels.
+        labeled: the arrays of the pytree with their labels.
         chosen: the optimizer chosen by the user; None if the state shows it.
         arrays: name without `opt_state/` → array; read on demand.
     """
@@ -50,14 +50,14 @@ class OptimizerFile:
     positions: Mapping[str, int]
     infos: Mapping[str, TensorInfo]
     scalars: Mapping[int, Mapping[str, Any]]
-    labelled: tuple[Labelled, ...]
+    labeled: tuple[Labeled, ...]
     chosen: str | None
     arrays: Mapping[str, Array]
 
     @property
     def kind(self) -> Kind:
         """The optimizer."""
-        return recognise(self.groups, set(self.names), self.chosen)
+        return recognize(self.groups, set(self.names), self.chosen)
 
 
 def write_optimizer(path: Path, file: OptimizerFile, *, overwrite: bool = False) -> None:
@@ -72,9 +72,9 @@ def write_optimizer(path: Path, file: OptimizerFile, *, overwrite: bool = False)
         "positions": dict(file.positions),
         "infos": {key: [list(info.shape), info.dtype] for key, info in file.infos.items()},
         "scalars": {str(position): _encode(numbers) for position, numbers in file.scalars.items()},
-        "labelled": [
+        "labelled": [  # as files of earlier versions spell it
             [leaf_record(item.leaf), item.label, item.group, item.step, item.terms]
-            for item in file.labelled
+            for item in file.labeled
         ],
         "chosen": file.chosen,
     }
@@ -120,7 +120,7 @@ def read_optimizer_file(path: Path) -> OptimizerFile:
             },
             {int(position): _decode(numbers) for position, numbers in record["scalars"].items()},
             tuple(
-                Labelled(read_leaf(leaf), label, group, step, terms)
+                Labeled(read_leaf(leaf), label, group, step, terms)
                 for leaf, label, group, step, terms in record["labelled"]
             ),
             record["chosen"],

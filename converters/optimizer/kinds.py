@@ -35,7 +35,7 @@ class Kind:
     note: str = ""
 
 
-def recognise(groups: Sequence[Group], names: set[str], chosen: str | None = None) -> Kind:
+def recognize(groups: Sequence[Group], names: set[str], chosen: str | None = None) -> Kind:
     """Return the optimizer of these groups, whose state has entries of these names.
 
     Args:
@@ -103,18 +103,18 @@ def _sgd(group: Group, terms: int) -> OptaxCall:
     rate, momentum = number(group["lr"]) * terms, number(group["momentum"])
     decay = _decayed(group)
     if not momentum:
-        return chained(_maximised(group), decay, call("optax.sgd", rate))
+        return chained(_maximized(group), decay, call("optax.sgd", rate))
     if group["dampening"]:  # torch leaves the first gradient undamped: that step is over
         damped = call("optax.scale", 1 - number(group["dampening"]))
         return chained(
-            _maximised(group),
+            _maximized(group),
             decay,
             damped,
             call("optax.trace", decay=momentum),
             call("optax.scale_by_learning_rate", rate),
         )
     nesterov = {"nesterov": True} if group.get("nesterov") else {}
-    return chained(_maximised(group), decay, call("optax.sgd", rate, momentum=momentum, **nesterov))
+    return chained(_maximized(group), decay, call("optax.sgd", rate, momentum=momentum, **nesterov))
 
 
 def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], OptaxCall]:
@@ -125,7 +125,7 @@ def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], OptaxCal
         if decoupled:  # each term decays separately, so their sum decays like one term
             options["weight_decay"] = number(group["weight_decay"]) / terms
         decay = None if decoupled else _decayed(group)
-        return chained(_maximised(group), decay, call(name, rate, **options))
+        return chained(_maximized(group), decay, call(name, rate, **options))
 
     return made
 
@@ -149,7 +149,7 @@ def _adafactor(group: Group, terms: int) -> OptaxCall:
     result = OptaxCall(
         "transforms.adafactor", (number(group["lr"]),), tuple(options.items()), arranged=True
     )
-    return chained(_maximised(group), result)
+    return chained(_maximized(group), result)
 
 
 def _hf_adafactor(group: Group, terms: int) -> OptaxCall:
@@ -172,7 +172,7 @@ def _decayed(group: Group) -> OptaxCall | None:
     return call("optax.add_decayed_weights", decay) if decay else None
 
 
-def _maximised(group: Group) -> OptaxCall | None:
+def _maximized(group: Group) -> OptaxCall | None:
     return call("optax.scale", -1.0) if group.get("maximize") else None
 
 

@@ -23,7 +23,7 @@ _EQUAL = 1e-5
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """Array of the pytree, and the part of the optimizer that updates it.
 
     Attributes:
@@ -46,7 +46,7 @@ def label_leaves(
     kind: Kind,
     leaves: Iterable[PlannedLeaf],
     position_of: Mapping[str, int],
-) -> list[Labelled]:
+) -> list[Labeled]:
     """Return every parameter array with its label.
 
     Raises:
@@ -54,7 +54,7 @@ def label_leaves(
             array is a sum whose terms move differently; the message names all of them.
     """
     problems: list[str] = []
-    labelled: list[Labelled] = []
+    labeled: list[Labeled] = []
     for leaf in leaves:
         positions = {
             piece.key: position_of[piece.key] for piece in leaf.pieces if piece.key in position_of
@@ -65,7 +65,7 @@ def label_leaves(
             if _is_trained(optimizer, position, kind)
         }
         if not active:
-            labelled.append(Labelled(leaf, FROZEN, -1, None, 1))
+            labeled.append(Labeled(leaf, FROZEN, -1, None, 1))
             continue
         if len(active) < len({piece.key for piece in leaf.pieces}):
             problems.append(f"{leaf.path}: only some of its tensors were trained")
@@ -84,7 +84,7 @@ def label_leaves(
         if reason:
             problems.append(f"{leaf.path}: {reason}")
             continue
-        labelled.append(Labelled(leaf, "", groups.pop(), steps.pop(), terms))
+        labeled.append(Labeled(leaf, "", groups.pop(), steps.pop(), terms))
     if problems:
         shown = ", ".join(problems[:8]) + (
             f" and {len(problems) - 8} more" if len(problems) > 8 else ""
@@ -93,10 +93,10 @@ def label_leaves(
             f"{optimizer.source}: {shown}",
             "convert to a layout whose arrays hold one torch tensor each",
         )
-    return _labelled(labelled)
+    return _labeled(labeled)
 
 
-def _labelled(arrays: Sequence[Labelled]) -> list[Labelled]:
+def _labeled(arrays: Sequence[Labeled]) -> list[Labeled]:
     """Return the shortest labels that distinguish the groups, steps and sums."""
     steps: dict[int, set[int | None]] = {}
     for array in arrays:
@@ -108,19 +108,19 @@ def _labelled(arrays: Sequence[Labelled]) -> list[Labelled]:
             label += f"_step{array.step}"
         if array.terms > 1:
             label += f"_sum{array.terms}"
-        named.append(Labelled(array.leaf, label, array.group, array.step, array.terms))
+        named.append(Labeled(array.leaf, label, array.group, array.step, array.terms))
     return named
 
 
 def moment_arrays(
     optimizer: TorchOptimizer,
     kind: Kind,
-    labelled: Iterable[Labelled],
+    labeled: Iterable[Labeled],
     position_of: Mapping[str, int],
 ) -> dict[str, Array]:
     """Return name → array: `mu/params/dense/kernel`, `count/group0`; for Adafactor `row/dense.weight`."""
     arrays: dict[str, Array] = {}
-    for item in labelled:
+    for item in labeled:
         if item.label == FROZEN:
             continue
         if item.step is not None or kind.moments.get("exp_avg") == "mu":

@@ -9,7 +9,7 @@ from typing import Any
 from converters.mapping.leaves import PlannedLeaf
 from converters.optimizer.calls import OptaxCall, call
 from converters.optimizer.kinds import Kind
-from converters.optimizer.moments import FROZEN, Labelled
+from converters.optimizer.moments import FROZEN, Labeled
 from converters.optimizer.names import named_leaves, normal
 
 
@@ -63,27 +63,27 @@ class Recipe:
         return jax.tree.unflatten(structure, [known[normal(name)] for name, _ in named])
 
 
-def recipe(kind: Kind, groups: Sequence[Mapping[str, Any]], labelled: Sequence[Labelled]) -> Recipe:
+def recipe(kind: Kind, groups: Sequence[Mapping[str, Any]], labeled: Sequence[Labeled]) -> Recipe:
     """Return the recipe for these arrays."""
     calls: dict[str, OptaxCall] = {}
-    for item in labelled:
+    for item in labeled:
         if item.label == FROZEN:
             calls[item.label] = call("optax.set_to_zero")
         else:
             calls[item.label] = kind.call(groups[item.group], item.terms)
     notes = [kind.note] if kind.note else []
     if FROZEN in calls:
-        paths = [item.leaf.path for item in labelled if item.label == FROZEN]
+        paths = [item.leaf.path for item in labeled if item.label == FROZEN]
         more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
         notes.append(f"not trained so far, left as they are: {', '.join(paths[:5])}{more}")
-    if any(item.terms > 1 for item in labelled):
+    if any(item.terms > 1 for item in labeled):
         notes.append(
             "an array that is the sum of several torch tensors moves by the sum of their steps: its "
             "learning rate is that of torch times their number"
         )
     return Recipe(
         calls,
-        {item.leaf.path: item.label for item in labelled},
-        tuple(item.leaf for item in labelled),
+        {item.leaf.path: item.label for item in labeled},
+        tuple(item.leaf for item in labeled),
         tuple(notes),
     )

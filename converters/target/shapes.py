@@ -114,7 +114,7 @@ def _of_linen(module: Any, inputs: Any) -> dict[str, TensorInfo]:
             results.append(_named(meta.unbox(variables)))
     if not results:
         raise TargetError(
-            f"{type(module).__name__} cannot be initialised ({errors[-1]})",
+            f"{type(module).__name__} cannot be initialized ({errors[-1]})",
             "give its inputs (--target-inputs file.py:name)",
         )
     if any(other != results[0] for other in results[1:]):

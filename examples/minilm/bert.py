@@ -72,7 +72,7 @@ class SelfAttention(nn.Module):
 
 
 class ResidualOutput(nn.Module):
-    """A projection, added to what came in before the block, then normalised."""
+    """A projection, added to what came in before the block, then normalized."""
 
     config: BertConfig
 

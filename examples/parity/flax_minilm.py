@@ -23,5 +23,5 @@ def minilm() -> nn.Module:
 
 
 def with_flax_epsilon() -> nn.Module:
-    """The same, but the normalisations have Flax's default epsilon, 1e-6, where BERT's is 1e-12."""
+    """The same, but the normalizations have Flax's default epsilon, 1e-6, where BERT's is 1e-12."""
     return Bert(_config(layer_norm_eps=1e-6))

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 before.py --epochs 2
     torchrun --nproc-per-node 2 before.py --epochs 4 --resume run.pt
 
-Mixed precision with a gradient scaler, gradient accumulation, clipping, synchronised batch
-normalisation, a moving average of the weights, a cosine schedule, checkpoints.
+Mixed precision with a gradient scaler, gradient accumulation, clipping, synchronized batch
+normalization, a moving average of the weights, a cosine schedule, checkpoints.
 """
 import argparse
 import contextlib

@@ -308,8 +308,8 @@ def _risks(known: AssessmentFacts, plan: TrainingPlan, best: There | None) -> It
         verdict = best.verdict
         if verdict.needed > FULL * verdict.available:
             yield f"{verdict.needed / verdict.available:.0%} of the HBM of {verdict.product.name} is taken"
-        if verdict.memory and verdict.memory.rematerialised:
-            again = verdict.memory.rematerialised
+        if verdict.memory and verdict.memory.rematerialized:
+            again = verdict.memory.rematerialized
             yield f"it fits because the compiler computes {many(again, 'value')} a second time"
     yield from (_verdict(other) for other in known.fitted.verdicts if not other.fits)
 

@@ -103,11 +103,11 @@ def show(*renderables: RenderableType, err: bool = False) -> None:
 
 
 def show_diff(diff: str) -> None:
-    """Print a patch on stdout: as it is, with colours on a terminal."""
+    """Print a patch on stdout: as it is, with colors on a terminal."""
     if sys.stdout.isatty():
-        colours = {"+": "green", "-": "red", "@": "cyan"}
+        colors = {"+": "green", "-": "red", "@": "cyan"}
         lines = diff.splitlines(keepends=True)
-        diff = "".join(click.style(line, fg=colours.get(line[:1])) for line in lines)
+        diff = "".join(click.style(line, fg=colors.get(line[:1])) for line in lines)
     click.echo(diff, nl=False)
 
 

@@ -41,7 +41,7 @@ _IN_A_PACKAGE = re.compile(rf"^.*-packages/|^{re.escape(str(Path(__file__).paren
 
 
 # In the names of what the compiler computes a second time.
-REMATERIALISED = ".remat"
+REMATERIALIZED = ".remat"
 Phase = Literal["forward", "backward", ""]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from migrate.compiler.arrays import HBM, HloArray, Result
-from migrate.compiler.hlo import REMATERIALISED, Computation, HloModule, Instruction, Phase
+from migrate.compiler.hlo import REMATERIALIZED, Computation, HloModule, Instruction, Phase
 
 # Values that are the memory of others, by another name.
 _SAME = frozenset({"bitcast", "optimization-barrier", "while", "add-dependency", "domain"})
@@ -62,7 +62,7 @@ class Memory:
         at_peak: all that is there then, the largest first.
         curve: bytes after each instruction of the schedule.
         where: the instruction of the peak: its `file.py:line` or operation.
-        rematerialised: instructions that compute a value again, so that it need not be kept.
+        rematerialized: instructions that compute a value again, so that it need not be kept.
     """
 
     arguments: int
@@ -71,7 +71,7 @@ class Memory:
     at_peak: tuple[LiveArray, ...]
     curve: tuple[int, ...]
     where: str
-    rematerialised: int
+    rematerialized: int
 
     @property
     def largest(self) -> tuple[LiveArray, ...]:
@@ -112,7 +112,7 @@ def memory_of(module: HloModule) -> Memory:
         tuple(curve),
         module.sources.of(there.line) or there.operation,
         sum(
-            REMATERIALISED in instruction.name
+            REMATERIALIZED in instruction.name
             for part in module.computations.values()
             for instruction in part.values()
         ),

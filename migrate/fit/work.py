@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 
 from migrate.compiler.arrays import HBM, HloArray
-from migrate.compiler.hlo import REMATERIALISED, Computation, HloModule, Instruction
+from migrate.compiler.hlo import REMATERIALIZED, Computation, HloModule, Instruction
 
 # Names for what is there already; nothing moves.
 _FREE = frozenset(
@@ -163,7 +163,7 @@ def _work(module: HloModule, computation: Computation, times: int) -> Iterator[I
                 yield from _work(module, body, times * turns)
         elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
             products = tuple(
-                _products(module, instruction, computation, REMATERIALISED in instruction.name)
+                _products(module, instruction, computation, REMATERIALIZED in instruction.name)
             )
             yield InstructionWork(
                 instruction,
@@ -191,7 +191,7 @@ def _products(
     for name in instruction.called if instruction.opcode in ("fusion", "async-start") else ():
         body = module.computations.get(name, {})
         for inner in body.values():
-            yield from _products(module, inner, body, again or REMATERIALISED in inner.name)
+            yield from _products(module, inner, body, again or REMATERIALIZED in inner.name)
 
 
 def _kernel(instruction: Instruction, within: Computation) -> Iterator[Multiplication]:

@@ -395,7 +395,7 @@ def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
 
 
 def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> ModuleCalls:
-    """Return what the calls of the file `path` of an analysed project run.
+    """Return what the calls of the file `path` of an analyzed project run.
 
     Args:
         analysis: the project.

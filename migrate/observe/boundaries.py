@@ -1,6 +1,6 @@
 """Training steps that no sync ends.
 
-XLA traces what a program does and runs it at a sync. Where nothing in a training loop synchronises (no
+XLA traces what a program does and runs it at a sync. Where nothing in a training loop synchronizes (no
 `torch_xla.step()`, no `torch_xla.sync()`, no `MpDeviceLoader`), every step is added to one graph, which grows
 until memory or the compiler gives up; values that are read in between do not end it.
 """
@@ -28,13 +28,13 @@ def at_each_end(ended: Callable[[], None]) -> None:
     # Not `_xla_step_marker`: a Python function around that one is taken for the cause of the sync.
     run_closures = xla_model._run_step_closures
 
-    def synchronised() -> object:
+    def synchronized() -> object:
         context = run_closures()
         if not ends_no_step():
             ended()
         return context
 
-    xla_model._run_step_closures = synchronised
+    xla_model._run_step_closures = synchronized
 
 
 class StepsInGraph:

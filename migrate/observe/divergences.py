@@ -41,7 +41,7 @@ _Known = Sequence[Mapping[str, Sequence[str]]]
 
 
 _NONE = (None, None)
-_READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronises"
+_READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronizes"
 
 
 def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[GraphDivergence]:
@@ -119,7 +119,7 @@ def _graphs(*sides: Sequence[Interval]) -> _Known:
 def _programs(steps: Sequence[Interval]) -> Iterator[_ProgramRun]:
     programs = ObservedPrograms()
     for step in steps:
-        for program in programs.add(step.executions, synchronised=step.line is not None):
+        for program in programs.add(step.executions, synchronized=step.line is not None):
             yield program, step
 
 
@@ -169,7 +169,7 @@ def _unlike(
         ours: executions of one replica.
         theirs: executions of the other.
         known: the nodes of their graphs.
-        reading: whether a graph that is read differs from the same graph that is synchronised.
+        reading: whether a graph that is read differs from the same graph that is synchronized.
     """
     for execution, another in zip_longest(ours, theirs):
         if execution is None or another is None:

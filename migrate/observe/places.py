@@ -86,8 +86,8 @@ def current_line() -> DumpFrame | None:
 def ends_no_step() -> bool:
     """Whether the sync that is running in this thread is the one before a block, or a rendezvous' own.
 
-    `torch_xla.step()` synchronises before its block too: what was pending belongs to the step. A
-    rendezvous synchronises up to three times.
+    `torch_xla.step()` synchronizes before its block too: what was pending belongs to the step. A
+    rendezvous synchronizes up to three times.
     """
     for running in _running():
         code = running.f_code

@@ -2,7 +2,7 @@
 
 Such a program waits for the other replicas, which have to run the same one. A part of it that one replica
 runs by itself before (it reads a value there) makes its program another one; so does a read where the others
-synchronise, as a sync gives the memory of old values to new ones.
+synchronize, as a sync gives the memory of old values to new ones.
 
 A graph without a collective waits for nobody: each replica has a chip of its own. Replicas may run different
 ones in between, as where their shards of an evaluation set are unequal: a compilation for each shape.
@@ -31,7 +31,7 @@ class ObservedProgram:
     Attributes:
         parts: the graphs that it was cut into, in their order.
         before: the graphs that this replica has run by itself since the program before.
-        pending: how many of these, from the first on, ran before the replica synchronised. The program
+        pending: how many of these, from the first on, ran before the replica synchronized. The program
             before had ended with a read, which on a TPU runs what the value needs and nothing else: its
             collectives may have been pending still, in one graph with these.
     """
@@ -47,7 +47,7 @@ class ObservedProgram:
 
 
 def reads(execution: Execution) -> bool:
-    """Whether Python waited for a value, and nothing was synchronised."""
+    """Whether Python waited for a value, and nothing was synchronized."""
     return execution.cause in (
         ExecutionCause.READ,
         ExecutionCause.COMPILED,
@@ -66,13 +66,13 @@ class ObservedPrograms:
         self._pending = 0
 
     def add(
-        self, executions: Iterable[Execution], *, synchronised: bool
+        self, executions: Iterable[Execution], *, synchronized: bool
     ) -> Iterator[ObservedProgram]:
         """Take note of the next executions, and yield each program that they end.
 
         Args:
             executions: the executions, in order.
-            synchronised: whether a sync came after them, which may have had nothing left to execute here.
+            synchronized: whether a sync came after them, which may have had nothing left to execute here.
         """
         for execution in executions:
             if execution.cause is ExecutionCause.RENDEZVOUS:
@@ -91,9 +91,9 @@ class ObservedPrograms:
                     self._only_read = False
                 elif self._only_read:
                     self._pending = len(self._before)
-        if self._parts and synchronised:
+        if self._parts and synchronized:
             yield self._ended()
-        if synchronised:
+        if synchronized:
             self._only_read = False
 
     def _ended(self) -> ObservedProgram:

@@ -160,7 +160,7 @@ class Observer:
                 ("read " if reads(execution) else "") + self._graphs[execution.graph]
                 for execution in program.parts
             )
-            for program in self._programs.add(executed, synchronised=True)
+            for program in self._programs.add(executed, synchronized=True)
         ]
         if rank == 0:
             with (self._folder / "programs").open("a") as file:

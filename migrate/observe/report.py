@@ -40,7 +40,7 @@ class Loop:
     """All steps that end at one line, on all ranks.
 
     Attributes:
-        line: the `with torch_xla.step():`, or what else synchronises.
+        line: the `with torch_xla.step():`, or what else synchronizes.
         steps: number of steps, by rank.
         optimizer_steps: number of optimizer steps, by rank.
         warm_up: steps of a rank in which something was compiled; the first rank's.
@@ -350,7 +350,7 @@ def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Reco
 def _placed(step: Interval) -> Iterator[tuple[tuple[object, ...], Execution]]:
     """Yield the executions of a step with what makes them the successors of others.
 
-    That is the rank, the line that synchronised, the line that asked, the cause, and how many of the
+    That is the rank, the line that synchronized, the line that asked, the cause, and how many of the
     same were before it in the step.
     """
     seen: Counter[tuple[object, ...]] = Counter()

@@ -46,7 +46,7 @@ def compiled(
         allow_stubs: whether operators without a lowering become functions to be filled in.
         lowerings: a file that registers lowerings of the user's own when it is imported.
         stages: a folder into which each stage of the compiler writes what it made.
-        starts: how the module's factory was seen to initialise it.
+        starts: how the module's factory was seen to initialize it.
         methods: further methods to port, each with what it is recorded with.
         api: API of Flax.
         cache: whether to port the model's cached forward.

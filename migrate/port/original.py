@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from migrate.parity.sides.torch.runner import TorchRunner
 
 SEED = 0
-# What a port can bring to float32, or keep; with others (quantised, float8) it has no way to compute.
+# What a port can bring to float32, or keep; with others (quantized, float8) it has no way to compute.
 _DTYPES = (
     *("float64", "float32", "bfloat16", "float16", "complex64", "complex128", "bool"),
     *("int64", "int32", "int16", "int8", "uint8"),
@@ -40,7 +40,7 @@ class OriginalModel:
         runner: the original, as a side of `migrate parity`.
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
         construction: the call of its constructor; None: it was not seen.
-        starts: how its factory was seen to initialise it; None: that could not be watched.
+        starts: how its factory was seen to initialize it; None: that could not be watched.
     """
 
     target: Target

@@ -20,7 +20,7 @@ from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.port import initialisation
+from migrate.port import initialization
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.dtypes import narrow_name
 from migrate.port.errors import PortError
@@ -81,7 +81,7 @@ class PortOptions:
         args: arguments of that script.
         methods: methods of the original to port beside its forward.
         comparisons: comparisons to make, from the names of `ProofCase` and "sizes", "bfloat16",
-            "initialisation", "cache", "mesh". None: all.
+            "initialization", "cache", "mesh". None: all.
         cache: whether to port the model's cached forward, and to write `generate.py`.
         scan: whether repeated layers are scanned, with stacked weights.
         attention: default implementation of attention; None: the port has no choice of it.
@@ -309,12 +309,12 @@ def port_model(
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
             start = None
             if (
-                options.compares("initialisation")
+                options.compares("initialization")
                 and not port_result.missing
                 and port_result.watched
             ):
                 progress("comparing: initialization")
-                start = initialisation.compared(
+                start = initialization.compared(
                     original, place, name, port_result, _example(original_inputs), work
                 )
             whose = original.weights if weights.state else ""
@@ -348,7 +348,7 @@ def port_model(
             lost,
             sizes=sizes,
             numerics=numerics,
-            initialisation=start,
+            initialization=start,
             cached=cached,
             meshes=runs_on,
         )

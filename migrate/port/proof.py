@@ -156,7 +156,7 @@ def resized(arrays: Arrays, axes: Sequence[tuple[str, int]], size: int) -> dict[
 
 
 def _sizes(old: int) -> tuple[int, ...]:
-    """Other sizes than that: an odd neighbour first, then those that models which halve or pool can have."""
+    """Other sizes than that: an odd neighbor first, then those that models which halve or pool can have."""
     return tuple(size for size in (old - 1, old + 1, old // 2, 2 * old) if size > 1)
 
 

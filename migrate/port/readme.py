@@ -15,7 +15,7 @@ from migrate.port.mesh.derive import Partition
 from migrate.port.mesh.page import mesh_section
 from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import Numerics
-from migrate.port.results import Initialisation, ProofCase
+from migrate.port.results import Initialization, ProofCase
 from migrate.port.sizes.results import Sizes
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
@@ -27,7 +27,7 @@ def readme_text(
     port: Any,
     weights: str,
     cases: Sequence[ProofCase],
-    start: Initialisation | None,
+    start: Initialization | None,
     files: Iterable[str],
     command: str,
     versions: str,
@@ -401,7 +401,7 @@ def error_text(error: float, of: Numerics) -> str:
     return "" if of.skipped or of.error else f"{error:.1e}"
 
 
-def _start(port: Any, start: Initialisation | None) -> str:
+def _start(port: Any, start: Initialization | None) -> str:
     """Describe how `init` draws, and how that differs from the original."""
     if not port.watched:
         return "Not known: nobody watched the original being made. `init` draws as Flax does."
@@ -417,7 +417,7 @@ def _start(port: Any, start: Initialisation | None) -> str:
             f"{many(start.arrays, 'array')}."
         )
     lines += [
-        f"- initialised otherwise than the original: `{key}`: {why}"
+        f"- initialized otherwise than the original: `{key}`: {why}"
         for key, why in (port.otherwise if start is None else start.otherwise).items()
     ]
     if start is not None:

@@ -152,7 +152,7 @@ class ProofCase:
 
 
 @dataclass(frozen=True)
-class Initialisation:
+class Initialization:
     """Comparison of the draws of `Model.init` with the original's factory.
 
     Attributes:
@@ -200,7 +200,7 @@ class Ported:
         lost: files with edits of the user's that were written over.
         sizes: which sizes were proven, and which are held; None: none was tried.
         numerics: the proof in bfloat16.
-        initialisation: how `init` draws; None: it was not compared.
+        initialization: how `init` draws; None: it was not compared.
         cached: the proof of the cached forward; None: there was none.
         meshes: the proof on meshes of simulated devices.
     """
@@ -215,7 +215,7 @@ class Ported:
     lost: tuple[str, ...] = ()
     sizes: Sizes | None = None
     numerics: tuple[Numerics, ...] = ()
-    initialisation: Initialisation | None = None
+    initialization: Initialization | None = None
     cached: CachedCase | None = None
     meshes: tuple[MeshRun, ...] = ()
 
@@ -224,7 +224,7 @@ class Ported:
         """Whether the exit code is 0: nothing parts, and nothing is left to be filled in."""
         proven = all(case.matches for case in self.cases)
         in_bfloat16 = all(numeric.matches for numeric in self.numerics)
-        start = self.initialisation is None or self.initialisation.matches
+        start = self.initialization is None or self.initialization.matches
         cached = self.cached is None or self.cached.matches
         on_meshes = all(run.matches for run in self.meshes)
         scaled = cached and on_meshes

@@ -30,7 +30,7 @@ _WORDS = (
     (re.compile(r"\btorch_xla\.manual_seed\b"), "torch.manual_seed"),
     (re.compile(r"\bxr\.global_ordinal\b"), "dist.get_rank"),
     (re.compile(r"\bas XLA might\b"), "as torch_tpu might"),
-    (re.compile(r"^running variances of batch normalisation are compared as torch_xla.*"), ""),
+    (re.compile(r"^running variances of batch normalization are compared as torch_xla.*"), ""),
     (
         re.compile(r"(running_(?:mean|var) .*)\(left in evaluation mode, or never updated\?\)"),
         r"\1(torch_tpu 0.2.0 does not update the running statistics of a batch normalization in training, so "

@@ -12,7 +12,7 @@ from torch.nn import functional
 Sum = Callable[[torch.Tensor], object]
 
 
-def normalise(module: Any, value: torch.Tensor, sum_over_ranks: Sum | None) -> torch.Tensor:
+def normalize(module: Any, value: torch.Tensor, sum_over_ranks: Sum | None) -> torch.Tensor:
     """Return the output of a batch norm that normalizes over the batches of all ranks.
 
     The ranks may have batches of different sizes. Like torch's SyncBatchNorm, only training uses
@@ -35,11 +35,11 @@ def normalise(module: Any, value: torch.Tensor, sum_over_ranks: Sum | None) -> t
     count = totals[-1].detach()
     mean = totals[:-1] / count
     # Mean first: the difference of two sums of squares would lose the significant digits.
-    centred = exact - mean.reshape(channels)
-    variance = _total((centred * centred).sum(dims), sum_over_ranks) / count
+    centered = exact - mean.reshape(channels)
+    variance = _total((centered * centered).sum(dims), sum_over_ranks) / count
     if module.track_running_stats and module.running_mean is not None:
         _update(module, mean.detach(), variance.detach(), count)
-    result = centred * torch.rsqrt(variance + module.eps).reshape(channels)
+    result = centered * torch.rsqrt(variance + module.eps).reshape(channels)
     if module.affine:
         result = result * module.weight.reshape(channels) + module.bias.reshape(channels)
     return result.to(value.dtype)

@@ -52,7 +52,7 @@ class Reads:
         """Record the device tensors returned by a collective."""
         self.pending.update(torch_xla._XLAC._xla_get_tensor_id(result) for result in results)
 
-    def synchronised(self) -> None:
+    def synchronized(self) -> None:
         """Forget pending results: the program's sync computes everything on this replica."""
         if self.pending:
             self.pending.clear()

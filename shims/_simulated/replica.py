@@ -66,18 +66,18 @@ def _count_steps(watch: Watch) -> None:
     # the sync.
     run_closures = xla_model._run_step_closures
 
-    def synchronised() -> Any:
-        watch.reads.synchronised()
+    def synchronized() -> Any:
+        watch.reads.synchronized()
         if calls.ends_a_step():
             watch.step += 1
         return run_closures()
 
-    xla_model._run_step_closures = synchronised
+    xla_model._run_step_closures = synchronized
 
     def sync_live_tensors(*args: Any, **kwargs: Any) -> Any:
         # Called by the program or by the shims: the collectives run on every replica that arrives
         # here.
-        watch.reads.synchronised()
+        watch.reads.synchronized()
         return _sync_live_tensors(*args, **kwargs)
 
     torch_xla._XLAC._xla_sync_live_tensors = sync_live_tensors

@@ -136,7 +136,7 @@ if __name__ == "__main__":
     torch_xla.launch(main)
 """
 
-SYNCHRONISED = """
+SYNCHRONIZED = """
 import torch
 import torch.distributed as dist
 import torch_xla
@@ -349,10 +349,10 @@ class TestFlax:
         args = (f"{MODELS}:Deep", "--inputs", "x=float32[450000,1024]", "--train", "sgd")
         (told,) = here.fitted(*args, "--tpu", "v5e-1")["slices"]
         hbm = told["hbm"]
-        assert hbm["rematerialised"]
+        assert hbm["rematerialized"]
         # A layer: two operations for each of 450,000 × 1,024 × 1,024, as often as it is told.
         layer = 2 * 450_000 * 1024 * 1024
-        assert hbm["rematerialised_flops"] == pytest.approx(hbm["rematerialised"] * layer, rel=0.01)
+        assert hbm["rematerialized_flops"] == pytest.approx(hbm["rematerialized"] * layer, rel=0.01)
         assert hbm["by_kind"]["activations"] > 0.7 * hbm["at_peak"]
 
     @pytest.mark.long
@@ -511,9 +511,9 @@ class TestTorch:
     def test_statistics_of_all_replicas_and_a_metric_that_runs_at_once(
         self, here: Here, tmp_path: Path
     ) -> None:
-        """Synchronised batch norm cuts no step; a collective of shims that is no step's does."""
+        """Synchronized batch norm cuts no step; a collective of shims that is no step's does."""
         script = tmp_path / "train.py"
-        script.write_text(SYNCHRONISED)
+        script.write_text(SYNCHRONIZED)
         found = here.fitted(script, "--tpu", "v5e-4")
         (told,) = found["slices"]
         assert told["state"] == "fits"

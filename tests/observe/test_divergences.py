@@ -195,7 +195,7 @@ def test_a_read_beside_a_sync_of_the_same_graph_with_a_collective(tmp_path: Path
         written(tmp_path, step(rank, 1, cut("g"), one), step(rank, 2, cut("h"), sync("b")))
     (found,) = observed(tmp_path).divergences
     assert [line.line for line in found.lines if line] == [23, 19]
-    assert found.changes == ("the same graph, which one replica reads and the other synchronises",)
+    assert found.changes == ("the same graph, which one replica reads and the other synchronizes",)
 
 
 def test_a_read_beside_a_sync_of_the_same_graph_without_one(tmp_path: Path) -> None:

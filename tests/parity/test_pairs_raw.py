@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.parity.pairs.catalogue import FAULTS, PAIRS
-from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomised
+from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomized
 from tests.parity.pairs.weights import port_outputs, port_weights, torch_outputs
 
 pytestmark = pytest.mark.long
@@ -19,7 +19,7 @@ WITHIN, BEYOND = 5e-6, 6e-6
 
 def distance(pair: Pair, folder: Path, fault: Fault | None = None) -> float:
     """The largest relative L2 distance of the outputs from torch's in float64, over two inputs."""
-    model = randomised(pair)
+    model = randomized(pair)
     port = pair.other("" if fault is None or fault.spoil else fault.name)
     weights = port_weights(pair, model, port, folder, fault)
     errors = []

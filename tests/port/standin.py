@@ -62,7 +62,7 @@ class Branches(nn.Module):
         return x
 
 
-class Quantised(nn.Module):
+class Quantized(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("scale", torch.ones(3).to(torch.float8_e4m3fn))

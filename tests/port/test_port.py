@@ -231,7 +231,7 @@ class TestEdits:
         (("net.py:Net", "--inputs", "x=float31[2,7]"), ("float31",)),
         (("net.py:Net", "--inputs", "gone.npz"), ("gone.npz",)),
         (("net.py:Net", "--inputs", "3=float32[2,7,12]"), ("no argument number 3",)),
-        (("net.py:Quantised", *INPUTS), ("scale is float8_e4m3fn",)),
+        (("net.py:Quantized", *INPUTS), ("scale is float8_e4m3fn",)),
         (("net.py:Net", *INPUTS, "--name", "3x"), ("--name 3x",)),
         (("net.py:Net", *INPUTS, "--weights", "gone.pt"), ("gone.pt",)),
         (

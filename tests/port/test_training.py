@@ -54,7 +54,7 @@ def test_what_differs_is_found(port: tuple[Draw, ...], name: str) -> None:
     ("model", "inputs"),
     [
         ("Classifier", ["x=float32[4,3,9,8]"]),
-        ("Labelled", ["ids=int64[2,5]<11", "labels=int64[2,5]<11"]),
+        ("Labeled", ["ids=int64[2,5]<11", "labels=int64[2,5]<11"]),
         ("Frozen", ["x=float32[2,3,9,8]"]),
         ("Stacks", ["x=float32[2,4]"]),
         ("Memory", ["x=float32[2,5,4]"]),

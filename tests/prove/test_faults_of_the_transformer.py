@@ -23,7 +23,7 @@ SETTINGS = Settings(amp="off", timeout=LIMIT)
 
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), args.clip)"
 LOSS = "loss = loss / args.accumulate"
-# Written out: torch_xla has no gradient of a batch normalisation in evaluation mode (pytorch/xla #3361).
+# Written out: torch_xla has no gradient of a batch normalization in evaluation mode (pytorch/xla #3361).
 EVALUATED = """\
         x = self.patches(strips)
         if self.training:
@@ -128,7 +128,7 @@ FAULTS = {
         step=1,
         kind="gradient norm",
         says=(
-            "0 batch normalisations are over all ranks, in the original 2 (is SyncBatchNorm lost?)",
+            "0 batch normalizations are over all ranks, in the original 2 (is SyncBatchNorm lost?)",
         ),
     ),
     "parameter frozen": Fault(

@@ -142,8 +142,8 @@ from torch.utils.checkpoint import checkpoint
 
 def train(device):
     torch.manual_seed(1)
-    normalise = nn.BatchNorm1d(8, momentum=MOMENTUM)
-    body = nn.Sequential(nn.Linear(4, 8), normalise, nn.Dropout(DROPOUT), nn.Linear(8, 8))
+    normalize = nn.BatchNorm1d(8, momentum=MOMENTUM)
+    body = nn.Sequential(nn.Linear(4, 8), normalize, nn.Dropout(DROPOUT), nn.Linear(8, 8))
     head = nn.Linear(8, 8, bias=False)
     body.to(device), head.to(device)
     first = torch.optim.AdamW(body.parameters(), lr=0.01)
@@ -185,7 +185,7 @@ def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_p
         weight.name for weight in proof.weights
     }
     assert any("trained on 1 ranks of its own choice, not on 2" in note for note in proof.notes)
-    # The gradient of a bias before a batch normalisation is zero but for rounding.
+    # The gradient of a bias before a batch normalization is zero but for rounding.
     assert [weight.name for weight in proof.weights if weight.noise] == ["0.bias"]
     assert any(
         note.startswith("0.bias: gradients are zero but for rounding") for note in proof.notes
@@ -202,12 +202,12 @@ def test_a_difference_under_dropout_is_explained(tmp_path: Path) -> None:
 
 
 BIASED = (
-    "running variances of batch normalisation are compared as torch_xla keeps them: it averages the biased "
+    "running variances of batch normalization are compared as torch_xla keeps them: it averages the biased "
     "variance (divided by n), torch the unbiased one (by n - 1)"
 )
 
 
-# Under Adam the bias before the normalisation walks at random, and its running mean with it.
+# Under Adam the bias before the normalization walks at random, and its running mean with it.
 PLAIN = ("AdamW(body.parameters(), lr=0.01)", "SGD(body.parameters(), lr=0.01)")
 
 
@@ -221,7 +221,7 @@ def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_another_momentum_of_a_normalisation_is_found(tmp_path: Path) -> None:
+def test_another_momentum_of_a_normalization_is_found(tmp_path: Path) -> None:
     program = edited(ACCUMULATION, ("DROPOUT", "0.0"), PLAIN)
     before = edited(program, ("SYNC", "pass"), ("MOMENTUM", "0.1")) + "train('cuda')\n"
     after = edited(program, ("SYNC", "torch_xla.sync()"), ("MOMENTUM", "0.11")) + "train('xla')\n"

@@ -92,7 +92,7 @@ class Browser:
         self.call("Emulation.setScriptExecutionDisabled", value=not allowed)
 
     def looks(self, width: int, height: int, scheme: str = "light") -> None:
-        """Set the window's size in pixels and the reader's colours."""
+        """Set the window's size in pixels and the reader's colors."""
         size = {"width": width, "height": height}
         self.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False)
         features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -157,6 +157,6 @@ def test_an_epoch_whose_training_is_seen_is_not_reported(tmp_path: Path) -> None
             o = torch.optim.SGD(model.parameters(), lr=0.1)
             for epoch in range(3):
                 train(model, o, loader)
-                library.summarise(model, o)
+                library.summarize(model, o)
     """
     assert said(tmp_path, script) == []

@@ -59,11 +59,11 @@ NOT_SAVED = {
         """,
     "another object of the name": """
         def main(path):
-            scaler = Standardise()
+            scaler = Standardize()
             torch.save(scaler.state_dict(), path)
         """,
     "a parameter of another type": """
-        def save(scaler: Standardise, path):
+        def save(scaler: Standardize, path):
             torch.save(scaler.state_dict(), path)
         """,
 }

@@ -100,7 +100,7 @@ def _narrow_discriminators() -> None:
 
 def _narrow(models: Any, discriminator: Any) -> None:
     """Let the convolutions that `discriminator` makes have an eighth of the channels."""
-    initialise = discriminator.__init__
+    initialize = discriminator.__init__
 
     def narrowed(convolution: Any) -> Callable[..., Any]:
         def make(inputs: int, outputs: int, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +113,7 @@ def _narrow(models: Any, discriminator: Any) -> None:
         whole = models.Conv1d, models.Conv2d
         models.Conv1d, models.Conv2d = map(narrowed, whole)
         try:
-            initialise(self, *args, **kwargs)
+            initialize(self, *args, **kwargs)
         finally:
             models.Conv1d, models.Conv2d = whole
 

@@ -198,12 +198,12 @@ class _Merge:
         return repeat.arguments[0]
 
     def _call(self, scope: _Scope, item: Call, other: Call) -> None:
-        known = self._labelled(other.arguments)
+        known = self._labeled(other.arguments)
         arguments: list[Given] = []
         for each in item.arguments:
             theirs = known.pop(each.label, None) if each.label else None
             if not each.label:
-                theirs = self._unlabelled(each, known)
+                theirs = self._unlabeled(each, known)
             if theirs is None:
                 arguments.append(each)
                 if isinstance(each.value, Ref) and each.value.id in self.maybe:
@@ -249,11 +249,11 @@ class _Merge:
         scope.items.append(call)
 
     @staticmethod
-    def _labelled(arguments: Sequence[Given]) -> dict[str, Given]:
+    def _labeled(arguments: Sequence[Given]) -> dict[str, Given]:
         return {argument.label or f"#{place}": argument for place, argument in enumerate(arguments)}
 
-    def _unlabelled(self, each: Given, known: dict[str, Given]) -> Given | None:
-        """The matching argument of an unlabelled argument: one with the same value."""
+    def _unlabeled(self, each: Given, known: dict[str, Given]) -> Given | None:
+        """The matching argument of an unlabeled argument: one with the same value."""
         for name, candidate in known.items():
             if (
                 not candidate.label

@@ -1,6 +1,6 @@
 """Gradient stops of the original: `detach`, `.data`, `torch.no_grad`, `torch.inference_mode`.
 
-While a model is recorded, each node of the graph is labelled with whether torch would track it
+While a model is recorded, each node of the graph is labeled with whether torch would track it
 (`FOLLOWED`). The label survives the passes of `torch.export`; `stops` reads it.
 """
 
@@ -41,17 +41,17 @@ def gradients_followed(module: torch.nn.Module) -> Iterator[None]:
     Parameters require no gradient meanwhile: then a model may change them in place, as where
     gradients are off, and torch chooses the same operators. `torch.export` would put each region
     without gradients into a separate graph, which no longer shows the calls of modules. Its nodes
-    are labelled instead.
+    are labeled instead.
     """
     from torch._export.passes import replace_set_grad_with_hop_pass as regions
 
-    def labelled(graph_module: fx.GraphModule, signature: Any) -> tuple[fx.GraphModule, Any]:
+    def labeled(graph_module: fx.GraphModule, signature: Any) -> tuple[fx.GraphModule, Any]:
         _label(graph_module)
         return graph_module, signature
 
     before = regions.replace_set_grad_with_hop_pass
     required = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    regions.replace_set_grad_with_hop_pass = labelled
+    regions.replace_set_grad_with_hop_pass = labeled
     try:
         with torch.enable_grad(), inference_is_no_grad():
             for parameter in required:

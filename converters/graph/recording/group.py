@@ -381,7 +381,7 @@ def _with_free(root: Call, inputs: Iterable[tuple[str, int]], outputs: Any) -> C
 
 
 class _Boundaries:
-    """Adds tensors that cross the boundary of a call without a mark, as unlabelled arguments and
+    """Adds tensors that cross the boundary of a call without a mark, as unlabeled arguments and
     results.
     """
 

@@ -594,13 +594,13 @@ def _marked(module: torch.nn.Module, called: _EagerRun) -> Iterator[None]:
     """Label every tensor that enters or leaves a call of a module."""
     numbers: dict[str, int] = {}
 
-    def labelled(kind: str, name: str, number: str, value: Any, above: str = "") -> Any:
+    def labeled(kind: str, name: str, number: str, value: Any, above: str = "") -> Any:
         def one(path: Any, leaf: Any) -> Any:
             label = f"{above}{pytree.keystr(path)}"
             if kind == "out" and is_dataclass(leaf) and not isinstance(leaf, type):
                 marked = copy(leaf)
                 for part in fields(leaf):
-                    held = labelled(
+                    held = labeled(
                         kind, name, number, getattr(leaf, part.name), f"{label}.{part.name}"
                     )
                     object.__setattr__(marked, part.name, held)
@@ -615,7 +615,7 @@ def _marked(module: torch.nn.Module, called: _EagerRun) -> Iterator[None]:
         numbers[name] = numbers.get(name, -1) + 1
         if name in called.changed:
             return None
-        return labelled("in", name, numbered(name, layer), (args, kwargs))
+        return labeled("in", name, numbered(name, layer), (args, kwargs))
 
     def numbered(name: str, layer: torch.nn.Module) -> str:
         method = getattr(layer, METHOD, "")
@@ -630,7 +630,7 @@ def _marked(module: torch.nn.Module, called: _EagerRun) -> Iterator[None]:
                     lambda m, a, k, name=name: before(name, m, a, k), with_kwargs=True
                 ),
                 layer.register_forward_hook(
-                    lambda m, a, o, name=name: labelled("out", name, numbered(name, m), o)
+                    lambda m, a, o, name=name: labeled("out", name, numbered(name, m), o)
                 ),
             ):
                 stack.callback(hook.remove)

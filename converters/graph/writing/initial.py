@@ -40,7 +40,7 @@ from converters.layers.reparametrized import is_reparametrized
 from converters.mapping.module_tree import BUFFERS
 from converters.mapping.paths import Api
 
-# What the constructor of a Flax layer calls the initialiser of an array.
+# What the constructor of a Flax layer calls the initializer of an array.
 _ARGUMENTS = {
     "kernel": "kernel_init",
     "bias": "bias_init",
@@ -97,7 +97,7 @@ class UnknownLawError(Exception):
 
 
 class Initial:
-    """The initialisers of a model.
+    """The initializers of a model.
 
     Attributes:
         otherwise: arrays that start otherwise than the original's: their key, and why.
@@ -112,7 +112,7 @@ class Initial:
         self._written: set[str] = set()
 
     def unwritten(self) -> dict[str, str]:
-        """Arrays that start otherwise, with those for which no initialiser was written."""
+        """Arrays that start otherwise, with those for which no initializer was written."""
         names = dict(self.drafter.root.named_parameters())
         why = "its Flax layer starts in a way of its own"
         rest = [key for key in names if key in (self.starts or _NONE) and key not in self._written]
@@ -121,7 +121,7 @@ class Initial:
     # Layers of Flax.
 
     def layer(self, path: str, layer: Layer, single: bool, typed: bool) -> ast.expr:
-        """The expression that makes a layer, with its initialisers.
+        """The expression that makes a layer, with its initializers.
 
         Args:
             path: of the torch layer.
@@ -160,12 +160,12 @@ class Initial:
             key = f"{path}.{name}"
             placed = weight_of(layer.module, name) or self._turned(key, layer.module, name)
             if placed is None or placed.linen not in _ARGUMENTS:
-                self.otherwise.setdefault(key, "no initialiser of Flax's layer is for it")
+                self.otherwise.setdefault(key, "no initializer of Flax's layer is for it")
                 continue
             argument = _ARGUMENTS[placed.linen]
             where = path if single else ""
             try:
-                initializer = self._initialiser(key, layer.module, name, placed.axes, where)
+                initializer = self._initializer(key, layer.module, name, placed.axes, where)
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 continue
@@ -205,8 +205,8 @@ class Initial:
                 continue
             try:
                 if placed is None or argument not in arguments:
-                    raise UnknownLawError("the layer has no initialiser for it")
-                tree = self._initialiser(key, layer.module, name, placed.axes, "")
+                    raise UnknownLawError("the layer has no initializer for it")
+                tree = self._initializer(key, layer.module, name, placed.axes, "")
                 written.setdefault(argument, set()).add(ast.dump(_plain(tree)))
                 trees[argument] = tree
             except UnknownLawError as error:
@@ -234,7 +234,7 @@ class Initial:
             argument = _ARGUMENTS.get(array, "")
             try:
                 if start is None or placed is None or not argument:
-                    raise UnknownLawError("no initialiser of the layer is for it")
+                    raise UnknownLawError("no initializer of the layer is for it")
                 if part == "g" and isinstance(start.law, Norm):
                     norms[key] = start.law.of
                     self._written.add(key)
@@ -244,7 +244,7 @@ class Initial:
                 else:
                     holder = inner
                     laws.append(start.law)
-                initializer = self._initialiser(key, layer.module, name, placed.axes, "")
+                initializer = self._initializer(key, layer.module, name, placed.axes, "")
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 continue
@@ -256,7 +256,7 @@ class Initial:
         inner.keywords.sort(key=lambda keyword: keyword.arg is None)
 
     def _attention(self, path: str, layer: Layer, expression: ast.Call) -> ast.expr:
-        """Flax's attention: one initialiser for query, key and value, one for the output."""
+        """Flax's attention: one initializer for query, key and value, one for the output."""
         kernels = {"in_proj_weight": "kernel_init", "out_proj.weight": "out_kernel_init"}
         biases = {"in_proj_bias": "bias_init", "out_proj.bias": "out_bias_init"}
         for name, argument in {**kernels, **biases}.items():
@@ -287,12 +287,12 @@ class Initial:
     def parameter(
         self, module: Any, path: str, name: str, key: str, axes: tuple[int, ...] | None
     ) -> ast.expr:
-        """The initialiser of a parameter."""
+        """The initializer of a parameter."""
         tensor = self.drafter.constants[key]
         if self.starts is None:
             return _guessed(tensor)
         try:
-            return self._initialiser(key, module, name, axes, path)
+            return self._initializer(key, module, name, axes, path)
         except UnknownLawError as error:
             self.otherwise.setdefault(key, str(error))
             return _guessed(tensor)
@@ -366,7 +366,7 @@ class Initial:
 
     # Laws.
 
-    def _initialiser(
+    def _initializer(
         self, key: str, module: Any, name: str, axes: tuple[int, ...] | None, path: str
     ) -> ast.expr:
         start = (self.starts or _NONE).get(key)
@@ -387,7 +387,7 @@ class Initial:
         path: str,
         parts: int = 1,
     ) -> ast.expr:
-        """A law as an initialiser.
+        """A law as an initializer.
 
         Args:
             start: of the tensor.
@@ -511,7 +511,7 @@ class Initial:
     def _scaled(
         self, law: Draw, module: Any, name: str, axes: tuple[int, ...] | None, parts: int
     ) -> ast.expr:
-        """torch's initialisers by the numbers of inputs and outputs."""
+        """torch's initializers by the numbers of inputs and outputs."""
         assert law.named is not None
         function, options = law.named
         average = function.startswith("xavier")
@@ -707,7 +707,7 @@ class Initial:
             if text is not None and not parts and _agrees(text, {}, value):
                 return value
         if not number.literal:
-            said = f"{value:g}: the {local} of an initialiser, which no setting gives"
+            said = f"{value:g}: the {local} of an initializer, which no setting gives"
             self.drafter.baked[said] = None
         return SettingFloat(value, local=local)
 

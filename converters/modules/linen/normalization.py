@@ -26,7 +26,7 @@ class _Norm(nn.Module):
         affine: whether there are a scale and a bias.
         track_running_stats: whether there are running statistics, in the collection `batch_stats`.
         axis_name: of replicas whose batches count as one (torch's SyncBatchNorm); else None.
-        use_running_average: whether the running statistics normalise, as in torch's `eval()`; may
+        use_running_average: whether the running statistics normalize, as in torch's `eval()`; may
             be given to the call instead.
     """
 

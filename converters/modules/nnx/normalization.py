@@ -109,7 +109,7 @@ class LayerNorm(nnx.Module):
     """`torch.nn.LayerNorm` of one or several axes; nnx's own has a flat scale only.
 
     Args:
-        normalized_shape: of the last axes, which are normalised together.
+        normalized_shape: of the last axes, which are normalized together.
         eps: added to the variance.
         elementwise_affine: whether there are a scale and a bias, of this shape.
         bias: whether there is a bias, if so.

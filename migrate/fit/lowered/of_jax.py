@@ -205,7 +205,7 @@ def _training(
     """The step, and (weights, other weights, optimizer state, targets)."""
     import jax
 
-    model = _rematerialised(runner.model) if wanted.remat else runner.model
+    model = _rematerialized(runner.model) if wanted.remat else runner.model
     trained = {name: array for name, array in there.items() if model.is_parameter(name)}
     kept = {name: array for name, array in there.items() if name not in trained}
     if not trained:
@@ -225,7 +225,7 @@ def _training(
     return step, (trained, kept, state, {"target": layout.batch(array)})
 
 
-def _rematerialised(model: Any) -> Any:
+def _rematerialized(model: Any) -> Any:
     """The model, whose values are computed again for the gradients instead of kept."""
     import copy
 

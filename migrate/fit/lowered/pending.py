@@ -79,10 +79,10 @@ class World:
         asks = frame.f_code.co_filename
         if not _COMPUTES.search(asks):
             return self._devices
-        return self._collective if self._has_begun() or _normalises(frame) else 1
+        return self._collective if self._has_begun() or _normalizes(frame) else 1
 
 
-def _normalises(frame: Any) -> bool:
+def _normalizes(frame: Any) -> bool:
     """Whether SyncBatchNorm asks, which exchanges before its output has a gradient."""
     while frame is not None:
         if frame.f_code.co_filename.endswith(_NORMS):

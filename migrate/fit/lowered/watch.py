@@ -181,7 +181,7 @@ class _StepWatch:
         core._set_ir_debug(True)
         # The ends of steps, and shims' collectives, which run at once what is pending.
         for name in ("_xla_step_marker", "_xla_sync_live_tensors"):
-            setattr(core, name, functools.partial(self._synchronise, getattr(core, name)))
+            setattr(core, name, functools.partial(self._synchronize, getattr(core, name)))
         register_optimizer_step_post_hook(self._stepped)
         for name in _READS:
             setattr(torch.Tensor, name, self._watched(name, getattr(torch.Tensor, name)))
@@ -248,7 +248,7 @@ class _StepWatch:
         self._world.trace_for_all()
         self._host = time.thread_time()
 
-    def _synchronise(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _synchronize(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Inspect what is pending before it runs. If it is only traced, it does not run."""
         if self._traced and not self._optimizers and self._is_before():
             result = run(*args, **kwargs)

@@ -20,7 +20,7 @@ from migrate.model.calls.values import Evaluator
 GRAPH = "torch.cuda.graph"
 
 
-class Analysed(Protocol):
+class Analyzed(Protocol):
     """Part of the project's analysis that this module uses."""
 
     step_loops: set[Region]
@@ -36,7 +36,7 @@ class Analysed(Protocol):
         """Yield `region` and the loops in it."""
 
 
-def before_graphs(analysis: Analysed) -> set[Region]:
+def before_graphs(analysis: Analyzed) -> set[Region]:
     """Return the loops over `range` above the capture of a CUDA graph, in the same body."""
     warming: set[Region] = set()
     for root in analysis.roots:
@@ -52,7 +52,7 @@ def _end(loop: Loop | None) -> int:
     return 0 if loop is None else loop.end_lineno or loop.lineno
 
 
-def _captures(region: Region, analysis: Analysed) -> Iterator[int]:
+def _captures(region: Region, analysis: Analyzed) -> Iterator[int]:
     for call, scope in region.entered:
         if b"CUDAGraph" in scope.module.data:
             values = analysis.evaluator.values(call.func, scope)
@@ -67,7 +67,7 @@ def _over_range(loop: Loop | None) -> bool:
     return False
 
 
-def around_training(analysis: Analysed) -> set[Region]:
+def around_training(analysis: Analyzed) -> set[Region]:
     """Return the loops that train only through code that a loop inside of them runs for every step.
 
     `for epoch in …: trainer.optimize(loader)`, where `optimize` calls `iterate` once for the largest batch
@@ -83,7 +83,7 @@ def around_training(analysis: Analysed) -> set[Region]:
     return scopes
 
 
-def _inside(region: Region, analysis: Analysed) -> tuple[set[Region], set[Function]]:
+def _inside(region: Region, analysis: Analyzed) -> tuple[set[Region], set[Function]]:
     """Return the step loops in the functions that `region` runs, and the functions that their turns run."""
     inner: set[Region] = set()
     for function in _reached(_functions(region, analysis), analysis):
@@ -93,7 +93,7 @@ def _inside(region: Region, analysis: Analysed) -> tuple[set[Region], set[Functi
     return inner, {f for f in _reached(direct, analysis) if not _takes_loss(f, analysis)}
 
 
-def _takes_loss(function: Function, analysis: Analysed) -> bool:
+def _takes_loss(function: Function, analysis: Analyzed) -> bool:
     """Whether `function` runs the backward pass of a loss from its callers: no step of its own.
 
     `trainer.backward(loss)` of an inner loop is a part of a step. It is also a part of another step if the
@@ -128,7 +128,7 @@ def _losses(call: ast.Call) -> set[str]:
     return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
-def _functions(region: Region, analysis: Analysed) -> set[Function]:
+def _functions(region: Region, analysis: Analyzed) -> set[Function]:
     """Return the functions with an effect that `region` calls, inner loops included."""
     return {
         function
@@ -138,12 +138,12 @@ def _functions(region: Region, analysis: Analysed) -> set[Function]:
     }
 
 
-def _reached(start: set[Function], analysis: Analysed) -> set[Function]:
+def _reached(start: set[Function], analysis: Analyzed) -> set[Function]:
     return set(closure(start, lambda function: _functions(function.region, analysis)))
 
 
 def _effect(
-    region: Region, analysis: Analysed, without: set[Function], seen: set[Function]
+    region: Region, analysis: Analyzed, without: set[Function], seen: set[Function]
 ) -> Effect:
     """Return the effects of `region` without those of the functions `without`."""
     effect = Effect.NONE

@@ -224,7 +224,7 @@ def _kv_repeat_inputs() -> tuple[torch.Tensor, ...]:
 class KvRepeat(Pattern):
     """Other query heads share a key head.
 
-    **What it is.** With grouped queries each key head serves several query heads: neighbours (Llama:
+    **What it is.** With grouped queries each key head serves several query heads: neighbors (Llama:
     `repeat_interleave`, `jnp.repeat`), or every n-th (`repeat`, `jnp.tile`, which look the same by
     shape).
 
@@ -243,7 +243,7 @@ class KvRepeat(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield the other repetition: of `repeat_interleave`, of attention, of a function `repeat_kv`."""
-        text = "{side} shares its keys among every n-th head, the truth among neighbours"
+        text = "{side} shares its keys among every n-th head, the truth among neighbors"
         for where, change in scene.replaced(lambda: {"repeat_interleave": _tiled}):
             yield Variant(text + where, change)
         for where, change in scene.replaced(_grouped):

@@ -25,7 +25,7 @@ def _in_halves(width: int) -> torch.Tensor:
     return torch.arange(width).reshape(-1, 2).T.flatten()
 
 
-def _as_neighbours(width: int) -> torch.Tensor:
+def _as_neighbors(width: int) -> torch.Tensor:
     return torch.arange(width).reshape(2, -1).T.flatten()
 
 
@@ -34,8 +34,8 @@ def _exchanged(width: int) -> torch.Tensor:
 
 
 ORDERS = {
-    "in the order of halves, the truth's in that of neighbours": _in_halves,
-    "in the order of neighbours, the truth's in that of halves": _as_neighbours,
+    "in the order of halves, the truth's in that of neighbors": _in_halves,
+    "in the order of neighbors, the truth's in that of halves": _as_neighbors,
     "with the halves of each head exchanged": _exchanged,
 }
 
@@ -54,7 +54,7 @@ def _reordered_twin(order: str, twin: nn.Module) -> nn.Module:
 class RotaryRows(Pattern):
     """The rows of a query's or key's kernel are in the order of the other rotary layout.
 
-    **What it is.** Rotary positions turn feature i of a head with feature i + d/2, or neighbours. Converters
+    **What it is.** Rotary positions turn feature i of a head with feature i + d/2, or neighbors. Converters
     of checkpoints reorder the rows of both kernels for that. Where this was not done, done twice, or done for
     code of the other kind, the outputs of the layer are the right numbers in the wrong places.
 

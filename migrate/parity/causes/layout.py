@@ -49,7 +49,7 @@ def _channel_order_reversed(twin: nn.Module) -> nn.Module:
 
 
 class ChannelOrder(Pattern):
-    """The colours come in the reverse order.
+    """The colors come in the reverse order.
 
     **What it is.** OpenCV and Caffe's models have blue, green, red; PIL, torchvision and TensorFlow red,
     green, blue.
@@ -79,17 +79,17 @@ class ChannelOrder(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield first kernels and images with their channels reversed."""
-        text = "the colours come in the reverse order in {side}"
+        text = "the colors come in the reverse order in {side}"
         for axis in (1, -1):
             yield Variant(f"{text} (axis {axis})", adjust=partial(_flipped, axis))
-        for part, name in scene.weights(_of_colours):
+        for part, name in scene.weights(_of_colors):
             yield Variant(
                 f"{text} ({name} of {part.name})",
                 partial(weight, part.module, name, partial(torch.flip, dims=[1])),
             )
 
 
-def _of_colours(_module: nn.Module, _name: str, tensor: torch.Tensor) -> bool:
+def _of_colors(_module: nn.Module, _name: str, tensor: torch.Tensor) -> bool:
     return tensor.ndim in (4, 5) and tensor.shape[1] == 3
 
 

@@ -37,7 +37,7 @@ def _norm_eps_faulty(twin: nn.Module) -> nn.Module:
 
 
 class NormEps(Pattern):
-    """Another eps in a normalisation.
+    """Another eps in a normalization.
 
     **What it is.** The small number that is added to the variance differs. The defaults do: torch's norms
     have 1e-5, Flax's `LayerNorm`, `RMSNorm` and `GroupNorm` 1e-6, Keras's 1e-3, BERT's configuration
@@ -132,9 +132,9 @@ def _layer_norm() -> nn.Module:
 
 class _Outside(nn.LayerNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        deviation = centred.pow(2).mean(-1, keepdim=True).sqrt()
-        return centred / (deviation + self.eps) * self.weight + self.bias
+        centered = x - x.mean(-1, keepdim=True)
+        deviation = centered.pow(2).mean(-1, keepdim=True).sqrt()
+        return centered / (deviation + self.eps) * self.weight + self.bias
 
 
 class EpsPlace(Pattern):
@@ -247,10 +247,10 @@ class MeanKept(Pattern):
         names = ("layer_norm", "group_norm", "instance_norm")
         for where, change in scene.replaced(lambda: written_out(_kept, names)):
             yield Variant(
-                f"{{side}} does not take the mean off before it normalises{where}", change
+                f"{{side}} does not take the mean off before it normalizes{where}", change
             )
         for where, change in scene.replaced(lambda: written_out(_taken, ("rms_norm",))):
-            yield Variant(f"{{side}} takes the mean off before it normalises{where}", change)
+            yield Variant(f"{{side}} takes the mean off before it normalizes{where}", change)
 
 
 def _kept(moments: Moments) -> Any:
@@ -259,8 +259,8 @@ def _kept(moments: Moments) -> Any:
 
 
 def _taken(moments: Moments) -> Any:
-    centred = moments.x - moments.x.mean(moments.axes, keepdim=True)
-    return centred / torch.sqrt(centred.square().mean(moments.axes, keepdim=True) + moments.eps)
+    centered = moments.x - moments.x.mean(moments.axes, keepdim=True)
+    return centered / torch.sqrt(centered.square().mean(moments.axes, keepdim=True) + moments.eps)
 
 
 class _RmsOffsetTruth(nn.Module):
@@ -574,7 +574,7 @@ class _BatchStatisticsFaulty(nn.BatchNorm2d):
 
 
 class BatchStatistics(Pattern):
-    """BatchNorm normalises by the batch instead of its running statistics.
+    """BatchNorm normalizes by the batch instead of its running statistics.
 
     **What it is.** The layer is in training mode: `model.eval()` was not called, or Flax's `BatchNorm`
     has not `use_running_average=True`. What comes out depends on what else is in the batch.
@@ -589,14 +589,14 @@ class BatchStatistics(Pattern):
             _batch_statistics_truth,
             lambda twin: loaded(_BatchStatisticsFaulty(4), twin),
             normal(4, 4, 3, 3),
-            "normalises by the batch",
+            "normalizes by the batch",
         ),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield the layers in training mode."""
         for where, change in scene.replaced(lambda: {"batch_norm": _by_batch}):
-            text = f"{{side}} normalises by the batch (training mode), not by running statistics{where}"
+            text = f"{{side}} normalizes by the batch (training mode), not by running statistics{where}"
             yield Variant(text, change)
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:

@@ -55,7 +55,7 @@ class PositionOffset(Pattern):
 
     **What it is.** RoBERTa's positions begin at `padding_idx + 1`, OPT's and BART's tables have two rows
     more in front; with padding on the left they begin where the text does. One off, and each token has
-    its neighbour's position.
+    its neighbor's position.
 
     **What to do.** Compare the position ids themselves.
     """
@@ -242,7 +242,7 @@ class _PartsBackwards(nn.Module):
 
 class _RotaryLayoutFaulty(nn.Module):
     def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        a, b = q[..., ::2], q[..., 1::2]  # neighbours
+        a, b = q[..., ::2], q[..., 1::2]  # neighbors
         cos, sin = cos[..., :4], sin[..., :4]
         return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
 
@@ -253,10 +253,10 @@ def _rotary_layout_inputs() -> tuple[torch.Tensor, ...]:
 
 
 class RotaryLayout(Pattern):
-    """Rotary positions turn the two halves of a head against each other, or neighbours, or the other way.
+    """Rotary positions turn the two halves of a head against each other, or neighbors, or the other way.
 
     **What it is.** Hugging Face's Llama, GPT-NeoX and Gemma pair feature i with i + d/2 (`rotate_half`);
-    Meta's own Llama, GPT-J and RoFormer pair neighbours, 2i with 2i + 1. Checkpoints of one are permuted
+    Meta's own Llama, GPT-J and RoFormer pair neighbors, 2i with 2i + 1. Checkpoints of one are permuted
     for the other: code and weights must be of the same kind. With a handful of tokens the difference is
     small. Written by hand, they may turn the other way, or the other half is negated: `(-b, a)` is what
     `rotate_half` gives.
@@ -271,7 +271,7 @@ class RotaryLayout(Pattern):
             _RotaryLayoutTruth,
             lambda twin: _RotaryLayoutFaulty(),
             _rotary_layout_inputs,
-            "turns neighbours",
+            "turns neighbors",
         ),
         FaultExample(
             _Pairs, lambda twin: _RotaryLayoutTruth(), _rotary_layout_inputs, "turns halves"
@@ -289,14 +289,14 @@ class RotaryLayout(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield the other layout, with cos and sin for it or not, of functions that turn."""
-        text = "{side} turns neighbours by the rotary angles, the truth halves"
-        for where, change in scene.replaced(_of_neighbours, each=False):
+        text = "{side} turns neighbors by the rotary angles, the truth halves"
+        for where, change in scene.replaced(_of_neighbors, each=False):
             yield Variant(text + where, change)
-        for where, change in scene.replaced(_turned_neighbours, each=False):
+        for where, change in scene.replaced(_turned_neighbors, each=False):
             yield Variant(f"{text} (with the angles of halves){where}", change)
         for where, change in scene.replaced(_of_halves, each=False):
             yield Variant(
-                f"{{side}} turns halves by the rotary angles, the truth neighbours{where}", change
+                f"{{side}} turns halves by the rotary angles, the truth neighbors{where}", change
             )
         for words, make in _TURNS.items():
             for where, change in scene.replaced(partial(_turned, make), each=False):
@@ -308,7 +308,7 @@ class RotaryLayout(Pattern):
             yield Variant(f"{text}, in apply_rotary_pos_emb", change)
 
 
-def _turned_neighbours() -> Mapping[str, Handler]:
+def _turned_neighbors() -> Mapping[str, Handler]:
     """Turn cat(-b, a) of halves into that of neighbors."""
     negative: list[Any] = []
 
@@ -393,9 +393,9 @@ def _are_pairs(tensor: torch.Tensor) -> bool:
     return torch.equal(tensor[..., ::2], tensor[..., 1::2])
 
 
-def _of_neighbours() -> Mapping[str, Handler]:
+def _of_neighbors() -> Mapping[str, Handler]:
     """Turn x * cos + cat(-b, a) * sin of halves into that of neighbors: angles are spread too."""
-    turned = _turned_neighbours()
+    turned = _turned_neighbors()
 
     def mul(call: FunctionCall) -> Any:
         other = call.get(1, "other")

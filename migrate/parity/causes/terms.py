@@ -170,7 +170,7 @@ def _by_root(output: Array, _mine: Array) -> Array | None:
     return output * math.sqrt(output.shape[-1]) if output.ndim == 3 else None
 
 
-class _InputNormalisationTruth(nn.Module):
+class _InputNormalizationTruth(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3)
@@ -181,13 +181,13 @@ class _InputNormalisationTruth(nn.Module):
         return self.conv((image - mean[:, None, None]) / std[:, None, None])
 
 
-class _InputNormalisationFaulty(_InputNormalisationTruth):
+class _InputNormalizationFaulty(_InputNormalizationTruth):
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         return self.conv(2 * image - 1)
 
 
-class InputNormalisation(Pattern):
-    """An image that is normalised otherwise.
+class InputNormalization(Pattern):
+    """An image that is normalized otherwise.
 
     **What it is.** One model takes 0 to 255, another 0 to 1, -1 to 1, or ImageNet's mean and deviation
     taken off. What a side gives its first layer is then, channel by channel, a multiple of what the truth
@@ -197,14 +197,14 @@ class InputNormalisation(Pattern):
     `rescale_factor` of the image processor's configuration.
     """
 
-    name = "input-normalisation"
+    name = "input-normalization"
     rank = 2
     examples = (
         FaultExample(
-            _InputNormalisationTruth,
-            lambda twin: loaded(_InputNormalisationFaulty(), twin),
+            _InputNormalizationTruth,
+            lambda twin: loaded(_InputNormalizationFaulty(), twin),
             normal(2, 3, 8, 8, scale=0.2, mean=0.5),
-            "is normalised otherwise",
+            "is normalized otherwise",
             layer="conv",
             locally=False,
         ),
@@ -213,13 +213,13 @@ class InputNormalisation(Pattern):
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield an image whose channels have the factor and the offset that fit best."""
         for axis in (1, -1):
-            text = "the image is normalised otherwise in {side}: each channel has a factor and an offset"
+            text = "the image is normalized otherwise in {side}: each channel has a factor and an offset"
             yield Variant(
-                f"{text} (axis {axis})", adjust=partial(_input_normalisation_fitted, axis)
+                f"{text} (axis {axis})", adjust=partial(_input_normalization_fitted, axis)
             )
 
 
-def _input_normalisation_fitted(axis: int, output: Array, mine: Array) -> Array | None:
+def _input_normalization_fitted(axis: int, output: Array, mine: Array) -> Array | None:
     if (
         output.ndim not in (4, 5)
         or output.shape != mine.shape

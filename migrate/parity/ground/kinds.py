@@ -12,7 +12,7 @@ class OperationClass(StrEnum):
     """Classes of operations with limits of their own."""
 
     MATMUL = "matmul"  # contractions: dense, convolutions, attention
-    NORMALISATION = "normalisation"
+    NORMALIZATION = "normalization"
     SOFTMAX = "softmax"
     ELEMENTWISE = "elementwise"  # activations
     MOVEMENT = "movement"  # embeddings, maxima, reshapes, dropout in evaluation
@@ -36,7 +36,7 @@ _NAMES: tuple[tuple[OperationClass, str], ...] = (
         r"^embed$|^embedding(bag)?$|scaledwordembedding|learnedpositionalembedding|^(token|position|word)embed",
     ),
     (OperationClass.RECURRENT, r"(lstm|gru|rnn)(cell)?$|^simplecell$|^bidirectional$"),
-    (OperationClass.NORMALISATION, r"norm([123]d)?$|batchstat"),
+    (OperationClass.NORMALIZATION, r"norm([123]d)?$|batchstat"),
     (OperationClass.SOFTMAX, r"^(log)?soft(max|min)([123]d)?$"),
     (
         OperationClass.ELEMENTWISE,

@@ -116,7 +116,7 @@ def _operations(
     same = {
         operation: Limit(other, f"local relative L2, {operation}", source)
         for operation in (
-            OperationClass.NORMALISATION,
+            OperationClass.NORMALIZATION,
             OperationClass.SOFTMAX,
             OperationClass.ELEMENTWISE,
         )

@@ -103,8 +103,8 @@ def noise_of(parties: Parties, party: Party, path: str) -> Noise:
         count = 0
         for truth, mine in _pieces(parties, number, path, (party,)):
             usable = np.isfinite(truth) & np.isfinite(mine) & (truth > MASKED) & (mine > MASKED)
-            error += _centred(np.where(usable, mine, 0) - np.where(usable, truth, 0), usable)
-            spread += _centred(np.where(usable, truth, 0), usable)
+            error += _centered(np.where(usable, mine, 0) - np.where(usable, truth, 0), usable)
+            spread += _centered(np.where(usable, truth, 0), usable)
             count += int(usable.sum())
         noise.errors.append(math.sqrt(error / max(count, 1)))
         noise.spread.append(math.sqrt(spread / max(count, 1)))
@@ -126,7 +126,7 @@ def allowed_noise(parties: Parties, path: str) -> list[float]:
     return [parties.outputs_limit * spread for spread in truth.spread]
 
 
-def _centred(values: Floats, usable: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+def _centered(values: Floats, usable: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
     """Sum of squares about the mean of each position."""
     counts = np.maximum(usable.sum(-1, keepdims=True), 1)
     means = values.sum(-1, keepdims=True) / counts

@@ -142,7 +142,7 @@ def candidates(leaf: Leaf, upwards: bool) -> tuple[Value, ...]:
 
     Args:
         leaf: the number.
-        upwards: whether larger ones come first. Neighbours in a configuration go different ways, so that what
+        upwards: whether larger ones come first. Neighbors in a configuration go different ways, so that what
             is computed of two of them is another number, too.
     """
     value = leaf.value

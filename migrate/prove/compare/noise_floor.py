@@ -11,7 +11,7 @@ away. So the second run then has autocast off, too: the effect of bfloat16 on th
 A gradient norm is a sum over all parameters, and rounding moves its addends up and down. It was measured in
 a residual net, where a ReLU within rounding of zero took its other branch. The gradients were 2.0e-3 away in
 the second run and 3.3e-3 on XLA; their norms were 2.8e-7 and 6.1e-5 away, because in the second run most of
-it cancelled. So the noise of a norm is also derived from its addends, one for each parameter, as if their
+it canceled. So the noise of a norm is also derived from its addends, one for each parameter, as if their
 signs were random: 7.4e-5 and 1.6e-4 there.
 """
 

@@ -343,7 +343,7 @@ def notes(
     if walking := [weight.name for weight in weights if weight.noise]:
         lines.append(
             f"{_named(walking)}: gradients are zero but for rounding (a bias before a "
-            "normalisation?), so the values walk at random on any device and were not compared"
+            "normalization?), so the values walk at random on any device and were not compared"
         )
     if moved := [weight for weight in weights if weight.left_out[0]]:
         some = [
@@ -355,7 +355,7 @@ def notes(
         )
     if any(weight.name.endswith("running_var") for weight in weights):
         lines.append(
-            "running variances of batch normalisation are compared as torch_xla keeps them: it averages the "
+            "running variances of batch normalization are compared as torch_xla keeps them: it averages the "
             "biased variance (divided by n), torch the unbiased one (by n - 1)"
         )
     if original.keys() == ours.keys() and original and len(original) != replicas:

@@ -147,7 +147,7 @@ class Gathering:
                 name for name, parameter in zip(names, held, strict=True) if parameter.grad is None
             )[:_MOST_NAMES],
             evaluating=sum(not module.training for module in self._living),
-            synchronised=sum(type(module).__name__ == "SyncBatchNorm" for module in self._living),
+            synchronized=sum(type(module).__name__ == "SyncBatchNorm" for module in self._living),
             wrapped=sum(isinstance(module, DistributedDataParallel) for module in modules.values())
             if first
             else 0,

@@ -29,7 +29,7 @@ class UnreadValues:
         from torch_xla.core import xla_model
 
         if not self._traced:
-            xla_model.add_step_closure(self._synchronised)
+            xla_model.add_step_closure(self._synchronized)
         self._traced.append(read)
         self._at_once = self._at_once or at_once
 
@@ -39,7 +39,7 @@ class UnreadValues:
         self._started, self._traced = self._traced, []
         self._read_started()
 
-    def _synchronised(self) -> None:
+    def _synchronized(self) -> None:
         if self._at_once:
             self._at_once = False
             self.read_all()

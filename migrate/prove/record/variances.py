@@ -19,10 +19,10 @@ import torch
 def install() -> None:
     """Replace `torch.nn.functional.batch_norm`; its behavior on XLA stays."""
     functional = torch.nn.functional
-    normalise = functional.batch_norm
+    normalize = functional.batch_norm
     inside = threading.local()
 
-    @functools.wraps(normalise)
+    @functools.wraps(normalize)
     def batch_norm(
         input: torch.Tensor,  # noqa: A002 - torch's name for it
         running_mean: torch.Tensor | None,
@@ -38,11 +38,11 @@ def install() -> None:
         # again.
         again = getattr(inside, "running", False)
         if again or not training or running_var is None or input.device.type == "xla":
-            return normalise(input, running_mean, running_var, *rest)
+            return normalize(input, running_mean, running_var, *rest)
         before = running_var.detach().clone()
         inside.running = True
         try:
-            output = normalise(input, running_mean, running_var, *rest)
+            output = normalize(input, running_mean, running_var, *rest)
         finally:
             inside.running = False
         size = input.numel() // input.size(1)

@@ -23,7 +23,7 @@ class Details:
             unchanged since the step before.
         without_gradient: the first of the parameters without a gradient.
         evaluating: number of modules in evaluation mode.
-        synchronised: number of modules that are batch normalizations over all ranks.
+        synchronized: number of modules that are batch normalizations over all ranks.
         wrapped: number of modules that are a DistributedDataParallel.
         zeroed: calls of `zero_grad` since the step before.
         inputs: for each call of a model with gradients since the step before, and each of its tensors: its
@@ -38,7 +38,7 @@ class Details:
     settings: tuple[dict[str, Any], ...] = ()
     without_gradient: tuple[str, ...] = ()
     evaluating: int = 0
-    synchronised: int = 0
+    synchronized: int = 0
     wrapped: int = 0
     zeroed: int = 0
     inputs: tuple[tuple[str, float, float], ...] = ()

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _PLACES = 6  # of a kind of work; the JSON has all
-_COLOURS = {"move": "bold green", "stay": "bold red"}
+_COLORS = {"move": "bold green", "stay": "bold red"}
 
 
 def assess_summary(assessment: Assessment) -> Iterator[RenderableType]:
     """Yield the decision with its reasons, then the work, the run, the slices, the money, what is assumed."""
     decision, known = assessment.decision, assessment.known
-    colour = _COLOURS.get(decision.state, "bold yellow")
-    yield f"[{colour}]{escape(decision.sentence)}[/{colour}]"
+    color = _COLORS.get(decision.state, "bold yellow")
+    yield f"[{color}]{escape(decision.sentence)}[/{color}]"
     yield from (f"  because {escape(entry)}" for entry in decision.reasons)
     yield from (f"  depends on {escape(entry)}" for entry in decision.rests)
     yield from (f"  unknown: {escape(entry)}" for entry in decision.unsaid)
@@ -150,12 +150,12 @@ def _slices(assessment: Assessment) -> Iterator[RenderableType]:
     )
     money = {entry.verdict.product.name: entry for entry in assessment.decision.there}
     for entry in assessment.known.fitted.verdicts:
-        colour = "bold green" if entry.fits else "bold red"
+        color = "bold green" if entry.fits else "bold red"
         bound = entry.bound
         steps, *cells = money_row(money.get(entry.product.name))
         table.add_row(
             entry.product.name,
-            f"[{colour}]{entry.state}[/{colour}]",
+            f"[{color}]{entry.state}[/{color}]",
             shown_share(entry.needed / entry.available) if entry.needed and entry.available else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",

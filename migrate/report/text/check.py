@@ -16,7 +16,7 @@ from migrate.check.project import Checked
 from migrate.report.text.in_tests import count_in_tests
 from migrate.report.text.sarif import check_as_sarif
 
-COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 MARKS = {Fix.NONE: "", Fix.SAFE: " [*]", Fix.UNSAFE: " [*unsafe]"}
 # GitHub's names of the severities.
 ANNOTATIONS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
@@ -37,7 +37,7 @@ def check_lines(checked: Checked, form: str) -> Iterator[str]:
 def check_summary(checked: Checked) -> Iterator[str]:
     """Yield a line for each finding, and one that counts them."""
     for hit in checked.findings:
-        code = click.style(f"{hit.code} {hit.severity}", fg=COLOURS[hit.severity])
+        code = click.style(f"{hit.code} {hit.severity}", fg=COLORS[hit.severity])
         yield f"{hit.path}:{hit.place}: {code}{MARKS[hit.fix]} {hit.message}"
     yield click.style(_counted(checked), bold=True)
     if checked.in_tests:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _FROM_A_CLONE = "pip install '."
-COLOURS = {
+COLORS = {
     Status.OK: "green",
     Status.MISSING: "dim",
     Status.WARNING: "yellow",
@@ -29,8 +29,8 @@ def diagnosis_summary(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """Yield the checks as a table, and the verdict."""
     table = plain_table("", "what", "found", "what to do")
     for check in diagnosis.checks:
-        colour = COLOURS[check.status]
-        status = f"[{colour}]{check.status.value}[/{colour}]"
+        color = COLORS[check.status]
+        status = f"[{color}]{check.status.value}[/{color}]"
         table.add_row(status, escape(check.subject), escape(check.detail), escape(check.remedy))
     yield table
     yield from _commands(diagnosis)
@@ -105,4 +105,4 @@ def devices_as_json(report: DevicesReport) -> dict[str, Any]:
 
 def _status(right: bool) -> str:
     status = Status.OK if right else Status.FAIL
-    return f"[{COLOURS[status]}]{status.value}[/{COLOURS[status]}]"
+    return f"[{COLORS[status]}]{status.value}[/{COLORS[status]}]"

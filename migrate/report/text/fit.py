@@ -19,7 +19,7 @@ _LINES = 8  # rows; the JSON has all
 _SMALL = 2**30 // 10  # below it GiB say little
 # More than what the compiler says by so much lies in a larger chip: it has saved memory before it gave up.
 _SPARED = 1.02
-_COLOURS = {"fits": "bold green", "undetermined": "bold yellow"}
+_COLORS = {"fits": "bold green", "undetermined": "bold yellow"}
 
 
 def fit_summary(report: FitReport) -> Iterator[RenderableType]:
@@ -62,13 +62,13 @@ def _verdicts(verdicts: tuple[FitVerdict, ...]) -> Iterator[RenderableType]:
     table = plain_table(*columns, fixed=("slice", "HBM", "of"))
     compiled = plain_table("slice", "compiled by", "in", fixed=("slice", "in"))
     for judged in verdicts:
-        colour = _COLOURS.get(judged.state, "bold red")
+        color = _COLORS.get(judged.state, "bold red")
         bound = judged.bound
         sent = sum(each.sent for each in judged.collectives)
         table.add_row(
             judged.product.name,
             str(judged.product.devices),
-            f"[{colour}]{judged.state}[/{colour}]",
+            f"[{color}]{judged.state}[/{color}]",
             _gib(judged.needed) if judged.needed else "",
             f"{_gib(judged.available)} ({shown_share(judged.needed / judged.available)})"
             if judged.needed
@@ -161,11 +161,11 @@ def saving_lines(judged: FitVerdict) -> Iterator[str]:
     memory = judged.memory
     if memory is None:
         return
-    if memory.rematerialised:
+    if memory.rematerialized:
         products = sum(line.flops for line in judged.lines)
         share = f", {judged.again / products:.1%} of the step's products" if products else ""
         yield (
-            f"the compiler computes {many(memory.rematerialised, 'value')} a second time to save memory: "
+            f"the compiler computes {many(memory.rematerialized, 'value')} a second time to save memory: "
             f"{judged.again / 1e9:.2f} G operations{share}, included in the figures below"
         )
     if judged.state == "too big" and memory.peak > _SPARED * judged.needed:
@@ -178,11 +178,11 @@ def _tried(tried: tuple[SliceResult, ...]) -> RenderableType:
         if not judged.verdicts:
             table.add_row(escape(judged.what))
         for verdict in judged.verdicts:
-            colour = _COLOURS.get(verdict.state, "bold red")
+            color = _COLORS.get(verdict.state, "bold red")
             table.add_row(
                 escape(judged.what),
                 verdict.product.name,
-                f"[{colour}]{verdict.state}[/{colour}]",
+                f"[{color}]{verdict.state}[/{color}]",
                 _gib(verdict.needed) if verdict.needed else "",
                 shown_seconds(verdict.bound.seconds) if verdict.bound else "",
                 verdict.bound.by if verdict.bound else "",
@@ -263,8 +263,8 @@ def _memory_as_json(judged: FitVerdict) -> Mapping[str, Any]:
         "gaps": judged.gaps,
         "beside": judged.beside,
         "compiler_peak": judged.stats.peak if judged.stats else None,
-        "rematerialised": memory.rematerialised,
-        "rematerialised_flops": judged.again,
+        "rematerialized": memory.rematerialized,
+        "rematerialized_flops": judged.again,
         "explained_by": judged.explained_by or judged.product.name,
         "by_kind": dict(judged.by_kind()),
         "largest": [

@@ -136,7 +136,7 @@ def _meshes(runs: Sequence[MeshRun]) -> Table:
 
 def _start(ported: Ported) -> list[str]:
     """Return lines that compare initialization with the original."""
-    start = ported.initialisation
+    start = ported.initialization
     otherwise = ported.port.otherwise if start is None else start.otherwise
     said = [f"  initialized differently: {key}: {why}" for key, why in otherwise.items()]
     if start is None:
@@ -187,7 +187,7 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "lost": list(ported.lost),
         "proof": [_case(case) for case in ported.cases],
         "bfloat16": [_numbers(entry) for entry in ported.numerics],
-        "initialisation": _initialisation(ported),
+        "initialization": _initialization(ported),
         "cached": _cached(ported),
         "meshes": [_mesh(run) for run in ported.meshes],
     }
@@ -237,8 +237,8 @@ def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
     }
 
 
-def _initialisation(ported: Ported) -> dict[str, Any] | None:
-    start = ported.initialisation
+def _initialization(ported: Ported) -> dict[str, Any] | None:
+    start = ported.initialization
     if start is None:
         return None
     return {

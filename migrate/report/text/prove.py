@@ -41,8 +41,8 @@ def proof_summary(proof: Proof) -> Iterator[RenderableType]:
         f"original {proof.original_seconds:.1f} s, rewrite {proof.rewritten_seconds:.1f} s (compilation "
         f"included), {proof.replicas} ranks on each side"
     )
-    colour = "green" if proof.equal else "red"
-    yield f"[bold {colour}]{proof.verdict.value}[/bold {colour}]: {escape(proof.message)}"
+    color = "green" if proof.equal else "red"
+    yield f"[bold {color}]{proof.verdict.value}[/bold {color}]: {escape(proof.message)}"
 
 
 def resume_summary(proof: ResumeProof) -> Iterator[RenderableType]:

@@ -105,14 +105,14 @@ def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspa
         if left is absorbing or right is absorbing:
             return absorbing
         if isinstance(left, bool):
-            return right if isinstance(right, bool) else parenthesised(right, updated)
+            return right if isinstance(right, bool) else parenthesized(right, updated)
         if isinstance(right, bool):
-            return parenthesised(left, updated)
+            return parenthesized(left, updated)
         return updated.with_changes(left=left, right=right)
     return updated
 
 
-def parenthesised(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.BaseExpression:
+def parenthesized(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.BaseExpression:
     """Return `kept` in the parentheses of the expression around it, if it has none itself.
 
     A string needs none, also if the parentheses were on lines of their own. A comment in them stays.

@@ -482,12 +482,12 @@ def _schedule_texts(recorded: RecordedOptimizer, style: ScheduleStyle, lr_name: 
         definitions = [comment + general[0].replace("NAME", "schedule", 1)]
         rates = [f"schedule({text})" for _, text in written]
     else:
-        definitions, rates = _labelled("schedule", each, comment)
+        definitions, rates = _labeled("schedule", each, comment)
     moving = [writers[0].momentum() for writers, _ in written]
     momenta = [""] * len(written)
     if len(recorded.schedules) == 1 and all(text is not None for text in moving):
         texts = [_definition("NAME", text, steps) for text in moving if text is not None]
-        more, momenta = _labelled("momentum", texts, "")
+        more, momenta = _labeled("momentum", texts, "")
         definitions += more
     if lr and not any(lr in text for text in (*definitions, *names.functions.values())):
         del names.constants[lr]  # OneCycleLR and CyclicLR have rates of their own
@@ -495,7 +495,7 @@ def _schedule_texts(recorded: RecordedOptimizer, style: ScheduleStyle, lr_name: 
     return RateTexts(names, tuple(definitions), tuple(rates), tuple(momenta), note=note)
 
 
-def _labelled(label: str, texts: list[str], comment: str) -> tuple[list[str], list[str]]:
+def _labeled(label: str, texts: list[str], comment: str) -> tuple[list[str], list[str]]:
     """Return one definition for each different text, and the name of each text's definition."""
     different = list(dict.fromkeys(texts))
     labels = [label if len(different) == 1 else f"{label}_{i}" for i in range(len(different))]

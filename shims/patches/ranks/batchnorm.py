@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from shims._shared.batch_statistics import normalise
+from shims._shared.batch_statistics import normalize
 from shims.patches.registry import Patch, patch
 
 
@@ -20,7 +20,7 @@ def _forward(module: Any, value: torch.Tensor) -> torch.Tensor:
     group = module.process_group
     spread = dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
     total = functools.partial(dist.all_reduce, group=group)
-    return normalise(module, value, total if spread else None)
+    return normalize(module, value, total if spread else None)
 
 
 def patches() -> Iterator[Patch]:

@@ -166,7 +166,7 @@ class Pairs(nn.Module):
 
 
 class Masked(nn.Module):
-    """A mixture of experts that normalises what each is given over its rows."""
+    """A mixture of experts that normalizes what each is given over its rows."""
 
     def __init__(self, dim: int = 6, experts: int = 3) -> None:
         super().__init__()

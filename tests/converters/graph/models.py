@@ -548,7 +548,7 @@ class SharedMemory(nn.Module):
         return x
 
 
-class Neighbour(nn.Module):
+class Neighbor(nn.Module):
     """Reads, by strides, beyond the part that it is given."""
 
     def forward(self, x):

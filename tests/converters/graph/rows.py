@@ -160,7 +160,7 @@ class Averaged(Mixture):
         return torch.cat([expert(piece) / (count + 1) for expert, piece, count in each], dim=0)
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """Chosen rows that look at each other."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ class Quantizer(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual vector quantiser: each stage quantises what the stages before it left over."""
+    """A residual vector quantizer: each stage quantizes what the stages before it left over."""
 
     def __init__(self) -> None:
         super().__init__()

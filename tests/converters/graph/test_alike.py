@@ -93,7 +93,7 @@ def test_the_name_is_not_that_of_a_function() -> None:
     assert ast.unparse(ast.fix_missing_locations(made[0])).startswith("norm_2: Any = partial(")
 
 
-def test_an_initialiser_that_makes_lines_too_long() -> None:
+def test_an_initializer_that_makes_lines_too_long() -> None:
     start = "trunc_normal(self.config.initializer_range)"
     written = source(
         f"self.cls_token = self.cast_param('cls_token', {start}, (1, 1, self.config.hidden_size))",
@@ -108,7 +108,7 @@ def test_an_initialiser_that_makes_lines_too_long() -> None:
     ]
 
 
-def test_several_initialisers() -> None:
+def test_several_initializers() -> None:
     first, second = (
         f"nn.initializers.normal(self.config.factor * self.config.{side}_of_the_model)"
         for side in ("depth", "width")

@@ -350,7 +350,7 @@ def test_memory_that_is_shared_by_strides_and_changed_is_refused() -> None:
 
 
 def test_strides_that_read_beyond_the_tensor_are_listed() -> None:
-    (missing,) = port(models.Neighbour(), {"x": real(2, 3)}).missing
+    (missing,) = port(models.Neighbor(), {"x": real(2, 3)}).missing
     assert missing.op == "aten.as_strided.default"
     assert "models.py:" in missing.line
 

@@ -62,7 +62,7 @@ def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load:
 
 
 @pytest.mark.parametrize(
-    "kind", [rows.Centred, rows.Shared, rows.Counted, rows.Averaged, rows.Many]
+    "kind", [rows.Centered, rows.Shared, rows.Counted, rows.Averaged, rows.Many]
 )
 def test_rows_that_depend_on_each_other_are_not_in_a_port(kind: type[torch.nn.Module]) -> None:
     assert "refused" in outcome(kind().eval())

@@ -168,7 +168,7 @@ def test_all_arrays_have_the_distributions_of_the_original(
         np.testing.assert_allclose(draws["buffers"]["own"][name][0], expected, rtol=1e-6)
 
 
-def test_settings_stand_in_the_initialisers(
+def test_settings_stand_in_the_initializers(
     written: tuple[nn.Module, Port], load: Callable[..., Any]
 ) -> None:
     text = written[1].modeling.replace("\n", "").replace(" ", "")

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "functional": (trained.Functional, {"x": real(2, 5, 6)}),
     "recurrent": (trained.Recurrent, {"x": real(2, 7, 4)}),
     "frozen": (trained.Frozen, {"x": real(2, 3, 9, 8)}),
-    "labelled": (trained.Labelled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
+    "labeled": (trained.Labeled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
     "clamped": (trained.Clamped, {"x": real(2, 4)}),
     "replaced": (trained.Replaced, {"x": real(2, 4)}),
     "a mask of positions": (trained.Causal, {"x": real(2, 5, 6)}),
@@ -152,7 +152,7 @@ def test_training_computes_what_torch_computes(name: str, load: Callable[..., An
     }
     expected = variables(_with(model, torch_gradients), written, inputs)["params"]
     squares = sum(float((one**2).sum()) for one in torch_gradients.values())
-    scale = 1e-2 * squares**0.5  # a bias before a normalisation has a gradient of rounding alone
+    scale = 1e-2 * squares**0.5  # a bias before a normalization has a gradient of rounding alone
     frozen = {key for key, one in model.named_parameters() if not one.requires_grad}
     jax.tree.map(lambda a, b: close(a, b, scale=scale) if np.any(b) else None, gradients, expected)
     assert frozen or any(np.any(one) for one in jax.tree.leaves(expected))
@@ -327,7 +327,7 @@ def test_statistics_are_those_of_torch_after_some_batches(load: Callable[..., An
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_batch_normalisation_is_as_exact_as_torchs_in_bfloat16(deterministic: bool) -> None:
+def test_a_batch_normalization_is_as_exact_as_torchs_in_bfloat16(deterministic: bool) -> None:
     layer = torch.nn.BatchNorm1d(5).train(not deterministic)
     layer.running_mean = torch.full((5,), 7.0)
     x = (real(64, 5) + 7).bfloat16()

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Classifier(nn.Module):
-    """A small CNN with batch normalisation and dropout in Sequentials."""
+    """A small CNN with batch normalization and dropout in Sequentials."""
 
     def __init__(self, rate: float = 0.25) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Residual(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A backbone that is not trained, whose normalisations stay as they are, and a head that is."""
+    """A backbone that is not trained, whose normalizations stay as they are, and a head that is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Frozen(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
-class Labelled(nn.Module):
+class Labeled(nn.Module):
     """A model that computes its loss from labels."""
 
     def __init__(self) -> None:
@@ -374,14 +374,14 @@ class Plain(nn.Module):
 
 
 class OwnNorm(nn.BatchNorm2d):
-    """A batch normalisation with a forward of its own."""
+    """A batch normalization with a forward of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).relu()
 
 
 class Normed(nn.Module):
-    """A normalisation that no port trains."""
+    """A normalization that no port trains."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def compare_forward(
     rng = np.random.default_rng(seed)
     known = {entry.kind: entry} if entry else None
     torch_layer = case.torch(torch.nn).eval()
-    tensors = _randomise(torch_layer, rng)
+    tensors = _randomize(torch_layer, rng)
     inputs, arguments = _inputs(case, rng), case.arguments(rng)
     with torch.no_grad():
         given = (torch.from_numpy(inputs), {**_to_torch(arguments), **case.options})
@@ -190,7 +190,7 @@ def _named(tree: Pytree) -> Pytree:
     }
 
 
-def _randomise(torch_layer: Any, rng: np.random.Generator) -> dict[str, Array]:
+def _randomize(torch_layer: Any, rng: np.random.Generator) -> dict[str, Array]:
     """Fill every parameter and buffer, so that none has a value that hides its misplacement.
 
     Returns:

@@ -132,7 +132,7 @@ def problems_of(tmp_path, text, infos=None, version="version: 1"):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("- {key: a, path: p, colour: red}", "line 3: unknown field colour"),
+        ("- {key: a, path: p, color: red}", "line 3: unknown field color"),
         ("- {key: (a, path: p}", "line 3: key: no regular expression"),
         (
             "- {key: a, path: p, transform: 'turn(1, 0)'}",
@@ -194,7 +194,7 @@ def test_no_file(tmp_path, refused):
 
 
 def test_all_that_is_wrong_at_once(tmp_path):
-    text = "- {key: a, colour: red}\n- {key: b}\n- {key: (c, path: p}\n"
+    text = "- {key: a, color: red}\n- {key: b}\n- {key: (c, path: p}\n"
     lines = [problem.split(":")[0] for problem in problems_of(tmp_path, text)]
     assert lines == ["line 3", "line 3", "line 4", "line 5"]
 

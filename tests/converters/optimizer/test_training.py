@@ -108,7 +108,7 @@ OPTIMIZERS = {
         lambda m: torch.optim.AdamW(m.parameters(), lr=5e-3, betas=(0.8, 0.9), amsgrad=True),
         "transforms.amsgradw(0.005, b1=0.8, b2=0.9, eps=1e-08, weight_decay=0.01)",
     ),
-    "maximised": (
+    "maximized": (
         lambda m: torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.5, maximize=True),
         "optax.chain(optax.scale(-1.0), optax.sgd(0.0001, momentum=0.5))",
     ),

@@ -43,7 +43,7 @@ class NnxNet(nnx.Module):
 INPUTS = np.random.default_rng(0).standard_normal((2, 3, 6, 7)).astype(np.float32)
 
 
-def randomised(tree):
+def randomized(tree):
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda x: rng.uniform(0.5, 1.5, x.shape).astype(np.float32), tree)
 
@@ -58,7 +58,7 @@ def torch_output(state):
 def test_linen_variables_in_memory_and_as_msgpack(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     images = INPUTS.transpose(0, 2, 3, 1)
-    variables = randomised(jax.eval_shape(LinenNet().init, jax.random.key(0), images))
+    variables = randomized(jax.eval_shape(LinenNet().init, jax.random.key(0), images))
     with jax.default_matmul_precision("highest"):
         expected = np.asarray(LinenNet().apply(variables, images))
     state = to_state_dict(variables, model=TorchNet())
@@ -84,7 +84,7 @@ def test_linen_variables_in_memory_and_as_msgpack(tmp_path, monkeypatch):
 def test_nnx_pure_dict_and_orbax(tmp_path):
     model = NnxNet(nnx.Rngs(0))
     state = nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))
-    tree = randomised(nnx.to_pure_dict(state))
+    tree = randomized(nnx.to_pure_dict(state))
     nnx.replace_by_pure_dict(state, tree)
     nnx.update(model, state)
     with jax.default_matmul_precision("highest"):
@@ -118,7 +118,7 @@ class OtherNames(linen.Module):
 
 def test_a_flax_model_with_other_names():
     images = INPUTS.transpose(0, 2, 3, 1)
-    variables = randomised(jax.eval_shape(OtherNames().init, jax.random.key(0), images))
+    variables = randomized(jax.eval_shape(OtherNames().init, jax.random.key(0), images))
     with jax.default_matmul_precision("highest"):
         expected = np.asarray(OtherNames().apply(variables, images))
     state = to_state_dict(variables, model=TorchNet())

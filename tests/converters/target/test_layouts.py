@@ -23,7 +23,7 @@ from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
 
 
-def randomised(model):
+def randomized(model):
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -135,7 +135,7 @@ class BigVisionViT(linen.Module):
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_big_visions_vit(tmp_path, scan):
-    model = randomised(TorchViT())
+    model = randomized(TorchViT())
     images = np.random.default_rng(0).standard_normal((2, 3, 8, 12)).astype(np.float32)
     target = BigVisionViT(scan)
     done, tree = fitted(model, target, jax.ShapeDtypeStruct((1, 8, 12, 3), "float32"))
@@ -243,7 +243,7 @@ def llama(layers=3, tied=False):
         eos_token_id=1,
         pad_token_id=0,
     )
-    return randomised(transformers.LlamaForCausalLM(config))
+    return randomized(transformers.LlamaForCausalLM(config))
 
 
 def test_maxtexts_llama(tmp_path):

@@ -106,7 +106,7 @@ def test_what_cannot_be_had_is_one_line(folder, refused):
         target_shapes("net.py:Absent")
     with refused(TargetError, "names no file"):
         target_shapes("nothing")
-    with refused(TargetError, "cannot be initialised", "--target-inputs"):
+    with refused(TargetError, "cannot be initialized", "--target-inputs"):
         target_shapes("net.py:two")
     with refused(TargetError, "depend on its inputs"):
         target_shapes(Dense())
@@ -117,7 +117,7 @@ def test_what_cannot_be_had_is_one_line(folder, refused):
         target_shapes(folder / "x.json")
 
 
-def test_an_initialised_model_of_nnx():
+def test_an_initialized_model_of_nnx():
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     assert shapes_of(model) == {"kernel": (2, 3), "bias": (3,)}
     variables = Dense().init(jax.random.key(0), np.zeros((1, 2), np.float32))

@@ -175,7 +175,7 @@ class FlaxConvNet(linen.Module):
 
     @linen.compact
     def __call__(self, image: Any) -> Any:
-        if self.wrong == "normalised":
+        if self.wrong == "normalized":
             image = (image - 0.45) / 0.22
         x = linen.Conv(4, (3, 3), padding=((1, 1), (1, 1)))(image)
         x = FlaxResidual(self.wrong, 6, 2)(x)

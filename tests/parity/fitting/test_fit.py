@@ -115,12 +115,12 @@ OF_IMAGES = {
     "silu": "FlaxResidual_0.Conv_2",
     "missing relu": "FlaxResidual_1.Conv_0",
     "training": "FlaxResidual_0.BatchNorm_0",
-    "normalised": "Conv_0",
+    "normalized": "Conv_0",
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wrong", some(OF_IMAGES, "normalised"))
+@pytest.mark.parametrize("wrong", some(OF_IMAGES, "normalized"))
 def test_the_same_of_images(wrong: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     found = follow(
@@ -133,7 +133,7 @@ def test_the_same_of_images(wrong: str, tmp_path: Path) -> None:
     )
     assert not found.proven
     assert found.differences[0].layer == OF_IMAGES[wrong], found.sentence
-    assert ("each channel times 4.55" in found.sentence) == (wrong == "normalised")
+    assert ("each channel times 4.55" in found.sentence) == (wrong == "normalized")
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from converters.errors import MisfitError
 from migrate.parity.fitting.results import DIFFER, Fit
 from tests.parity.fitting.follow import follow
 from tests.parity.pairs.catalogue import FAULTS, PAIRS
-from tests.parity.pairs.pair import Pair, made_inputs, randomised
+from tests.parity.pairs.pair import Pair, made_inputs, randomized
 
 QUICK = ("scanned", "tied_lm")
 QUICK_FAULTS = ("mlp_gelu/gelu-tanh", "scanned/layernorm-eps")
@@ -23,7 +23,7 @@ def fitted(pair: Pair, fault: str, work: Path) -> Fit:
     inputs = made_inputs(pair, 2)
     floating = all(array.dtype.kind == "f" for array in inputs[0].values())
     return follow(
-        randomised(pair),
+        randomized(pair),
         pair.other(fault),
         inputs,
         work,

@@ -212,11 +212,11 @@ def test_nearly_zero_outputs_are_judged_by_the_emulation(tmp_path: Path) -> None
     """x - mean of a constant: float64 gives 1e-17, float32 1e-8, both are right."""
     constant = [np.full((3, 7), 0.1 * (seed + 1)) for seed in range(8)]
 
-    def centred(x: Array) -> Array:
+    def centered(x: Array) -> Array:
         return x - x.sum(-1, keepdims=True) / 7
 
     found = single(
-        tmp_path, centred, lambda x: x - x[:, ::-1].sum(-1, keepdims=True) / 7, inputs=constant
+        tmp_path, centered, lambda x: x - x[:, ::-1].sum(-1, keepdims=True) / 7, inputs=constant
     )
     assert verdict(found) is LayerVerdict.MATCH
 

@@ -144,8 +144,8 @@ def test_how_limits_grow() -> None:
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("LlamaRMSNorm", OperationClass.NORMALISATION),
-        ("BatchNorm2d", OperationClass.NORMALISATION),
+        ("LlamaRMSNorm", OperationClass.NORMALIZATION),
+        ("BatchNorm2d", OperationClass.NORMALIZATION),
         ("Conv1D", OperationClass.MATMUL),
         ("DenseGeneral", OperationClass.MATMUL),
         ("MultiHeadDotProductAttention", OperationClass.MATMUL),

@@ -56,7 +56,7 @@ def test_a_big_tensor_is_not_copied_whole() -> None:
     ("dtype", "bits"), [("float64", 53), ("float32", 24), ("float16", 11), ("bfloat16", 8)]
 )
 def test_units_in_the_last_place(dtype: str, bits: int) -> None:
-    """0 for what is rounded correctly, 1 for its neighbour, over magnitudes and down to subnormals."""
+    """0 for what is rounded correctly, 1 for its neighbor, over magnitudes and down to subnormals."""
     kind = floating(dtype)
     assert kind is not None
     assert kind.bits == bits

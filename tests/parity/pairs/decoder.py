@@ -206,7 +206,7 @@ LLAMA = Pair(
     faults=(
         Fault(
             "rotary-interleaved",
-            "neighbours are turned (Meta's layout), Hugging Face's weights want halves",
+            "neighbors are turned (Meta's layout), Hugging Face's weights want halves",
             ATTENTION,
             "rotary-layout",
         ),

@@ -15,7 +15,7 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.side import InProcess
 from migrate.progress import no_progress
-from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomised
+from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomized
 from tests.parity.pairs.weights import port_weights
 
 
@@ -31,7 +31,7 @@ def run(
     """Compare the torch model (A) with its port (B)."""
     from migrate.parity.sides.torch.runner import TorchRunner
 
-    model = randomised(pair, seed)
+    model = randomized(pair, seed)
     port = pair.other("" if fault is None or fault.spoil else fault.name)
     settings = SideSettings(dtype=dtype)
     side_a, side_b = SideOptions(settings), SideOptions(settings, outputs_last=pair.outputs_last)

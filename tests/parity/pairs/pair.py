@@ -40,7 +40,7 @@ class Pair:
     Attributes:
         name: of the pair.
         kind: what the port is. "jax": a function of (params, *inputs).
-        torch: builds the torch model; its weights are those of `randomised`.
+        torch: builds the torch model; its weights are those of `randomized`.
         other: builds the port, with a fault's name or "".
         inputs: makes one input of a generator; arguments by name, as torch takes them.
         channels_last: arguments that the port takes channels last.
@@ -62,7 +62,7 @@ class Pair:
     faults: tuple[Fault, ...] = ()
 
 
-def randomised(pair: Pair, seed: int = 0) -> torch.nn.Module:
+def randomized(pair: Pair, seed: int = 0) -> torch.nn.Module:
     """The torch model in inference mode; nothing in it is the one or zero that would hide a wrong place."""
     torch.manual_seed(seed)
     model = pair.torch().eval()

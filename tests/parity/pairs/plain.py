@@ -148,9 +148,9 @@ class OutsideRoot(linen.Module):
     def __call__(self, x: Any) -> Any:
         scale = self.param("scale", linen.initializers.ones, x.shape[-1:])
         bias = self.param("bias", linen.initializers.zeros, x.shape[-1:])
-        centred = x - x.mean(-1, keepdims=True)
-        deviation = jnp.sqrt((centred**2).mean(-1, keepdims=True))
-        return centred / (deviation + 1e-5) * scale + bias
+        centered = x - x.mean(-1, keepdims=True)
+        deviation = jnp.sqrt((centered**2).mean(-1, keepdims=True))
+        return centered / (deviation + 1e-5) * scale + bias
 
 
 class LinenSquareBlock(linen.Module):
@@ -213,7 +213,7 @@ LAYERNORM_MLP = Pair(
 )
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """A LayerNorm on raw measurements, whose mean is far from zero."""
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class Centred(nn.Module):
         return self.fc(self.norm(x))
 
 
-class LinenCentred(linen.Module):
+class LinenCentered(linen.Module):
     fault: str = ""
 
     @linen.compact
@@ -238,8 +238,8 @@ class LinenCentred(linen.Module):
 LARGE_MEAN = Pair(
     "large_mean",
     "linen",
-    Centred,
-    LinenCentred,
+    Centered,
+    LinenCentered,
     lambda g: {"x": 80 + normal(g, 5, 10)},
     faults=(
         Fault(

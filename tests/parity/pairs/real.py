@@ -12,7 +12,7 @@ import torch
 _CONFIGS = json.loads(Path(__file__).with_name("configs.json").read_text())
 
 
-def _randomised(model: Any) -> Any:
+def _randomized(model: Any) -> Any:
     """In inference mode, no weight at its usual one or zero."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -27,7 +27,7 @@ def _built(name: str, config: str, values: str) -> Any:
 
     torch.manual_seed(0)
     made = getattr(transformers, config)(**_CONFIGS[values])
-    return _randomised(getattr(transformers, name)(made))
+    return _randomized(getattr(transformers, name)(made))
 
 
 def minilm_folder() -> str:
@@ -63,26 +63,26 @@ def whisper() -> Any:
 
 def mlp() -> Any:
     """Of the pairs."""
-    from tests.parity.pairs.pair import randomised
+    from tests.parity.pairs.pair import randomized
     from tests.parity.pairs.plain import MLP
 
-    return randomised(MLP)
+    return randomized(MLP)
 
 
 def conv_bn() -> Any:
     """Of the pairs."""
-    from tests.parity.pairs.pair import randomised
+    from tests.parity.pairs.pair import randomized
     from tests.parity.pairs.vision import CONV_BN
 
-    return randomised(CONV_BN)
+    return randomized(CONV_BN)
 
 
 def lstm() -> Any:
     """Of the pairs."""
-    from tests.parity.pairs.pair import randomised
+    from tests.parity.pairs.pair import randomized
     from tests.parity.pairs.sequence import LSTM
 
-    return randomised(LSTM)
+    return randomized(LSTM)
 
 
 # Arguments of `--inputs`.

@@ -23,7 +23,7 @@ from migrate.parity.tasks.party import Parties, Party, same_outputs
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a normalisation between them."""
+    """Two linear layers with a normalization between them."""
 
     def __init__(self) -> None:
         super().__init__()

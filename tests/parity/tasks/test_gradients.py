@@ -91,8 +91,8 @@ def test_a_missing_gradient_is_a_finding(which: str, tmp_path: Path) -> None:
         assert "the truth has not" in bad[0].note
 
 
-class Normalised(nn.Module):
-    """A bias that a normalisation takes away again: its gradient is zero, but for rounding."""
+class Normalized(nn.Module):
+    """A bias that a normalization takes away again: its gradient is zero, but for rounding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Normalised(nn.Module):
 
 def test_a_gradient_that_is_rounding_noise_is_no_alarm(tmp_path: Path) -> None:
     section = compare_gradients(
-        parties(seeded(Normalised), seeded(Normalised), vectors(tmp_path), tmp_path)
+        parties(seeded(Normalized), seeded(Normalized), vectors(tmp_path), tmp_path)
     )
     assert section.passed
     assert "rounding noise" in rows(section)["gradient one.bias"].note

@@ -105,9 +105,9 @@ def with_details(step: StepRecord, **changes: object) -> StepRecord:
             "3 modules are in evaluation mode, in the original 0 (is model.train() missing?)",
         ),
         (
-            with_details(STEP, synchronised=2),
+            with_details(STEP, synchronized=2),
             NORM,
-            "0 batch normalisations are over all ranks, in the original 2 (is SyncBatchNorm lost?)",
+            "0 batch normalizations are over all ranks, in the original 2 (is SyncBatchNorm lost?)",
         ),
         (
             replace(STEP, clipped_from=(5.0,)),

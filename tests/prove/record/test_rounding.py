@@ -30,7 +30,7 @@ def images() -> torch.Tensor:
     return functional.conv2d(strokes, torch.randn(16, 1, 5, 5) * 0.2, torch.randn(16) * 0.1)
 
 
-def normalised(batch: torch.Tensor) -> torch.Tensor:
+def normalized(batch: torch.Tensor) -> torch.Tensor:
     return functional.batch_norm(batch, None, None, None, None, True)
 
 
@@ -43,26 +43,26 @@ def off(result: torch.Tensor, exact: torch.Tensor) -> float:
 def test_a_variance_loses_the_digits_that_it_loses_on_xla(run: int) -> None:
     """Measured on XLA: 310 units, and 1 of torch's own."""
     batch = images()
-    exact = normalised(batch.double())
-    assert off(normalised(batch), exact) < 10
+    exact = normalized(batch.double())
+    assert off(normalized(batch), exact) < 10
     rounding.install(run)
-    assert 30 < off(normalised(batch), exact) < 30_000
-    assert torch.equal(normalised(batch.double()), exact)
+    assert 30 < off(normalized(batch), exact) < 30_000
+    assert torch.equal(normalized(batch.double()), exact)
 
 
 def on_xla(batch: torch.Tensor) -> torch.Tensor:
     import torch_xla
 
-    return normalised(batch.to(torch_xla.device())).cpu()
+    return normalized(batch.to(torch_xla.device())).cpu()
 
 
 @pytest.mark.xla
 def test_xla_is_off_by_as_much() -> None:
     batch = images()
-    exact = normalised(batch.double())
+    exact = normalized(batch.double())
     there = in_own_process(on_xla, batch)
     rounding.install(3)
-    seen, estimate = off(there, exact), off(normalised(batch), exact)
+    seen, estimate = off(there, exact), off(normalized(batch), exact)
     assert seen / 4 < estimate < seen * 16
 
 

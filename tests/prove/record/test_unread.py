@@ -26,7 +26,7 @@ class Program:
         self.unread.add(lambda: self.read.append(name), at_once=at_once)
 
     def sync(self) -> list[str]:
-        """Synchronise, and return what was read then."""
+        """Synchronize, and return what was read then."""
         closures, self._closures = self._closures, []
         before = len(self.read)
         for closure in closures:
@@ -42,10 +42,10 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Program:
     return one
 
 
-def test_a_step_is_read_when_the_next_one_is_synchronised(program: Program) -> None:
+def test_a_step_is_read_when_the_next_one_is_synchronized(program: Program) -> None:
     program.step("1")
     assert program.sync() == []
-    assert program.sync() == []  # `torch_xla.step()` synchronises before its block too
+    assert program.sync() == []  # `torch_xla.step()` synchronizes before its block too
     program.step("2")
     assert program.sync() == ["1"]
     program.step("3")

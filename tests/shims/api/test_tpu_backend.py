@@ -1,6 +1,6 @@
 """The torch_tpu backend as on a host with TPUs: a module stands in for torch_tpu 0.2, with its answers.
 
-With torch_tpu itself, on a simulated TPU, `test_behaviours.py` and `tests/shims/tpu` run it.
+With torch_tpu itself, on a simulated TPU, `test_behaviors.py` and `tests/shims/tpu` run it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def refused(error, call):
 backend = TpuBackend("a test")
 """
 
-BEHAVIOUR = """
+BEHAVIOR = """
 import os
 from torch import nn
 
@@ -115,4 +115,4 @@ def ran(program: str) -> str:
 
 
 def test_what_it_does_where_torch_tpu_says_what_it_says() -> None:
-    assert ran(STAND_IN + BEHAVIOUR) == "right\n"
+    assert ran(STAND_IN + BEHAVIOR) == "right\n"

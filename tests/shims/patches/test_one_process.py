@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shims.patches.test_behaviours import PLACES, PROGRAMS, run
+from tests.shims.patches.test_behaviors import PLACES, PROGRAMS, run
 
 AMP = """
 import torch

@@ -53,9 +53,9 @@ def check_data_parallel():
     made = model(x.cuda(), scale=2.0)
     assert made["y"].is_cuda
     assert made["rows"][0].shape == (2,)
-    # The square of what is normalised is a constant: its gradient is rounding and nothing else.
+    # The square of what is normalized is a constant: its gradient is rounding and nothing else.
     made["y"].pow(3).mean().backward()
-    # The second device normalises by its own part and starts from the same statistics.
+    # The second device normalizes by its own part and starts from the same statistics.
     other = copy.deepcopy(alone)
     first, second = x.chunk(2)
     wanted = torch.cat((alone(first, scale=2.0)["y"], other(second, scale=2.0)["y"]))

@@ -21,7 +21,7 @@ class AutoencoderKL(nn.Module):
     """Images of three channels, eight times smaller, in four channels."""
 
     def __init__(self) -> None:
-        """Initialise from a generator of its own: weights that are loaded move nobody's random numbers."""
+        """Initialize from a generator of its own: weights that are loaded move nobody's random numbers."""
         super().__init__()
         self.encoder = nn.Conv2d(3, 8, kernel_size=8, stride=8)
         own = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Initialisers that Flax does not have."""
+"""Initializers that Flax does not have."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_slices(
     initializer: nn.initializers.Initializer,
     *slices: tuple[int, int, nn.initializers.Initializer],
 ) -> nn.initializers.Initializer:
-    """An initialiser with others for some of the first axis: (start, stop, initialiser)."""
+    """An initializer with others for some of the first axis: (start, stop, initializer)."""
 
     def init(key: Any, shape: Sequence[int], dtype: Any) -> jax.Array:
         values = initializer(key, shape, dtype)
@@ -57,7 +57,7 @@ def with_slices(
 
 
 def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
-    """An initialiser of an embedding, with zeros for the token that pads."""
+    """An initializer of an embedding, with zeros for the token that pads."""
     return lambda key, shape, dtype: initializer(key, shape, dtype).at[row].set(0)
 
 

@@ -1,4 +1,4 @@
-"""Normalisation with weights that are given, channels second."""
+"""Normalization with weights that are given, channels second."""
 
 from __future__ import annotations
 

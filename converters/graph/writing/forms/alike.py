@@ -35,16 +35,16 @@ def shortened(setup: Sequence[ast.stmt], taken: Collection[str] = ()) -> list[as
         common = _best(shorter, calls, name)
         if common:
             shorter = _with_partial(shorter, function, common, name)
-    return _with_initialisers(shorter, taken)
+    return _with_initializers(shorter, taken)
 
 
-def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[ast.stmt]:
-    """The statements with names for the initialisers that are too long for the lines of their layers.
+def _with_initializers(setup: list[ast.stmt], taken: Collection[str]) -> list[ast.stmt]:
+    """The statements with names for the initializers that are too long for the lines of their layers.
 
     One that only one layer has gets a name where no other has.
     """
     shorter_setup = setup
-    uses = Counter(map(_text, _initialisers(setup)))
+    uses = Counter(map(_text, _initializers(setup)))
     for text, count in uses.most_common():
         if count == 1 and shorter_setup is not setup:
             break
@@ -57,7 +57,7 @@ def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[as
         name = _free("init", shorter_setup, taken)
         value = ast.parse(text, mode="eval").body
         named = ast.Assign([ast.Name(name, ast.Store())], value)
-        change = _NamedInitialisers(text, name)
+        change = _NamedInitializers(text, name)
         rest = [
             change.visit(fill(statement, lambda hole: hole)) for statement in shorter_setup[first:]
         ]
@@ -67,29 +67,29 @@ def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[as
     return shorter_setup
 
 
-def _initialisers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    """The expressions that make an initialiser: of a layer, or of a parameter."""
+def _initializers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    """The expressions that make an initializer: of a layer, or of a parameter."""
     for statement in statements:
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call):
                 continue
-            initialisers = [
+            initializers = [
                 keyword.value for keyword in node.keywords if (keyword.arg or "").endswith("_init")
             ]
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("param", PARAM):
-                initialisers += node.args[1:2]
+                initializers += node.args[1:2]
             if (
                 node.args and _text(node.args[0]) == "rngs.params()"
             ):  # nnx: `init(key, shape, dtype)`
-                initialisers.append(node.func)
-            yield from (value for value in initialisers if isinstance(value, ast.Call))
+                initializers.append(node.func)
+            yield from (value for value in initializers if isinstance(value, ast.Call))
 
 
 def _starts(statement: ast.stmt, text: str) -> bool:
-    return any(_text(initialiser) == text for initialiser in _initialisers([statement]))
+    return any(_text(initializer) == text for initializer in _initializers([statement]))
 
 
-class _NamedInitialisers(ast.NodeTransformer):
+class _NamedInitializers(ast.NodeTransformer):
     """An expression becomes a name, wherever it stands."""
 
     def __init__(self, text: str, name: str) -> None:

@@ -36,8 +36,8 @@ def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) ->
 
     if (filled := _filled(tensor, size, element)) is not None:
         return filled
-    for recognise in (_counted, _triangle):
-        filled = recognise(tensor, size)
+    for recognize in (_counted, _triangle):
+        filled = recognize(tensor, size)
         if filled is not None:
             return filled
     return _listed(tensor, owner, name) or _frequencies(tensor, owner, name, settings)

@@ -15,7 +15,7 @@ class ApproximateTopKHazard(NamedHazard):
     depends on it.
 
     **What to do.** `jax.lax.top_k` where the result has to be the same: sampling, routing to experts,
-    metrics. Where the approximation is meant, as in a nearest-neighbour search, measure the recall on the
+    metrics. Where the approximation is meant, as in a nearest-neighbor search, measure the recall on the
     device (`migrate.parity.tasks.topk`), and say with `# migrate: ignore` that it was.
 
     Source: docs/parity/precision.md.

@@ -51,7 +51,7 @@ class ViewWrites(Hazard):
                     return x
 
 
-            def initialise(weight):
+            def initialize(weight):
                 weight.view(-1).zero_()
             """
         ),

@@ -21,7 +21,7 @@ from migrate.syntax.tree import bind, code, dotted, nodes_of
 class GuardedForward(Hazard):
     """The wrapped model runs in one replica only.
 
-    **Why.** The forward of DistributedDataParallel synchronises buffers: a collective that the others never
+    **Why.** The forward of DistributedDataParallel synchronizes buffers: a collective that the others never
     come to. On XLA the replicas also run different graphs, so that a later collective may hang.
 
     **What to do.** Evaluate in every replica, each on its part, and reduce; or call the unwrapped

@@ -11,7 +11,7 @@ from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.created_values import is_made_on_device, loaded, made
-from migrate.check.rules.ranks.parting.ends import cut_early, synchronised
+from migrate.check.rules.ranks.parting.ends import cut_early, synchronized
 from migrate.check.rules.ranks.parting.evaluations import evaluations
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.reads import handed_on, reads
@@ -398,7 +398,7 @@ def partings(node: cst.CSTNode, facts: Facts) -> Iterator[GraphDifference]:
         yield from made(node, facts)
         return
     if isinstance(node, cst.Call) and facts.names.of(node.func) in SYNCS:
-        yield from synchronised(node, facts)
+        yield from synchronized(node, facts)
         return
     if isinstance(node, cst.Call) and (cut := list(cut_early(node, facts))):
         yield from cut

@@ -22,7 +22,7 @@ class ComplexValues(Hazard):
     """The mean or the absolute value of a complex tensor is taken in a step.
 
     **Why.** torch_xla raises "Invalid type for NanValue (C64)" where it makes the graph of `mean`, `var` and
-    `std` of complex numbers, as in the characteristic function `(1j * x).exp().mean(0)`. The `abs` of a
+    `std` of complex numbers, as in the characteriztic function `(1j * x).exp().mean(0)`. The `abs` of a
     complex number has no gradient there: "abs does not support automatic differentiation for outputs with
     complex dtype". Sums, products and `exp` run.
 

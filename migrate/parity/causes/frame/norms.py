@@ -64,12 +64,12 @@ def _norm(call: FunctionCall, how: How) -> Any:
         axes = tuple(range(-len(call.get(1, "normalized_shape")), 0))
         eps = eps_of(call)
         eps = torch.finfo(torch.float32).eps if eps is None else eps
-        centred = call.name == "layer_norm"
-        mean = x.mean(axes, keepdim=True) if centred else torch.zeros((), dtype=x.dtype)
+        centered = call.name == "layer_norm"
+        mean = x.mean(axes, keepdim=True) if centered else torch.zeros((), dtype=x.dtype)
         variance = (x - mean).square().mean(axes, keepdim=True)
         count = math.prod(x.shape[axis] for axis in axes)
         y = how(Moments(x, axes, mean, variance, eps, count))
-        return _affine(y, call.get(2, "weight"), call.get(3, "bias") if centred else None)
+        return _affine(y, call.get(2, "weight"), call.get(3, "bias") if centered else None)
     if call.name == "batch_norm":
         shape = (1, -1, *[1] * (x.ndim - 2))
         axes = (0, *range(2, x.ndim))

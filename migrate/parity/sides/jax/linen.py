@@ -83,7 +83,7 @@ class LinenModel(JaxModel):
             return {"/".join(path): shape for path, shape in leaves.items()}
         return super().shapes(bound)
 
-    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+    def initialize(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`. Loaded weights are checked against the shapes that the model expects."""
         import jax
 
@@ -243,7 +243,7 @@ class LinenModel(JaxModel):
     def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
         """See `JaxModel`."""
         if self.weights is None:
-            raise ParityError(f"{self.shown}: has no weights yet", "initialise it from an input")
+            raise ParityError(f"{self.shown}: has no weights yet", "initialize it from an input")
         return self._recorded(recorder)
 
     @contextlib.contextmanager

@@ -83,7 +83,7 @@ class JaxModel(ABC):
     def recording(self, recorder: Watcher) -> contextlib.AbstractContextManager[None]:
         """Context in which the calls of its layers are recorded, as far as `apply` does not do so."""
 
-    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+    def initialize(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
         """Initialize the weights, if there are none yet; `options` are for the compiler."""
         if self.weights is None:
             raise ParityError(f"{self.shown}: has no weights", "give it some")
@@ -160,7 +160,7 @@ class FunctionModel(JaxModel):
         collection = name.partition("/")[0]
         return collection not in ("batch_stats", "buffers")
 
-    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+    def initialize(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`: a function of inputs alone has no weights."""
         if self._start is not None:
             self._begin(bound)

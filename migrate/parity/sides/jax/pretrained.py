@@ -66,7 +66,7 @@ class PretrainedModel(LinenModel):
         """See `JaxModel`."""
         return dict(self._known)
 
-    def initialise(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
+    def initialize(self, bound: BoundInputs, seed: int, options: Mapping[str, Any]) -> None:
         """See `JaxModel`: the model's own function draws its weights."""
         import jax
 

@@ -99,7 +99,7 @@ class JaxRunner:
         with session.active(), in_user_code(self._shown, inputs=inputs[0], transposed=layout):
             bound = self.call.bind(session.inputs(inputs[0]))
             if drawn or not self._model.make_room(bound):
-                self._model.initialise(bound, settings.seed, session.once)
+                self._model.initialize(bound, settings.seed, session.once)
         self._prepared = True
 
     def save_weights(self, file: Path) -> None:

@@ -106,8 +106,8 @@ def _batch_norm(
     def lying(values: Any) -> Any:
         return values.reshape(1, -1, *[1] * (input.ndim - 2))
 
-    normalised = (input - lying(running_mean)) * torch.rsqrt(lying(running_var) + eps)
-    scaled = normalised if weight is None else normalised * lying(weight)
+    normalized = (input - lying(running_mean)) * torch.rsqrt(lying(running_var) + eps)
+    scaled = normalized if weight is None else normalized * lying(weight)
     return scaled if bias is None else scaled + lying(bias)
 
 

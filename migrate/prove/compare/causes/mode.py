@@ -1,4 +1,4 @@
-"""Modules are in another mode: evaluation left on, normalisation not over all ranks."""
+"""Modules are in another mode: evaluation left on, normalization not over all ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def cause(case: StepCase, step: StepComparison) -> str | None:
             f": {mine.evaluating} modules are in evaluation mode, in the original {theirs.evaluating} "
             f"(is {lost} missing?){lines(step, 'backward')}"
         )
-    if theirs.synchronised > mine.synchronised:
+    if theirs.synchronized > mine.synchronized:
         return (
-            f": {mine.synchronised} batch normalisations are over all ranks, in the original "
-            f"{theirs.synchronised} (is SyncBatchNorm lost?)"
+            f": {mine.synchronized} batch normalizations are over all ranks, in the original "
+            f"{theirs.synchronized} (is SyncBatchNorm lost?)"
         )
     return None

@@ -57,7 +57,7 @@ _as_autocast = [False]
 
 
 def install(run: int, *, half: bool = False) -> None:
-    """Replace the layers of `torch.nn.functional`, and its batch normalisation.
+    """Replace the layers of `torch.nn.functional`, and its batch normalization.
 
     Args:
         run: number of the run, which gives each run its own random numbers.
@@ -71,7 +71,7 @@ def install(run: int, *, half: bool = False) -> None:
         put(functional, name, _layer(getattr(functional, name), lanes))
     attention = "scaled_dot_product_attention"
     put(functional, attention, _moved(getattr(functional, attention)))
-    put(functional, "batch_norm", _normalisation(functional.batch_norm, lanes))
+    put(functional, "batch_norm", _normalization(functional.batch_norm, lanes))
     reductions.install(_is_real)
 
 
@@ -182,8 +182,8 @@ def _off(value: torch.Tensor, half: bool) -> torch.Tensor:
     return value + noise.to(value.dtype)
 
 
-def _normalisation(normalise: Callable[..., Any], lanes: int) -> Callable[..., Any]:
-    @functools.wraps(normalise)
+def _normalization(normalize: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+    @functools.wraps(normalize)
     def batch_norm(
         input: torch.Tensor,  # noqa: A002 - torch's name for it
         running_mean: torch.Tensor | None,
@@ -195,7 +195,7 @@ def _normalisation(normalise: Callable[..., Any], lanes: int) -> Callable[..., A
         eps: float = 1e-5,
     ) -> Any:
         if not training or not _is_real(input):
-            return normalise(
+            return normalize(
                 input, running_mean, running_var, weight, bias, training, momentum, eps
             )
         wide = input.float()

@@ -48,7 +48,7 @@ def install(*, half: bool = False) -> None:
     put(functional, "linear", _linear(functional.linear))
     for name in ("conv1d", "conv2d", "conv3d"):
         put(functional, name, _convolution(getattr(functional, name)))
-    put(functional, "batch_norm", _normalisation(functional.batch_norm))
+    put(functional, "batch_norm", _normalization(functional.batch_norm))
 
 
 def _linear(multiply: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,14 +79,14 @@ def _convolution(convolve: Callable[..., Any]) -> Callable[..., Any]:
     return convolution
 
 
-def _normalisation(normalise: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(normalise)
-    def normalisation(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - torch's name
+def _normalization(normalize: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(normalize)
+    def normalization(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - torch's name
         if not _plain(input):
-            return normalise(input, *args, **kwargs)
-        return _back(normalise(_turned(input, 0), *args, **kwargs))
+            return normalize(input, *args, **kwargs)
+        return _back(normalize(_turned(input, 0), *args, **kwargs))
 
-    return normalisation
+    return normalization
 
 
 def _turned(tensor: torch.Tensor, *axes: int) -> torch.Tensor:

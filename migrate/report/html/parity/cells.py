@@ -51,7 +51,7 @@ class HeatRow:
 
     Attributes:
         mark, state: what is worst in it and below.
-        label, kind: of the module, or of neighbours that are folded into one row.
+        label, kind: of the module, or of neighbors that are folded into one row.
         count: layers in it, in words; "" where it is a single one.
         anchor: index of the layer in the table; None for a row without a layer of its own.
         cells: of `COLUMNS`.
@@ -148,7 +148,7 @@ def _cells(layer: LayerResult | None) -> tuple[TableCell, ...]:
 
 
 def _worst_cells(layers: Sequence[LayerResult]) -> tuple[TableCell, ...]:
-    """The worst of each column: for neighbours that are folded into one row."""
+    """The worst of each column: for neighbors that are folded into one row."""
     cells = []
     for column in zip(*map(_errors, layers), strict=True):
         cells.append(cell(*max(column, key=lambda output: words.pressure(*output) or -1.0)))
@@ -171,7 +171,7 @@ class LayerRow:
 
     Attributes:
         layer: the layer.
-        state: for its colour.
+        state: for its color.
         first: whether it is the first that parts.
         cells: of `COLUMNS`.
         ratios, most, ulps: of A and B, as texts.

@@ -121,7 +121,7 @@ def _label(name: str, parent: str) -> str:
 def runs(
     nodes: Sequence[LayerNode], shortest: int = 3, *, alike: bool = False
 ) -> Iterator[tuple[LayerNode, ...]]:
-    """Yield neighbours of one state, if `alike` also of one class, together where there are that many.
+    """Yield neighbors of one state, if `alike` also of one class, together where there are that many.
 
     All others come alone.
     """

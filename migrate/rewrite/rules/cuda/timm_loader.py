@@ -29,12 +29,12 @@ class TimmLoader(Rule):
     """Report a loader of timm's that sends the batches to CUDA, or erases parts of them on the device.
 
     **Why.** `timm.data.create_loader` puts a prefetcher around its DataLoader, unless `use_prefetcher=False`.
-    That moves the batches to CUDA and normalises them there; where there is no GPU, making it raises "Found
+    That moves the batches to CUDA and normalizes them there; where there is no GPU, making it raises "Found
     no NVIDIA driver". With `re_prob` above 0 the prefetcher of a training loader also erases a rectangle of
     each image, whose size Python draws: on XLA every size is another graph, so that every step compiles.
 
     **Reported.** One that is given no `device=`. timm before 0.6 knows none; `use_prefetcher=False`
-    (`--no-prefetcher` in timm's own scripts) is right for each version: the transform normalises then, and
+    (`--no-prefetcher` in timm's own scripts) is right for each version: the transform normalizes then, and
     the script's loop has to move the batches. Also one on the device whose `re_prob` is not known to be 0:
     with `use_prefetcher=False` the workers of the loader erase, on the host. A `PrefetchLoader` made by hand
     has no such switch: there the transform of the dataset erases.
@@ -126,7 +126,7 @@ class TimmLoader(Rule):
             yield from self.report(node, message)
         elif on_cuda:
             other = (
-                "leave it out: normalise in the transform of the dataset"
+                "leave it out: normalize in the transform of the dataset"
                 if plain
                 else "use_prefetcher=False"
             )

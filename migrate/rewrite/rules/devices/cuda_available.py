@@ -19,7 +19,7 @@ from migrate.rewrite.edits.gpu_conditions import (
     first_of,
     fold,
     is_asked,
-    parenthesised,
+    parenthesized,
     whole_condition,
 )
 from migrate.rewrite.rule import (
@@ -462,7 +462,7 @@ class CudaAvailable(Rule):
 
         def replace(updated: cst.IfExp) -> cst.BaseExpression:
             taken = updated.body if answer else updated.orelse
-            return parenthesised(taken if own is None else own, updated)
+            return parenthesized(taken if own is None else own, updated)
 
         message = f"`{code(node)}` is decided: {code(left if own is None else own)}"
         edit = self.edit(node, replace, message, consumes=gone)

@@ -40,7 +40,7 @@ class SyncBatchNorm(Rule):
 
     `torch_xla.core.functions.SyncBatchNorm` is not used: it has no conversion and no
     `num_batches_tracked`, its running variance is the biased one, its running statistics keep the
-    autograd graph of every step alive, and it normalises channel by channel in a Python loop.
+    autograd graph of every step alive, and it normalizes channel by channel in a Python loop.
 
     **Unsafe** where the statistics were kept within groups of replicas by other means than an argument.
 

@@ -54,7 +54,7 @@ DROPPED = words(
     "materialize_master_grads memory_efficient message_size num_allreduce_streams prof "
     "retain_allreduce_buffers set_grad_none shared_param"
 )
-# Accepted with the value that is torch's behaviour, then dropped.
+# Accepted with the value that is torch's behavior, then dropped.
 FIXED = {
     "bias_correction": "True",
     "master_weights": "False",
@@ -186,7 +186,7 @@ class ApexOptimizers(Rule):
 
 
 def _refused(bound: Mapping[str, cst.Arg]) -> str | None:
-    """Return the first option that torch lacks and that is not at torch's behaviour."""
+    """Return the first option that torch lacks and that is not at torch's behavior."""
     for name, arg in bound.items():
         value = code(arg.value)
         if name in FIXED and value != FIXED[name]:

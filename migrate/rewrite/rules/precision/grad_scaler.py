@@ -309,8 +309,8 @@ class GradScaler(Rule):
             import torch
 
 
-            def saved(scaler: Standardise, loss_scaler):
-                mine = Standardise()
+            def saved(scaler: Standardize, loss_scaler):
+                mine = Standardize()
                 return scaler.state_dict(), mine.state_dict(), loss_scaler.load_state_dict({})
             """
         ),

@@ -25,14 +25,14 @@ from converters.checkpoint.inert.records import Record
 from converters.checkpoint.inert.unpickler import Unpickler
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
 @dataclasses.dataclass
 class Options:
     width: int = 3
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
     built = 0
 
     def __setstate__(self, state):
@@ -150,7 +150,7 @@ def test_known_values_are_plain_data(value, read, protocol):
 def test_a_dataclass_is_not_built():
     read = Unpickler(pickle.dumps(Options(width=5)), 0, find_name).load()
     assert plain(read)["width"] == 5
-    assert "Colour" in plain(read)["colour"]
+    assert "Color" in plain(read)["color"]
     assert Options.built == 0
 
 
@@ -239,7 +239,7 @@ def test_the_options_of_a_run_and_what_was_not_built(tmp_path):
     assert set(checkpoint.options) == {"args", "config", "options"}
     # Of an enumeration Python 3.11.2 pickles the member by its name.
     unbuilt = [name.removesuffix(".RED") for name in checkpoint.unbuilt]
-    assert unbuilt == ["argparse.Namespace", f"{__name__}.Options", f"{__name__}.Colour"]
+    assert unbuilt == ["argparse.Namespace", f"{__name__}.Options", f"{__name__}.Color"]
     assert checkpoint.training["best"] == 0.5
     assert Options.built == 0
 

@@ -31,7 +31,7 @@ class Decorated(nn.Module):
 
 
 class Lifted(nn.Module):
-    """Scanned and rematerialised blocks, jit, remat, a recurrent loop, a tied embedding and vmap."""
+    """Scanned and rematerialized blocks, jit, remat, a recurrent loop, a tied embedding and vmap."""
 
     @nn.compact
     def __call__(self, tokens: Any) -> dict[str, Any]:

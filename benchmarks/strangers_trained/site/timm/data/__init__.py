@@ -29,7 +29,7 @@ class Mixup:
 
 
 def create_transform(input_size: Any, is_training: bool = False, **ignored: Any) -> Any:
-    """Return a crop, a flip while training, and the normalisation."""
+    """Return a crop, a flip while training, and the normalization."""
     from torchvision import transforms
 
     flip = [transforms.RandomHorizontalFlip()] if is_training else []

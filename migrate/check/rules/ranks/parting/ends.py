@@ -12,7 +12,7 @@ from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.reading.facts import Facts
 
 
-def synchronised(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
+def synchronized(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     """Yield a sync between steps under a test of the rank."""
     guard = facts.guards.around(node)
     if guard is None or not facts.steps.between(node):
@@ -20,8 +20,8 @@ def synchronised(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"synchronised in some replicas only (line {line}): what is pending in the others is put into a "
-        "later graph; synchronise in all"
+        f"synchronized in some replicas only (line {line}): what is pending in the others is put into a "
+        "later graph; synchronize in all"
     )
     yield GraphDifference(node, message)
 
@@ -34,7 +34,7 @@ def cut_early(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     if cut is not None:
         guard, collective = (facts.context.position(cut_node).line for cut_node in cut)
         message = (
-            f"synchronised in some replicas only (line {guard}), with a collective pending (line "
+            f"synchronized in some replicas only (line {guard}), with a collective pending (line "
             f"{collective}): it runs there in another graph than in the others; torch_xla.sync() in all "
             "before it"
         )

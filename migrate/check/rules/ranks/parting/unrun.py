@@ -106,7 +106,7 @@ def computes(value: cst.BaseExpression) -> bool:
 
 
 def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -> bool:
-    """Whether all replicas synchronise, read a name or reach a collective between two locations.
+    """Whether all replicas synchronize, read a name or reach a collective between two locations.
 
     A read runs the graph of the read value only. XLA308 reports reads of the result of a collective.
     """

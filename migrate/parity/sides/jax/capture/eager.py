@@ -24,8 +24,8 @@ def eager(emulated: Precision | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.disable_jit())
         for name in ("checkpoint", "remat"):
-            stack.enter_context(_replaced(jax, name, _not_rematerialised))
-        stack.enter_context(_decorated_not_rematerialised())
+            stack.enter_context(_replaced(jax, name, _not_rematerialized))
+        stack.enter_context(_decorated_not_rematerialized())
         if emulated is not None:
             for primitive in (jax.lax.dot_general_p, jax.lax.conv_general_dilated_p):
                 emulation = _emulation(primitive, emulated)
@@ -33,13 +33,13 @@ def eager(emulated: Precision | None) -> Iterator[None]:
         yield
 
 
-def _not_rematerialised(function: Callable[..., Any] | None = None, **_: Any) -> Any:
+def _not_rematerialized(function: Callable[..., Any] | None = None, **_: Any) -> Any:
     """Replace jax.checkpoint by the function itself."""
     return (lambda inner: inner) if function is None else function
 
 
 @contextlib.contextmanager
-def _decorated_not_rematerialised() -> Iterator[None]:
+def _decorated_not_rematerialized() -> Iterator[None]:
     """Replace jax.checkpoint also where it decorated a function earlier, in the body of a class.
 
     Such a function uses names of JAX's own modules. If these modules differ from what this code expects,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.port.initialisation import difference
+from migrate.port.initialization import difference
 
 Draw = Callable[[np.random.Generator], np.ndarray[Any, Any]]
 

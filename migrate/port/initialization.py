@@ -14,7 +14,7 @@ from migrate.parity.ground.errors import ParityError
 from migrate.port.nnx_model import NnxPort
 from migrate.port.original import SEED, OriginalModel
 from migrate.port.package import package_of, unstacked
-from migrate.port.results import Initialisation
+from migrate.port.results import Initialization
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ def compared(
     port: Any,
     example: Sequence[tuple[int, ...]] | None,
     work: Path,
-) -> Initialisation | None:
+) -> Initialization | None:
     """Compare what `init` draws with new models of the original.
 
     Args:
@@ -60,13 +60,13 @@ def compared(
         theirs, placed = _originals(original, name, builds, example, work, port.api)
         if not theirs:
             why = "the user named a module that was made, no factory"
-            return Initialisation(0, 0, port.otherwise, {}, why)
+            return Initialization(0, 0, port.otherwise, {}, why)
         ours, apart = _ports(folder, port, len(theirs))
     except (ParityError, ConversionError) as error:
-        return Initialisation(0, 0, port.otherwise, {}, str(error))
+        return Initialization(0, 0, port.otherwise, {}, str(error))
     except Exception as error:  # whatever a source that does not run raises
         what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return Initialisation(0, 0, port.otherwise, {}, f"init: {what}")
+        return Initialization(0, 0, port.otherwise, {}, f"init: {what}")
     both = [path for path in ours if path in theirs[0]]
     differs = {
         path: said
@@ -83,7 +83,7 @@ def compared(
     }
     named = {path for key in otherwise for path in placed.get(key, ())}
     unknown = {path: said for path, said in differs.items() if path not in named}
-    return Initialisation(len(both), len(theirs), otherwise, unknown)
+    return Initialization(len(both), len(theirs), otherwise, unknown)
 
 
 def _originals(

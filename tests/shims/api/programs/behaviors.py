@@ -1,6 +1,6 @@
-"""Every behaviour of the explicit API on two ranks, against values worked out in place.
+"""Every behavior of the explicit API on two ranks, against values worked out in place.
 
-    python behaviours.py OUT
+    python behaviors.py OUT
 
 Writes what must be equal on every backend to `OUT/rank<N>.json` and a checkpoint beside it.
 """
@@ -352,7 +352,7 @@ def check_batch_norm(rank):
     value = rows[mine].to(shims.device()).requires_grad_()
     got = model(value)
     (got * weights[mine].to(shims.device())).sum().backward()
-    close("normalised", got, want, 2e-5)
+    close("normalized", got, want, 2e-5)
     close("its gradient", value.grad, gradient, 2e-5)
     for name, buffer in reference.named_buffers():
         close(name, model[0].get_buffer(name), buffer, 1e-4)

@@ -14,7 +14,7 @@ import torch
 from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
-PROGRAM = Path(__file__).parent / "programs" / "behaviours.py"
+PROGRAM = Path(__file__).parent / "programs" / "behaviors.py"
 RANKS = 2
 
 

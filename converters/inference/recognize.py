@@ -25,7 +25,7 @@ from converters.inference.plain import guess_batch_norm, guess_norm, guess_param
 from converters.inference.recurrent import guess_recurrent
 
 
-def recognise(group: Group, context: Context) -> Guess:
+def recognize(group: Group, context: Context) -> Guess:
     """Return the guess for a group without assumptions."""
     for guess in (
         guess_attention(group, context),
@@ -59,11 +59,11 @@ def learn(context: Context) -> None:
         if (weight := group.shape("weight")) is not None and 2 <= len(weight) <= 5
     ]
     for group in open_groups:
-        guess = recognise(group, context)
+        guess = recognize(group, context)
         if guess.confidence is Confidence.CERTAIN:
             context.learn(group.path, guess.kind)
     for group in open_groups:
-        guess = recognise(group, context)
+        guess = recognize(group, context)
         if guess.confidence is Confidence.LIKELY:
             context.suspect(group.path, guess.kind)
 
@@ -121,4 +121,4 @@ def is_container(assumption: Assumption) -> bool:
     return assumption.kind in CONTAINERS
 
 
-__all__ = ["CONV1D", "assumed", "is_container", "learn", "recognise", "splits"]
+__all__ = ["CONV1D", "assumed", "is_container", "learn", "recognize", "splits"]
