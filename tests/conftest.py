@@ -33,10 +33,13 @@ def pytest_collection() -> Generator[None, object, object]:
     """Let the garbage collector rest until all tests are imported: it looks again and again at what stays."""
     gc.disable()
     try:
-        return (yield)
+        result = yield
     finally:
         gc.freeze()
         gc.enable()
+    if "torch_xla" in sys.modules:
+        raise pytest.UsageError("a file of tests imports torch_xla: run it in a process of its own")
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
