@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from converters.installing import missing_error
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -45,4 +47,5 @@ def test_the_wheel_in_an_environment_of_its_own(tmp_path: Path) -> None:
         [migrate, "prove", before], capture_output=True, text=True, check=False
     )
     assert missing.returncode == 2
-    assert missing.stderr.splitlines()[-1].startswith("migrate: torch ")
+    line = missing.stderr.splitlines()[-1]
+    assert line.startswith(f"migrate: {missing_error('torch').what}; pip install")

@@ -62,16 +62,17 @@ def main(arguments: Sequence[str]) -> int:
 def offences_in(paths: Sequence[Path]) -> Iterator[Offence]:
     """Yield each offence in the Python files below `paths`."""
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    trees = {file: ast.parse(file.read_text()) for file in sorted(files)}
+    texts = {file: file.read_text() for file in sorted(files)}
+    trees = {file: ast.parse(text) for file, text in texts.items()}
     for file, tree in trees.items():
-        for line, what in (*_docstrings(tree), *_variables(tree), *_british(file)):
+        for line, what in (*_docstrings(tree), *_variables(tree), *_british(texts[file])):
             yield file, line, what
     yield from _classes(trees)
 
 
-def _british(file: Path) -> Iterator[tuple[int, str]]:
-    for line, text in enumerate(file.read_text().splitlines(), 1):
-        if match := BRITISH.search(text):
+def _british(text: str) -> Iterator[tuple[int, str]]:
+    for line, words in enumerate(text.splitlines(), 1):
+        if match := BRITISH.search(words):
             yield line, f"British spelling: {match[0]}"
 
 

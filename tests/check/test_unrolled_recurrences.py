@@ -107,7 +107,7 @@ class Layer(torch.nn.Module):
 def test_the_report_names_the_fallback(error: str) -> None:
     script = FALLBACK.format(error=error)
     ((_, message),) = reported(script, "XLA410")
-    assert int(message.rpartition(" ")[2]) == 5
+    assert message.endswith("on a TPU the script continues without it, by the `except` of line 5")
 
 
 def test_another_error_is_no_fallback() -> None:
@@ -119,7 +119,7 @@ def test_a_rewrite_mentions_the_fallback_at_the_lines_of_the_original() -> None:
     source = parse(FALLBACK.format(error="ImportError").strip().encode() + b"\n", Path("script.py"))
     notes = [one for one in rewrite_source(source).findings if one.rule == "XLA410"]
     assert [(one.line, one.severity) for one in notes] == [(4, Severity.INFO)]
-    assert int(notes[0].message.rpartition(" ")[2]) == 5
+    assert "by the `except` of line 5" in notes[0].message
 
 
 def test_a_choice_of_two_tuples_without_spaces_is_read() -> None:

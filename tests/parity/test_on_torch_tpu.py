@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shims.simulate_tpu import NOT_SHOWN
 from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.torch_tpu
@@ -51,7 +52,7 @@ def test_layers_agree_and_a_lost_gradient_is_a_difference() -> None:
     side = answer["sides"]["b"]
     assert (side["framework"], side["device"]) == ("tpu", "XLA:CPU as a TPU")
     assert side["versions"]["torch_tpu"] == "0.2.0"
-    assert "bfloat16" in side["notes"][0]
+    assert f"not shown: {NOT_SHOWN}" in side["notes"][0]
     assert {layer["verdict"] for layer in answer["layers"]} == {"match"}
     passed = {section["name"]: section["passed"] for section in answer["sections"]}
     assert passed == {"outputs": True, "gradients": False}

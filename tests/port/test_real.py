@@ -19,6 +19,7 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.target import parse_target
+from tests.port.refusals import no_place
 
 # A forward that is a function of the constructor's own variables; a weight that is computed; an image made
 # larger; a table of integers that no checkpoint has; a gate of zeros; layers that do nothing, before and
@@ -293,12 +294,15 @@ def test_arrays_that_are_missing_are_refused_by_name(spare: Path) -> None:
     assert f"{spare / 'less.safetensors'}: Spare lacks params/layers_1/fc/bias" in said
 
 
+THIRD = ("params/layers_2/fc/bias", "params/layers_2/fc/kernel")
+
+
 def test_arrays_that_the_model_has_no_place_for_are_refused_by_name(spare: Path) -> None:
     arrays = load_file(spare / "params.safetensors")
     more = {name.replace("layers_1", "layers_2"): one for name, one in arrays.items()} | arrays
     save_file(more, spare / "more.safetensors")
     said = load(spare / "more.safetensors", spare)
-    assert "params/layers_2/fc/bias, params/layers_2/fc/kernel;" in said
+    assert f"{no_place('Spare', *THIRD)};" in said
     assert load(spare / "more.safetensors", spare, "{'depth': 3}") == ""
 
 
@@ -310,8 +314,7 @@ def test_its_own_checkpoint_through_its_own_convert(spare: Path) -> None:
     assert _convert(spare, "2.pt") == ""
     assert load(spare / "made.safetensors", spare) == ""
     assert _convert(spare, "3.pt").endswith(
-        "Spare no place for params/layers_2/fc/bias, params/layers_2/fc/kernel; give the config "
-        "of its size"
+        f"{no_place('Spare', *THIRD)}; give the config of its size"
     )
     assert _convert(spare, "3.pt", "--size", "depth=3") == ""
     assert load(spare / "made.safetensors", spare, "{'depth': 3}") == ""

@@ -58,6 +58,9 @@ def written(folder: Path, options: str = "", end: str = "") -> Path:
     return script
 
 
+FAILS_TOO = "the original fails on the CPU too"
+
+
 def invoke(*args: object) -> Result:
     return CliRunner().invoke(commands, [str(arg) for arg in args])
 
@@ -68,7 +71,7 @@ def invoke(*args: object) -> Result:
 )
 def test_an_error_of_the_script_is_said_to_be_its_own(options: str, tmp_path: Path) -> None:
     said = whose(written(tmp_path, options), (), 1, LIMIT)
-    assert said.startswith(f"the original fails on the CPU too ({OWN[options]}")
+    assert said.startswith(f"{FAILS_TOO} ({OWN[options]}")
     assert "it is the script's own" in said
 
 
@@ -76,7 +79,7 @@ def test_run_says_that_the_original_fails_too(tmp_path: Path) -> None:
     script = written(tmp_path, next(iter(OWN)))
     done = invoke("run", script, "--rewrite", "--replicas", 1, "--no-report")
     assert done.exit_code == 1
-    assert "(ValueError: persistent_workers" in done.stderr
+    assert f"{FAILS_TOO} (ValueError: persistent_workers" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     done = invoke("prove", script, "--replicas", 1)
     assert done.exit_code == 2

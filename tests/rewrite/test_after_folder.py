@@ -41,7 +41,7 @@ def test_a_read_in_a_function_of_another_file_is_reported(tmp_path: Path) -> Non
     (found,) = [(name, note) for name, note in done.left_to_do if note.rule == "XLA201"]
     name, note = found
     assert (str(name), note.line, note.column) == ("metrics.py", 3, 12)
-    assert "train.py:10" in note.message
+    assert note.message.endswith("(called from train.py:10)")
     assert [str(file.name) for file in done.changed] == ["train.py"]
 
 

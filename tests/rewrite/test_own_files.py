@@ -190,6 +190,10 @@ def test_a_save_in_another_file_follows_its_caller(tmp_path: Path) -> None:
     assert "torch.save(value.cpu()" in after or "so that no file is lost" in messages[0]
 
 
+def on_the_cpu(name: str) -> str:
+    return f"`{name}` is on the CPU"
+
+
 def test_values_of_the_host_stay_and_unknown_ones_are_reported(tmp_path: Path) -> None:
     loop = """
     for name in files[args.rank :: args.world_size]:
@@ -205,7 +209,7 @@ def test_values_of_the_host_stay_and_unknown_ones_are_reported(tmp_path: Path) -
     (main,) = (file for file in done.files if file.name.name == "main.py")
     (message,) = (note.message for note in main.findings if note.rule == "save")
     assert "`files[args.rank::args.world_size]` (main.py:13) divides them" in message
-    assert "`other`" in message
+    assert f"see that {on_the_cpu('other')} first" in message
 
 
 def test_a_file_for_each_rank_is_written_by_all_together(tmp_path: Path) -> None:
@@ -304,7 +308,7 @@ def test_a_dict_that_is_made_at_two_places_is_no_tensor(tmp_path: Path) -> None:
     done, after = rewritten(tmp_path, SHARDS.replace("VALUE", value))
     assert "state.cpu()" not in after
     (main,) = (file for file in done.files if file.name.name == "main.py")
-    assert [f for f in main.findings if f.rule == "save" and "`state` is on the CPU" in f.message]
+    assert [f for f in main.findings if f.rule == "save" and on_the_cpu("state") in f.message]
 
 
 def test_shards_that_are_on_the_host_stay_without_a_word(tmp_path: Path) -> None:

@@ -182,4 +182,4 @@ def test_a_wait_in_a_function_that_a_step_calls(tmp_path: Path, call: str) -> No
     assert b"    torch_xla.sync(wait=True)\n" in timing.after
     (note,) = timing.findings
     assert (note.rule, note.line) == ("XLA206", 5)
-    assert "main.py:11" in note.message
+    assert "called from main.py:11" in note.message

@@ -43,18 +43,8 @@ _OTHERS = {
     ),
     "transformers.optimization.Adafactor": (
         "transformers.Adafactor",
-        frozenset(
-            (
-                "lr",
-                "eps",
-                "clip_threshold",
-                "decay_rate",
-                "beta1",
-                "weight_decay",
-                "scale_parameter",
-            )
-        )
-        | {"relative_step", "warmup_init", "initial_lr"},
+        frozenset(("lr", "eps", "clip_threshold", "decay_rate", "beta1", "weight_decay"))
+        | {"scale_parameter", "relative_step", "warmup_init", "initial_lr"},
     ),
 }
 # Names of updates that scale a whole tensor by its size: an array must be one tensor.

@@ -26,9 +26,8 @@ def function_of_numbers(script: ScriptText, node: ast.FunctionDef) -> str:
     }
     free, parameters = free_names(node), set(parameter_names(node))
     read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    if (
-        free - names - set(_OF_NUMBERS) or parameters - read
-    ):  # a stub tells nothing of what it takes
+    # A stub reads no parameter, and tells nothing of what it takes.
+    if free - names - set(_OF_NUMBERS) or parameters - read:
         return ""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Call):

@@ -39,14 +39,14 @@ def hidden_modules(source: str, folder: Path, files: Collection[str]) -> HiddenM
         tree, of = pending.pop()
         for name, at_once in _imported(tree):
             name = name or of  # a relative import is one of the module's own
-            file, package = folder / f"{name}.py", folder / name
-            if not name or not (file.is_file() or package.is_dir()):
+            if not _is_module(name, folder):
                 continue
             if not at_once:
                 late.append(name)
             if name in seen:
                 continue
             seen.add(name)
+            file, package = folder / f"{name}.py", folder / name
             for inner in sorted(package.rglob("*.py")) if package.is_dir() else [file]:
                 try:
                     pending.append((ast.parse(inner.read_bytes()), name))
@@ -60,14 +60,17 @@ def guarded(source: str, folder: Path) -> str:
     """Return the source with the imports of a folder's modules inside `with script_modules():`."""
     lines = source.splitlines()
     for statement in reversed(ast.parse(source).body):
-        names = [name for name, _ in _imported(statement) if isinstance(statement, _IMPORTS)]
-        if any((folder / f"{n}.py").is_file() or (folder / n).is_dir() for n in names if n):
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            continue
+        if any(_is_module(name, folder) for name, _ in _imported(statement)):
             first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
             lines[first:last] = [f"with {GUARD}():", f"    {ast.unparse(statement)}"]
     return "\n".join(lines)
 
 
-_IMPORTS = (ast.Import, ast.ImportFrom)
+def _is_module(name: str, folder: Path) -> bool:
+    """Whether a folder has a module of this name; "" is no name."""
+    return bool(name) and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
 
 
 def _imported(tree: ast.AST, at_once: bool = True) -> Iterator[tuple[str, bool]]:
