@@ -110,7 +110,7 @@ def judge(
         checks: list[Callable[[Any], None]] = [
             lambda p: check_interface(p, folder, script, task, recording),
             lambda p: check_numeric(p, task, recording, precise),
-            lambda p: check_behavior(p, task, recording, precise),
+            lambda p: check_behaviour(p, task, recording, precise),
         ]
         for stage, check in zip(STAGES, checks, strict=True):
             if verdicts and not verdicts[-1].passed:
@@ -279,7 +279,7 @@ def check_numeric(
 # ------------------------------------------------------------------------------ behavioural
 
 
-def check_behavior(
+def check_behaviour(
     program: Any, task: dict[str, Any], recording: dict[str, Any], precise: dict[str, Any] | None
 ) -> None:
     """Check a whole training: order of data, losses, learning rates, final weights, sampling."""

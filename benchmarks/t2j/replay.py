@@ -120,7 +120,7 @@ def refused(
     program = Replay(recording, {change: how})
     try:
         judge.check_numeric(program, task, recording, precise)
-        judge.check_behavior(program, task, recording, precise)
+        judge.check_behaviour(program, task, recording, precise)
     except MismatchError:
         return True
     return False
@@ -146,7 +146,7 @@ def check(
 ) -> list[str]:
     """Return what is wrong: a stage that refuses the script itself, a change that none refuses."""
     program, problems = Replay(recording, {}), []
-    for stage in (judge.check_numeric, judge.check_behavior):
+    for stage in (judge.check_numeric, judge.check_behaviour):
         try:
             stage(program, task, recording, precise)
         except (MismatchError, KeyError) as reason:
