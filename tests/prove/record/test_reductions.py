@@ -73,13 +73,17 @@ def on_xla() -> dict[str, float]:
 
 
 @pytest.mark.xla
-def test_xla_is_off_by_the_same() -> None:
+def test_xla_is_off_by_the_same_or_less() -> None:
+    """The same with AVX-512 and SSE; less with AVX2, for which XLA adds several numbers at once."""
     there = in_own_process(on_xla)
+    x, y = (tensor.double() for tensor in pixels())
+    exact = {name: reduce(x, y).item() for name, reduce in REDUCTIONS.items()}
     rounding.install(3)
     here = values()
     assert here.keys() == there.keys()
     for name in here.keys() - {"binary"}:  # XLA's logarithms differ too
-        assert here[name] == pytest.approx(there[name], rel=5e-7, abs=0), name
+        low, high = sorted([here[name], exact[name]])
+        assert low * (1 - 5e-7) <= there[name] <= high * (1 + 5e-7), name
 
 
 def test_gradients_and_other_reductions_stay() -> None:
