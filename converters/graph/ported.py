@@ -426,7 +426,7 @@ def _cached_methods(
             reason = ", ".join([*recording.fixed, *(bound.text for bound in recording.bounds)])
         if reason:
             raise GraphError(
-                f"--cache: the cached forward holds for some values only ({reason})",
+                f"--cache: the cached forward supports some values only ({reason})",
                 "port it without --cache",
             )
         methods[name] = recorded

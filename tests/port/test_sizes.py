@@ -239,7 +239,7 @@ def test_a_coincidence_is_found_and_refused(tmp_path: Path) -> None:
     assert str(tmp_path) not in held.why
     other, x = Coincidence(classes=7), real(3, 4, 12)
     assert_close(outputs(written, tmp_path / "net", other, {"x": x}, classes=7), other(x))
-    with pytest.raises(PortRefusesError, match=r"dim=20: modeling\.py holds for 12 only"):
+    with pytest.raises(PortRefusesError, match=r"dim=20: modeling\.py supports 12 only"):
         outputs(written, tmp_path / "net", Coincidence(dim=20), {"x": real(2, 5, 20)}, dim=20)
 
 
@@ -253,7 +253,7 @@ def test_a_branch_on_a_length_bounds_it(tmp_path: Path) -> None:
     model = Windowed()
     within, beyond = ids(3, 9), ids(2, 10)
     assert_close(outputs(written, tmp_path / "net", model, {"idx": within}), model(within))
-    with pytest.raises(PortRefusesError, match="this port holds for idx axis 1: up to 9"):
+    with pytest.raises(PortRefusesError, match="this port supports idx axis 1: up to 9"):
         outputs(written, tmp_path / "net", model, {"idx": beyond})
 
 
@@ -302,7 +302,7 @@ def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:
 def test_a_side_that_stays_is_refused_by_name(tmp_path: Path) -> None:
     written, found = sized(Fixed, {"x": real(2, 3, 8, 12)}, tmp_path)
     assert found.axes == {("x", 1): 3, ("x", 2): 8, ("x", 3): 12}
-    with pytest.raises(PortRefusesError, match="this port holds for x axis 2: 8"):
+    with pytest.raises(PortRefusesError, match="this port supports x axis 2: 8"):
         outputs(written, tmp_path / "net", Fixed(), {"x": real(2, 3, 12, 8)})
 
 
@@ -327,7 +327,7 @@ def test_what_cannot_be_built_again_holds_all_sizes(tmp_path: Path) -> None:
     assert found.error == "the model was changed after its constructor had made it"
     assert not found.changed
     assert {one.name for one in found.held} == set(written.settings)
-    with pytest.raises(PortRefusesError, match=r"heads=6: modeling\.py holds for 3 only"):
+    with pytest.raises(PortRefusesError, match=r"heads=6: modeling\.py supports 3 only"):
         outputs(written, tmp_path / "net", build(), {"x": real(2, 5, 12)}, heads=6)
 
 

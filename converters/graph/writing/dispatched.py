@@ -44,7 +44,7 @@ def with_dispatch(
         )
     receivers = _attending(functions)
     written = [
-        _given(function) if function.name in receivers else function
+        _with_implementation(function) if function.name in receivers else function
         for function in (
             _Dispatched(receivers, ast.Name(_PARAMETER, ast.Load())).visit(_copied(each))
             for each in functions
@@ -89,7 +89,7 @@ def _attending(functions: Sequence[ast.FunctionDef]) -> set[str]:
         receivers |= more
 
 
-def _given(function: ast.FunctionDef) -> ast.FunctionDef:
+def _with_implementation(function: ast.FunctionDef) -> ast.FunctionDef:
     """A function with a parameter for the implementation."""
     function.args.kwonlyargs.append(ast.arg(_PARAMETER, ast.Name("str", ast.Load())))
     function.args.kw_defaults.append(None)

@@ -155,7 +155,7 @@ _REFUSE = [
 _REFUSE_VALUES = [
     "        for name, value in HELD.items():",
     "            if getattr(self, name) != value:",
-    '                said = f"{name}={getattr(self, name)!r}: modeling.py holds for {value!r} only"',
+    '                said = f"{name}={getattr(self, name)!r}: modeling.py supports {value!r} only"',
     "                raise ValueError(f\"{type(self).__name__}: {said}; see 'Sizes' in README.md\")",
 ]
 _REFUSE_LENGTHS = [

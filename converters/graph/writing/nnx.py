@@ -35,9 +35,9 @@ class Module(nnx.Module):
     """A module of this model.
 
     Args:
-        dtype: of the computation; None: that of the weights and inputs.
-        param_dtype: of the weights of a new model.
-        precision: of the products in layers.
+        dtype: dtype of the computation, or None for that of the weights and inputs.
+        param_dtype: dtype of the weights of a new model.
+        precision: precision of the matrix products in layers.
     """
 
     def __init__(

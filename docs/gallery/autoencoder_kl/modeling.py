@@ -26,18 +26,18 @@ def uniform_within(bound: float) -> nn.initializers.Initializer:
 
 
 def demand_size(holds: bool, what: str) -> None:
-    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
+        raise ValueError(f"this port supports {what}; see 'Free dimensions' in its README")
 
 
 class Module(nn.Module, kw_only=True):
     """A module of this model.
 
     Attributes:
-        dtype: of the computation; None: that of the weights and inputs.
-        param_dtype: of the weights that `init` makes.
-        precision: of the products in layers.
+        dtype: dtype of the computation, or None for that of the weights and inputs.
+        param_dtype: dtype of the weights that `init` makes.
+        precision: precision of the matrix products in layers.
     """
 
     dtype: DTypeLike | None = None

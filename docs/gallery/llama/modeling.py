@@ -17,7 +17,7 @@ from .config import LlamaForCausalLMConfig
 def masked_attention(
     query: Array, key: Array, value: Array, mask: Array | None, **options: Any
 ) -> Array:
-    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    """Attention with an optional boolean mask; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
@@ -32,9 +32,9 @@ class Module(nn.Module, kw_only=True):
     """A module of this model.
 
     Attributes:
-        dtype: of the computation; None: that of the weights and inputs.
-        param_dtype: of the weights that `init` makes.
-        precision: of the products in layers.
+        dtype: dtype of the computation, or None for that of the weights and inputs.
+        param_dtype: dtype of the weights that `init` makes.
+        precision: precision of the matrix products in layers.
     """
 
     dtype: DTypeLike | None = None

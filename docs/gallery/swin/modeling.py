@@ -54,9 +54,9 @@ class Module(nn.Module, kw_only=True):
     """A module of this model.
 
     Attributes:
-        dtype: of the computation; None: that of the weights and inputs.
-        param_dtype: of the weights that `init` makes.
-        precision: of the products in layers.
+        dtype: dtype of the computation, or None for that of the weights and inputs.
+        param_dtype: dtype of the weights that `init` makes.
+        precision: precision of the matrix products in layers.
     """
 
     dtype: DTypeLike | None = None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.align.tensors import TensorArrangement, distance, ways
-from migrate.parity.fitting.heads import Questions
+from migrate.parity.fitting.heads import OpenHeadChoices
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import SourcedArray, ways_to_make
 from migrate.parity.fitting.sources import EXACT, SourceArray, TorchSources, UnitCall, nearest, once
@@ -94,7 +94,7 @@ class Follower:
         self._loose_used: set[str] = set()
         self._arrays_below = _below(drawn, linen)
         self.found = Pass()
-        self._questions = Questions(choices, self.found)
+        self._questions = OpenHeadChoices(choices, self.found)
         self._tried: Sequence[SourcedArray] | None = None
 
     @property

@@ -63,7 +63,7 @@ class Heads:
         return chain((self.turned(shape), affine(self.factor(shape[-1]), 0.0)))
 
 
-class Questions:
+class OpenHeadChoices:
     """Open questions about the heads in a pass.
 
     Args:

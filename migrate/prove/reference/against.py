@@ -22,7 +22,7 @@ from migrate.prove.settings import SEED, Settings
 
 
 @dataclass(frozen=True)
-class Recalled:
+class LoadedRun:
     """Run from a record, with the interface of `migrate.prove.proof.ComparedRun`."""
 
     ranks: dict[int, RankRecord]
@@ -111,7 +111,7 @@ def prove_against(
         replicas = reference.replicas
         runs = Runs(Path(folder), script, rewritten, reference.args, replicas, settings, target)
         all_notes = (*notes(reference), *reference.notes)
-        original = Recalled(records.read(run), reference.seconds, all_notes)
+        original = LoadedRun(records.read(run), reference.seconds, all_notes)
         steps = max((len(record.steps) for record in original.ranks.values()), default=0)
         message = f"running the rewrite on {replicas} {runs.runtime.replicas}"
         runs.telling(progress, message, steps)

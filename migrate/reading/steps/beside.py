@@ -8,7 +8,7 @@ from migrate.reading.script import Script
 from migrate.syntax.tree import code, nodes_of
 
 
-class Beside:
+class EveryStepFunctions:
     """Functions that run at every step, outside of the step.
 
     Args:

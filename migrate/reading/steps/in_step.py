@@ -10,7 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 from migrate.reading.script import Script
-from migrate.reading.steps.beside import Beside, unconditional
+from migrate.reading.steps.beside import EveryStepFunctions, unconditional
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
@@ -168,9 +168,9 @@ class StepCode:
         return self.beside.origin(node)
 
     @cached_property
-    def beside(self) -> Beside:
+    def beside(self) -> EveryStepFunctions:
         """Functions that run at every step, but outside of it: metrics and their logging."""
-        collected = Beside(self._context)
+        collected = EveryStepFunctions(self._context)
         for body in list(self._bodies):
             for call in self._beside_calls(body):
                 collected.take(call, self._bodies[body])

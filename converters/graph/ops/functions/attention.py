@@ -12,7 +12,7 @@ import jax.numpy as jnp
 def masked_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    """Attention with an optional boolean mask; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)

@@ -18,7 +18,7 @@ def demand_recorded(name: str, value: Any, recorded: Any) -> None:
     def check(value: Any) -> None:
         if not np.array_equal(value, recorded):
             numbers = np.asarray(value).tolist()
-            raise ValueError(f"{name} is {numbers}: this port holds for {recorded} only")
+            raise ValueError(f"{name} is {numbers}: this port supports {recorded} only")
 
     if isinstance(value, jax.core.Tracer):
         jax.debug.callback(check, value)
@@ -27,6 +27,6 @@ def demand_recorded(name: str, value: Any, recorded: Any) -> None:
 
 
 def demand_size(holds: bool, what: str) -> None:
-    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
+        raise ValueError(f"this port supports {what}; see 'Free dimensions' in its README")

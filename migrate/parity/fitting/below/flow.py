@@ -24,7 +24,7 @@ from migrate.parity.fitting.below import kernels
 from migrate.parity.fitting.below.kernels import Kernel, KernelProduct
 from migrate.parity.fitting.below.unknown import Computed, UnknownElements, computed, rearranged
 from migrate.parity.fitting.below.weights import Fed, InOrder, NumberedWeights
-from migrate.parity.fitting.heads import Questions
+from migrate.parity.fitting.heads import OpenHeadChoices
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import ways_to_make
 from migrate.parity.fitting.sources import EXACT, NEAR, SourceArray, UnitCall, marks, nearest
@@ -107,7 +107,7 @@ class ParameterFlow(Evaluation):
         self.found = Assigned(
             origin=np.full(count, -1, np.int64), factor=np.ones(count), offset=np.zeros(count)
         )
-        self._questions = Questions(choices, self.found)
+        self._questions = OpenHeadChoices(choices, self.found)
 
     def unknown(self, name: str) -> UnknownElements:
         """Elements of a parameter."""
