@@ -4,8 +4,9 @@ XLA:CPU adds the numbers of a window one after the other, then the windows. A wi
 summed axis; torch adds pairs of partial sums instead. Measured on `mse_loss` of numbers between 0 and 1,
 relative to float64 (torch 2.9, torch_xla 2.9): torch 2e-8 to 9e-8 everywhere, XLA 7.4e-6 over 32x1x32x32 (bit
 for bit the result here), 3.0e-6 over 16x3x128x128 and 1.3e-5 over 32x3x256x256. This alone can exceed the
-fixed limit of a proof. Gradients do not depend on it. Where the CPU has AVX2 but not AVX-512, XLA adds several
-numbers at once and is off by less (`mse_loss` over 32x32x32: 1.1e-7 for 7.3e-6): this is then an upper bound.
+fixed limit of a proof. Gradients do not depend on it. Where the CPU has AVX2 but not AVX-512, XLA
+adds several numbers at once and is off by less (`mse_loss` over 32x32x32: 1.1e-7 for 7.3e-6): this is then an
+upper bound.
 """
 
 from __future__ import annotations
