@@ -44,7 +44,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Refuse the file whose import imports torch_xla: that replaces layers of torch for all tests after it."""
+    """Refuse the file that imports torch_xla: that replaces layers of torch for all tests after it."""
     was_there = "torch_xla" in sys.modules
     report = yield
     if not was_there and "torch_xla" in sys.modules:

@@ -21,6 +21,7 @@ from converters.kept import kept_path
 from converters.layers.layout import Chain, Layout, Plus
 from converters.mapping.file import load_mapping
 from migrate import process
+from migrate.catalogue.words import RANKS
 from migrate.counts import many
 from migrate.model.calls.rank_tests import last_part
 from migrate.port.compiler import has_compiler
@@ -72,8 +73,6 @@ from migrate.train.write.texts import (
     with_rate,
 )
 
-# Variables of torchrun that the data may read.
-_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 # Steps up from a program to a folder that its script shares, at most.
 _FAR = 3
 
@@ -697,7 +696,7 @@ def _write_data(
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
-    ranks = {name: os.environ[name] for name in _RANKS if name in os.environ}
+    ranks = {name: os.environ[name] for name in sorted(RANKS) if name in os.environ}
     text = data_text(source, options.script.name, _folder(options), bool(states), hidden, ranks)
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import STARTS, XLA_LAUNCHES
 from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
+from migrate.catalogue.words import RANKS
 from migrate.reading.replicas.launch import INIT, is_guard
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import environment_name, is_read
@@ -60,7 +61,6 @@ FIGURES = {
 }
 SEEDS = names(*CPU_SEEDS)
 INDEXED = re.compile(r"xla(:\d+)?")
-VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 # Calls whose last argument is what a name stands for without a value.
 DEFAULTED = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
 OF_BACKENDS = frozenset({"torch.distributed.Backend", "torch.distributed.is_backend_available"})
@@ -500,7 +500,7 @@ def _sets_rank(node: cst.Assign, context: Workspace) -> bool:
         return False
     index = node.targets[0].target.slice[0].slice
     key = index.value if isinstance(index, cst.Index) else None
-    if key is None or environment_name(key, context) not in VARIABLES or is_read(key, context):
+    if key is None or environment_name(key, context) not in RANKS or is_read(key, context):
         return False
     if _is_index_of_worker(node, context):
         return True  # the launch begins the worker with it
