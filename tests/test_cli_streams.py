@@ -55,6 +55,7 @@ def test_a_command_ends_quietly(folder: Path, words: str) -> None:
     assert lines == []
 
 
+@pytest.mark.long
 def test_a_command_with_much_output_ends_after_the_first_line(folder: Path) -> None:
     lines = "".join(f"x{number} = torch.zeros(3).cuda()\n" for number in range(3000))
     (folder / "train.py").write_text(f"import torch\n\n{lines}")

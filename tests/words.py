@@ -104,6 +104,8 @@ def _variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _classes(trees: dict[Path, ast.Module]) -> Iterator[Offence]:
     """Yield each class whose name another class of the same package has."""
     for package in PACKAGES:
+        if not any(file.is_relative_to(ROOT / package) for file in trees):
+            continue
         named: dict[str, list[tuple[Path, int]]] = defaultdict(list)
         for file in sorted((ROOT / package).rglob("*.py")):
             tree = trees.get(file) or ast.parse(file.read_text())

@@ -60,6 +60,7 @@ def verdicts(folder: Path, recording: dict[str, Any]) -> dict[str, bool | None]:
     return {v.stage: v.passed for v in judge(folder, SCRIPT, recording)}
 
 
+@pytest.mark.long
 def test_a_right_program_passes(recording: dict[str, Any]) -> None:
     result = judge(REFERENCE, SCRIPT, recording)
     assert [v.passed for v in result] == [True, True, True], result

@@ -95,6 +95,7 @@ def reported(spelled: str) -> bool:
     return any(finding.code == "XLA111" for finding in check_source(source, Config()))
 
 
+@pytest.mark.long
 def test_what_falls_back_is_what_is_reported() -> None:
     command = [sys.executable, "-c", MEASURE, json.dumps(ON_CPU + ON_DEVICE)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -136,6 +136,7 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_torch_xla_computes_what_the_table_says() -> None:
     command = [sys.executable, "-c", MEASURE, json.dumps(OTHERWISE + REFUSED + RIGHT)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -145,6 +146,7 @@ def test_torch_xla_computes_what_the_table_says() -> None:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_the_gradient_of_elu_is_right_in_place_only() -> None:
     """XLA883 (the rule elu-gradient) says so, and rewrites the first to the second."""
     command = [sys.executable, "-c", MEASURE_SLOPES, json.dumps(ELU + IN_PLACE)]

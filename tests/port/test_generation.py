@@ -51,6 +51,7 @@ def require_same_tokens(name: str) -> None:
     assert package.generate.generate_padded._cache_size() <= 2  # one for each bucket
 
 
+@pytest.mark.long
 def test_greedy_tokens_of_llama_equal_those_of_torch() -> None:
     require_same_tokens("Llama")
 
@@ -92,6 +93,7 @@ def test_prompts_of_one_bucket_are_compiled_once() -> None:
     assert [generate.bucket_of(length) for length in (1, 8, 9, 16, 17)] == [8, 8, 16, 16, 32]
 
 
+@pytest.mark.long
 def test_tokens_behind_the_end_are_padding() -> None:
     generate, model, params = llama()
     tokens = np.asarray(generate.generate(model, params, PROMPT, max_new_tokens=12))[0]

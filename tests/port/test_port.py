@@ -144,6 +144,7 @@ def _is_known_to_parity(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_port_that_parts_is_exit_code_1_and_names_the_module(run: Run, tmp_path: Path) -> None:
     done = run("net.py:Net", *INPUTS, "-o", "ported", gives=standin.WRONG)
     assert done.exit_code == 1

@@ -119,6 +119,7 @@ def test_a_stored_table_of_integers_is_there_from_the_start(
     assert 'stored, self.path, "places", (4,)' in (folder / "modeling.py").read_text()
 
 
+@pytest.mark.long
 def test_a_port_with_constants_is_compared_later(odd: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = odd
     words = [f"{folder.parents[1]}/net.py:Odd", f"port:{folder}", "--inputs", "x=float32[2,3,6,6]"]
@@ -126,6 +127,7 @@ def test_a_port_with_constants_is_compared_later(odd: tuple[Path, dict[str, Any]
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.long
 def test_a_model_without_sizes_is_made_of_an_empty_configuration(tmp_path: Path) -> None:
     done = ported(PLAIN, "Plain", "x=float32[2,3,9]", tmp_path)
     assert done.exit_code == 0, done.output
@@ -180,6 +182,7 @@ def proof(done: Result) -> dict[str, dict[str, Any]]:
     return {case["name"]: case for case in json.loads(done.stdout)["proof"]}
 
 
+@pytest.mark.long
 def test_gradients_are_part_of_the_proof(tmp_path: Path) -> None:
     # Enough numbers that their errors in bfloat16 can be compared.
     done = ported(STRAIGHT, "Rounded", "x=float32[64,6]", tmp_path, "--json")
@@ -205,6 +208,7 @@ def test_a_gradient_that_is_lost_is_exit_code_1_and_named(tmp_path: Path) -> Non
     assert "**differs: the gradient of " in page
 
 
+@pytest.mark.long
 def test_a_model_whose_outputs_have_no_gradients_says_so(tmp_path: Path) -> None:
     done = ported(STRAIGHT, "Chosen", "x=float32[2,6]", tmp_path, "--json")
     assert done.exit_code == 0, done.output
@@ -306,6 +310,7 @@ def test_arrays_that_the_model_has_no_place_for_are_refused_by_name(spare: Path)
     assert load(spare / "more.safetensors", spare, "{'depth': 3}") == ""
 
 
+@pytest.mark.long
 def test_its_own_checkpoint_through_its_own_convert(spare: Path) -> None:
     script = "import net, torch; torch.save(net.Spare(depth={}).state_dict(), '{}.pt')"
     for depth in (2, 3):

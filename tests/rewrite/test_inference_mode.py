@@ -72,6 +72,7 @@ torch_xla.sync()
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_torch_xla_still_raises_in_inference_mode() -> None:
     command = [sys.executable, "-c", RAISES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)

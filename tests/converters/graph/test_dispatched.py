@@ -50,6 +50,7 @@ def with_gradients(function: Any, *given: Any) -> list[Any]:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.long_cases("True-True")
 def test_xla_is_the_attention_as_written(causal: bool, masked: bool) -> None:
     given = arrays(6, 6)
     mask = left_padded(6) if masked else None
@@ -63,6 +64,7 @@ def test_xla_is_the_attention_as_written(causal: bool, masked: bool) -> None:
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_bias_of_minus_infinity_is_a_mask() -> None:
     given = arrays(5, 7)
     bias = jnp.where(jnp.arange(35).reshape(5, 7) % 3 == 0, 0.5, -jnp.inf).at[2].set(-jnp.inf)
@@ -72,6 +74,7 @@ def test_a_bias_of_minus_infinity_is_a_mask() -> None:
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.long
 def test_splash_attention_gives_values_and_gradients_of_the_attention_as_written() -> None:
     # Rows 0 to 2 of the first batch see no key; 20 positions are padded to a block.
     given, mask = arrays(20, 20), left_padded(20)

@@ -114,6 +114,7 @@ def test_what_is_computed_where_it_is_returned_stands_there() -> None:
     assert ".T.T" not in text
 
 
+@pytest.mark.long
 def test_rows_by_a_mask_are_refused_with_their_line_alone() -> None:
     """No line of this project, and none of torch's advice."""
     with pytest.raises(GraphError) as error:

@@ -125,6 +125,7 @@ def of_case(name: str, folder: Path) -> None:
     "name",
     [pytest.param(name, marks=pytest.mark.long if name == "attentive" else ()) for name in USUAL],
 )
+@pytest.mark.long_cases("pyramid", "sequences", "stack")
 def test_it_computes_what_torch_does(name: str, tmp_path: Path) -> None:
     of_case(name, tmp_path)
 
@@ -140,12 +141,14 @@ def test_lists_of_parameters_are_lists(tmp_path: Path) -> None:
     assert {"scales/0", "scales/2", "named/a", "layers/x/kernel"} <= variables(model).keys()
 
 
+@pytest.mark.long
 def test_layers_of_torch_have_nnx_forms(tmp_path: Path) -> None:
     given = {"x": real(2, 4, 5), "ids": torch.tensor([[1, 2, 3], [4, 5, 0]])}
     model = compared(Torchs().eval(), [given], tmp_path)
     assert {"normed/kernel_g", "normed/kernel_v", "up/kernel"} <= variables(model).keys()
 
 
+@pytest.mark.long
 def test_training_is_a_mode_of_the_model(tmp_path: Path) -> None:
     """`model.train()` turns dropout and statistics on; no call takes `deterministic`."""
     torch.manual_seed(0)
@@ -225,6 +228,7 @@ def test_it_starts_as_the_original(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first["blocks/0/norm/scale"][...], 1)
 
 
+@pytest.mark.long
 def test_other_sizes_follow_the_configuration(tmp_path: Path) -> None:
     """Sizes of inputs, too, are expressions of the configuration."""
     factory, inputs = CASES["stack"]

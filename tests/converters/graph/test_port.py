@@ -129,6 +129,7 @@ def leaves(value: Any) -> list[np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("attentive", "two towers", "tagger", "encoder", "two lstms")
 def test_it_computes_what_torch_does(name: str, load: Callable[[Port], Any]) -> None:
     model, inputs, written = made(name)
     assert not written.missing
@@ -227,6 +228,7 @@ def test_a_sequential_is_one_call() -> None:
     assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
 
 
+@pytest.mark.long
 def test_layers_that_are_called_as_most_are_have_short_sources() -> None:
     text = made("attentive")[2].modeling
     assert "self.own = nn.MultiHeadDotProductAttention(" in text

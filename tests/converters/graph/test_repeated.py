@@ -271,6 +271,7 @@ def original() -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 @pytest.mark.parametrize("repeats", [Repeats(True, "dots"), Repeats(False, "nothing")])
+@pytest.mark.long_cases("repeats0")
 def test_repeated_layers_compute_the_same(
     load: Callable[..., Any], original: tuple[torch.nn.Module, torch.Tensor], repeats: Repeats
 ) -> None:

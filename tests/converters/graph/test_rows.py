@@ -33,6 +33,7 @@ ALIKE = DRAWN[:1].repeat(7, 1)
         rows.BySlices,
     ],
 )
+@pytest.mark.long_cases("ByPlaces", "ByMask", "ByRows", "ByHits")
 def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load: Load) -> None:
     torch.manual_seed(0)
     model = kind().eval()
@@ -64,6 +65,7 @@ def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load:
 @pytest.mark.parametrize(
     "kind", [rows.Centered, rows.Shared, rows.Counted, rows.Averaged, rows.Many]
 )
+@pytest.mark.long_cases("Averaged")
 def test_rows_that_depend_on_each_other_are_not_in_a_port(kind: type[torch.nn.Module]) -> None:
     assert "refused" in outcome(kind().eval())
 

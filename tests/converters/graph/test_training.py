@@ -126,6 +126,7 @@ LONG = {"classifier", "encoder"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES]
 )
+@pytest.mark.long_cases("vision", "recurrent", "frozen")
 def test_training_computes_what_torch_computes(name: str, load: Callable[..., Any]) -> None:
     make, inputs = CASES[name]
     torch.manual_seed(0)
@@ -367,6 +368,7 @@ def test_two_dropouts_of_one_tensor_differ_and_have_its_rate(load: Callable[...,
     assert (masks[1] != masks[2]).any()
 
 
+@pytest.mark.long
 def test_source_is_as_one_would_write_it() -> None:
     vision = port(trained.Vision().eval(), CASES["vision"][1]).modeling
     tree = {one.name: ast.unparse(one) for one in ast.parse(vision).body if hasattr(one, "name")}

@@ -168,6 +168,7 @@ except HostsError as error:
         (0, signal.SIGSTOP, "process 0 of 3 was not heard of for 3 s"),
     ],
 )
+@pytest.mark.long_cases("0-9-process 0 of 3 died", "2-9-process 2 of 3 was not heard of for 3 s")
 def test_a_process_that_is_killed_or_stopped(which: int, how: signal.Signals, line: str) -> None:
     port = free_port()
     processes = [

@@ -232,6 +232,7 @@ def _saved(state_dict, folder):
 
 
 @pytest.mark.parametrize("name", ["adamw", "groups", "adafactor"])
+@pytest.mark.long_cases("adamw")
 def test_20_more_steps_in_nnx(name, tmp_path):
     model, optimizer = trained(OPTIMIZERS[name][0])
     made = plan(model.state_dict(), model=model, to="nnx")

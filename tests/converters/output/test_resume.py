@@ -104,6 +104,7 @@ def kill_and_resume(tmp_path, form, kills, seed):
     return kept
 
 
+@pytest.mark.long
 def test_killed_at_random_points(tmp_path):
     assert kill_and_resume(tmp_path, "safetensors", kills=5, seed=1) > 0
 

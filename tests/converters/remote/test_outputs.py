@@ -249,6 +249,7 @@ def test_killed_and_resumed(
     assert local.written.nbytes
 
 
+@pytest.mark.long
 def test_killed_before_the_mark_of_orbax(
     net: Path, gs: BucketProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
