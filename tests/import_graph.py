@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 
@@ -32,6 +33,7 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in _components(imports) if len(group) > 1)
 
 
+@cache
 def _found(package: Path, root: Path) -> dict[str, list[tuple[str, str]]]:
     found = {}
     for path in package.rglob("*.py"):

@@ -137,6 +137,7 @@ print(train(model, [torch.ones(3, 2)] * 8, optimizer, 4))
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_the_sum_counts_every_turn_as_before(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("""

@@ -152,6 +152,7 @@ print("held")
 """
 
 
+@pytest.mark.long
 def test_the_functions_do_on_xla_what_safetensors_does_on_the_host(tmp_path: Path) -> None:
     after = (
         rewritten(SCRIPT).data.decode().replace("load_file as load", "load_file, load_file as load")

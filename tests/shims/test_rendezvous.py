@@ -125,6 +125,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_replicas_meet_at_a_port_of_their_own_though_the_backend_was_imported_before(
     tmp_path: Path,
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_shutdown_that_signals_loader_workers_too(
     assert same(tmp_path / "a.pt", tmp_path / "b.pt")
 
 
+@pytest.mark.long
 def test_two_ranks_stop_at_one_step_though_one_was_signaled(tmp_path: Path) -> None:
     assert [code for code, _ in start(tmp_path / "a", tmp_path / "a.pt", ranks=2)] == [0, 0]
     outcomes = start(tmp_path / "b", tmp_path / "b.pt", ranks=2, kill=(1, 5))

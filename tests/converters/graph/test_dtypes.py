@@ -271,7 +271,12 @@ def multiplied(jaxpr: Any) -> list[str]:
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["bfloat16", "float32 weights"])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.long_cases("recurrent-float32 weights", "recurrent-bfloat16")
+@pytest.mark.long_cases(
+    "recurrent-float32 weights",
+    "recurrent-bfloat16",
+    "tokens-float32 weights",
+    "layers-float32 weights",
+)
 def test_its_error_in_bfloat16_is_torch_s_own(
     name: str, mixed: bool, load: Callable[[Port], Any]
 ) -> None:

@@ -41,6 +41,7 @@ def without_dropouts(model: torch.nn.Module) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("masks and padding")
 def test_what_the_host_draws_is_an_input(name: str, load: Callable[..., Any]) -> None:
     make, inputs, names = CASES[name]
     torch.manual_seed(0)
@@ -102,6 +103,7 @@ def test_training_needs_it_and_evaluation_does_not(load: Callable[..., Any]) -> 
     assert flax.init(jax.random.key(0), **arrays(inputs))
 
 
+@pytest.mark.long
 def test_sizes_that_the_host_is_given_stay_free(load: Callable[..., Any]) -> None:
     model, inputs = host_drawn.Speech().eval(), {"x": real(2, 7, 5)}
     written = port(model, inputs)

@@ -258,6 +258,7 @@ def test_a_name_that_every_nnx_module_has_is_refused() -> None:
         port(Evaluates(), {"x": real(2, 4)}, api="nnx")
 
 
+@pytest.mark.long
 def test_linen_is_as_it_was() -> None:
     factory, inputs = CASES["stack"]
     assert port(factory(), inputs[0]).modeling == port(factory(), inputs[0], api="linen").modeling

@@ -64,6 +64,7 @@ def agree(model: torch.nn.Module, flax: Any, weights: Any, inputs: Inputs) -> No
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("truths", "added")
 def test_a_port_equals_torch_with_any_of_its_optional_inputs(
     name: str, load: Callable[..., Any]
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_side_of_an_input_is_never_read_of_one_that_may_be_left_out() -> None:
     assert "position_ids.shape" not in text
 
 
+@pytest.mark.long
 def test_a_model_that_drops_takes_its_mask_in_training_too(load: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     model = optional.Encoder().eval()
@@ -151,6 +153,7 @@ def test_an_input_without_a_default_of_none_is_no_option() -> None:
 
 
 @pytest.mark.parametrize("name", ["filled", "fused truths"])
+@pytest.mark.long_cases("filled")
 def test_a_row_of_padding_gives_in_bfloat16_what_torch_gives(
     name: str, load: Callable[..., Any]
 ) -> None:

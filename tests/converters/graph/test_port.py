@@ -129,7 +129,9 @@ def leaves(value: Any) -> list[np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.long_cases("attentive", "two towers", "tagger", "encoder", "two lstms")
+@pytest.mark.long_cases(
+    "attentive", "two towers", "tagger", "encoder", "two lstms", "shifted", "stack", "overlapping"
+)
 def test_it_computes_what_torch_does(name: str, load: Callable[[Port], Any]) -> None:
     model, inputs, written = made(name)
     assert not written.missing

@@ -92,6 +92,7 @@ def ported(
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("make", "shape"), [(Temporal, (2, 5, 9)), (Several, (3, 6))])
+@pytest.mark.long_cases("Temporal-shape0-orthogonal")
 def test_it_computes_what_torch_does(
     make: Callable[[Norm], nn.Module],
     shape: tuple[int, ...],

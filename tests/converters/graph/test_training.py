@@ -126,7 +126,15 @@ LONG = {"classifier", "encoder"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES]
 )
-@pytest.mark.long_cases("vision", "recurrent", "frozen")
+@pytest.mark.long_cases(
+    "vision",
+    "recurrent",
+    "frozen",
+    "functional",
+    "labeled",
+    "a mask of positions",
+    "layers left out of two stacks",
+)
 def test_training_computes_what_torch_computes(name: str, load: Callable[..., Any]) -> None:
     make, inputs = CASES[name]
     torch.manual_seed(0)

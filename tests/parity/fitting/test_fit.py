@@ -67,6 +67,7 @@ def test_a_factor_that_is_folded_into_the_query_is_written_and_proven(tmp_path: 
 @pytest.mark.parametrize(
     "flatten", ["as torch", pytest.param("as it lies", marks=pytest.mark.long)]
 )
+@pytest.mark.long_cases("as torch")
 def test_images_are_followed_channels_last(flatten: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model, flax = ConvNet(), FlaxConvNet(flatten=flatten)
@@ -100,6 +101,7 @@ OF_TOWERS = {
 
 
 @pytest.mark.parametrize("wrong", some(OF_TOWERS, "scale", "words scaled"))
+@pytest.mark.long_cases("words scaled")
 def test_a_difference_is_never_proven_and_named_where_it_is(wrong: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     found = follow(Tower(), FlaxTower(wrong), words(), tmp_path)

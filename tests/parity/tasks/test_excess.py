@@ -144,6 +144,7 @@ print(excess.undetermined or "known")
 
 @needs_libtpu
 @pytest.mark.xla
+@pytest.mark.long
 def test_a_torch_module_goes_through_torch_xla_to_the_tpu_compiler(tmp_path: Path) -> None:
     script = tmp_path / "gate.py"
     script.write_text(TORCH)

@@ -47,6 +47,7 @@ def script(folder: Path) -> Path:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_a_record_of_the_cpu_holds_the_rewrite(tmp_path: Path) -> None:
     train, record = script(tmp_path), tmp_path / "cpu.rec"
     done = migrate("prove", train, "--record", record, "--steps", 2, "--timeout", LIMIT, "--json")

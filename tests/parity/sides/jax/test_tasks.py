@@ -161,6 +161,7 @@ def test_training_is_torchs(kind: Any, optimizer: str, loss: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+@pytest.mark.long_cases("mse")
 def test_what_is_not_counted_is_no_part_of_the_loss(loss: str, tmp_path: Path) -> None:
     """As on torch's side, in bfloat16 too, whose numbers cannot count to 299."""
     runner, module = both("linen", tmp_path)
