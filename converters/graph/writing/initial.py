@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -26,12 +25,17 @@ from converters.graph.starts.law import (
     Sequence,
     Unset,
     is_drawn,
-    product,
     sequence,
     serials,
-    total,
 )
 from converters.graph.starts.watch import Start, Starts
+from converters.graph.writing.initial_laws import (
+    InitialLaws,
+    UnknownLawError,
+    flax_axis,
+    plain_tree,
+)
+from converters.graph.writing.initial_numbers import InitialNumbers
 from converters.graph.writing.layers import Layer, Placed, takes, weight_of
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.settings import Settings
@@ -72,8 +76,6 @@ _AS_TORCH = (
     torch.nn.Bilinear,
     torch.nn.EmbeddingBag,
 )
-# What a normal draw of float32 does not reach.
-_FAR = 6.0
 _NONE: Mapping[str, Start] = {}
 
 
@@ -92,10 +94,6 @@ class ModelFacts(Protocol):
         """The layer of Flax's that a module is."""
 
 
-class UnknownLawError(Exception):
-    """An array starts in a way that no port has."""
-
-
 class Initial:
     """The initializers of a model.
 
@@ -110,6 +108,8 @@ class Initial:
         self.otherwise: dict[str, str] = {}
         self.values: dict[str, np.ndarray[Any, Any]] = {}
         self._written: set[str] = set()
+        self._numbers = InitialNumbers(self._setting, drafter.baked)
+        self._laws = InitialLaws(drafter.settings, self._numbers)
 
     def unwritten(self) -> dict[str, str]:
         """Arrays that start otherwise, with those for which no initializer was written."""
@@ -207,7 +207,7 @@ class Initial:
                 if placed is None or argument not in arguments:
                     raise UnknownLawError("the layer has no initializer for it")
                 tree = self._initializer(key, layer.module, name, placed.axes, "")
-                written.setdefault(argument, set()).add(ast.dump(_plain(tree)))
+                written.setdefault(argument, set()).add(ast.dump(plain_tree(tree)))
                 trees[argument] = tree
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
@@ -347,7 +347,7 @@ class Initial:
         if start is None or values.dtype != np.float32 or not _agrees_with(start.law, values):
             return None
         try:
-            array = self._along(start.law, as_code(shape))
+            array = self._laws.along(start.law, as_code(shape))
         except UnknownLawError:
             return None
         return code("({made}).astype(jnp.float32)", made=array)
@@ -401,20 +401,20 @@ class Initial:
         """
         match law:
             case Constant(value=number):
-                return self._constant(number)
+                return self._laws.constant(number)
             case Draw():
-                return self._draw(law, module, name, axes, parts)
+                return self._laws.draw(law, module, name, axes, parts)
             case Orthogonal(gain=gain):
-                column = _axis(axes, 0, start, module, name)
+                column = flax_axis(axes, 0, module, name)
                 options = {} if column == -1 else {"column_axis": column}
-                arguments = () if gain.value == 1 else (self._number(gain, "gain"),)
+                arguments = () if gain.value == 1 else (self._numbers.number(gain, "gain"),)
                 return call("nn.initializers.orthogonal", *arguments, **options)
             case Patched():
                 return self._patched(start, law, key, module, name, axes, path)
             case Formula() if is_drawn(law):
-                return self._formula(law)
+                return self._laws.formula(law)
             case Sequence() | Formula() if axes is None and _agrees_with(law, start.values):
-                array = self._along(law, code("shape"))
+                array = self._laws.along(law, code("shape"))
                 return code("lambda key, shape, dtype: {made}", made=array)
             case Computed() | Sequence() | Formula():
                 return self._computed(start, module, name, axes, path)
@@ -425,160 +425,6 @@ class Initial:
             case Other(why=why):
                 raise UnknownLawError(f"drawn by {why}")
         raise UnknownLawError("of unknown law")
-
-    def _constant(self, number: Number) -> ast.expr:
-        if number.value == 0:
-            return code("nn.initializers.zeros")
-        if number.value == 1:
-            return code("nn.initializers.ones")
-        return code("nn.initializers.constant({v})", v=self._number(number, "value"))
-
-    def _draw(
-        self, law: Draw, module: Any, name: str, axes: tuple[int, ...] | None, parts: int
-    ) -> ast.expr:
-        if law.named is not None and law.named[0] in _SCALES and not law.shift.value:
-            return self._scaled(law, module, name, axes, parts)
-        if law.rule == "fan" and law.scale.value == 1 and not law.shift.value:
-            bound = self._fan(module)
-            if bound is not None:
-                return code("uniform_within({b})", b=bound)
-        scale, shift = law.scale, law.shift
-        if law.named is not None and law.named[0] == "fans" and shift.value == 0:
-            return self._scaled(law, module, name, axes, parts)
-        first, second = law.first, law.second
-        if law.kind == "truncated":
-            return self._truncated(law)
-        if law.kind == "uniform":
-            if scale.value == 1 and shift.value == 0:
-                low, high = first, second
-            else:
-                low, high = (
-                    _scaled_number(first, scale, shift),
-                    _scaled_number(second, scale, shift),
-                )
-            if math.isclose(low.value, -high.value, rel_tol=1e-6):
-                return code("uniform_within({b})", b=self._number(high, "bound"))
-            return code(
-                "uniform_between({a}, {b})",
-                a=self._number(low, "low"),
-                b=self._number(high, "high"),
-            )
-        std = _scaled_number(second, scale, Number(0.0, literal=True))
-        mean = _scaled_number(first, scale, shift)
-        if mean.value == 0:
-            return code("nn.initializers.normal({s})", s=self._number(std, "std"))
-        return code(
-            "normal_around({m}, {s})", m=self._number(mean, "mean"), s=self._number(std, "std")
-        )
-
-    def _truncated(self, law: Draw) -> ast.expr:
-        """A truncated normal: torch's has bounds as they are, others in standard deviations.
-
-        Bounds that no draw reaches, whatever the settings are, are left out.
-        """
-        std = self._number(law.scale, "std")
-        far = min(-law.first.value, law.second.value) > _FAR
-        if far and not law.shift.value and not getattr(std, "text", ""):
-            return code("nn.initializers.normal({s})", s=std)
-        if law.named is not None and law.named[0] == "trunc_normal_":
-            arguments = law.named[1]
-            plain = law.scale == arguments["std"] and law.shift == arguments["mean"]
-            if plain:
-                named: dict[str, Any] = {}
-                usual = {"mean": 0.0, "a": -2.0, "b": 2.0}
-                words = {"mean": "mean", "a": "low", "b": "high"}
-                for word, value in usual.items():
-                    if arguments[word].value != value:
-                        named[words[word]] = self._number(arguments[word], words[word])
-                return call("trunc_normal", self._number(arguments["std"], "std"), **named)
-        std = self._number(law.scale, "std")
-        if law.shift.value:
-            low, high = (
-                bound.value * law.scale.value + law.shift.value for bound in (law.first, law.second)
-            )
-            mean = self._number(law.shift, "mean")
-            return call("trunc_normal", std, mean, low, high)
-        low, high = law.first.value, law.second.value
-        if min(-low, high) > _FAR:
-            # The bounds are as they are, whatever the standard deviation.
-            ends = [round(bound * law.scale.value, 6) for bound in (low, high)]
-            named = {} if ends == [-2.0, 2.0] else {"low": ends[0], "high": ends[1]}
-            return call("trunc_normal", std, **named)
-        rounded = [round(bound, 4) for bound in (low, high)]
-        given_ends = {} if rounded == [-2.0, 2.0] else {"lower": rounded[0], "upper": rounded[1]}
-        return call("nn.initializers.truncated_normal", std, **given_ends)
-
-    def _scaled(
-        self, law: Draw, module: Any, name: str, axes: tuple[int, ...] | None, parts: int
-    ) -> ast.expr:
-        """torch's initializers by the numbers of inputs and outputs."""
-        assert law.named is not None
-        function, options = law.named
-        average = function.startswith("xavier")
-        gain = (
-            1.0
-            if function == "fans"
-            else (
-                options.get("gain", 1.0)
-                if average
-                else torch.nn.init.calculate_gain(options["nonlinearity"], options["a"])
-            )
-        )
-        mode = "fan_avg" if average else options["mode"]
-        kind = "uniform" if "uniform" in function else "normal"
-        variance = options.get("variance", float(gain) ** 2)
-        if law.kind == "truncated":
-            raise UnknownLawError("a truncated normal by the number of inputs")
-        dims = _dims(module, name, axes)
-        inner, outer = (None, None) if dims < 2 else (_at(axes, 1, dims), _at(axes, 0, dims))
-        if parts > 1:  # Flax has each part by itself: torch's fans are those of the whole
-            if not average:
-                if mode != "fan_in":
-                    raise UnknownLawError(f"drawn by {function} for several arrays")
-            else:
-                variance = variance * 2 / (1 + parts)
-        plain = (inner, outer) == (-2, -1)
-        if law.scale.value != 1:
-            scale = self._number(law.scale, "scale")
-            spread: Any = code("{v} * {s} ** 2", v=_neat(variance), s=scale)
-        else:
-            spread = _neat(variance)
-        if plain and law.scale.value == 1:
-            third = math.isclose(variance, 1 / 3, rel_tol=1e-6)
-            if (mode, kind) == ("fan_in", "uniform") and third:
-                return code("torch_uniform")
-            if (mode, variance) == ("fan_avg", 1.0):
-                return (
-                    call(f"nn.initializers.xavier_{kind}")
-                    if kind == "uniform"
-                    else code('nn.initializers.variance_scaling(1.0, "fan_avg", "normal")')
-                )
-        if isinstance(spread, float) and math.isclose(spread, 1 / 3, rel_tol=1e-6):
-            spread = code("1 / 3")
-        more = {} if plain else {"in_axis": inner, "out_axis": outer}
-        return call("nn.initializers.variance_scaling", spread, mode, kind, **more)
-
-    def _fan(self, module: Any) -> ast.expr | None:
-        """1 / sqrt(fan_in), torch's bound of a bias."""
-        settings = self.drafter.settings
-        if isinstance(module, torch.nn.Linear):
-            return code(
-                "{n} ** -0.5", n=settings.of_layer(module, "in_features", module.in_features)
-            )
-        if isinstance(module, torch.nn.modules.conv._ConvNd):
-            # torch takes the weight's second axis, also of a transposed convolution.
-            transposed = module.transposed
-            attribute = "out_channels" if transposed else "in_channels"
-            channels = settings.of_layer(module, attribute, getattr(module, attribute))
-            area = math.prod(module.kernel_size)
-            if module.groups != 1:
-                groups = settings.of_layer(module, "groups", module.groups)
-                text = "({n} // {g} * {a}) ** -0.5"
-                return code(text, n=channels, g=groups, a=area)
-            if area == 1:
-                return code("{n} ** -0.5", n=channels)
-            return code("({n} * {a}) ** -0.5", n=channels, a=area)
-        return None
 
     def _patched(
         self,
@@ -614,57 +460,6 @@ class Initial:
             slices.append(code("({a}, {b}, {i})", a=first, b=last, i=initializer))
         return call("with_slices", base, *slices)
 
-    def _formula(self, law: Formula) -> ast.expr:
-        """Operators on draws: a function of the key."""
-        names: dict[int, str] = {}
-        inner = self._applied(law, names)
-        return code("lambda key, shape, dtype: {made}", made=_shared(inner))
-
-    def _along(self, law: Law, shape: ast.expr) -> ast.expr:
-        """An array that follows from a sequence along one axis."""
-        held = sequence(law)
-        assert held is not None
-        side = code("{s}[{a}]", s=shape, a=held.axis)
-        if isinstance(shape, ast.Tuple):
-            side = shape.elts[held.axis]
-        start, step = (self._number(number, "value") for number in (held.start, held.step))
-        plain = held.start.value == 0 and held.step.value == 1
-        text = "jnp.arange({n})" if plain else "{a} + {b} * jnp.arange({n})"
-        if held.step.value == 1 and not plain:
-            text = "jnp.arange({a}, {n} + {a})"
-        whole = [_as_integer(number) for number in (start, step)]
-        array = self._applied(law, {}, code(text, n=side, a=whole[0], b=whole[1]))
-        dims = len(held.shape)
-        if dims == 1:
-            return array
-        if held.axis != -1:
-            array = code("{m}[{i}]", m=array, i=_spread_to(dims, held.axis))
-        return code("jnp.broadcast_to({m}, {s})", m=array, s=shape)
-
-    def _applied(
-        self, law: Law | Number, names: dict[int, str], base: ast.expr | None = None
-    ) -> ast.expr:
-        match law:
-            case Sequence() if base is not None:
-                return base
-            case Number():
-                return as_code(self._number(law, "value"))
-            case Formula(operator=operator, inputs=inputs):
-                text = _WRITTEN.get((operator, len(inputs)))
-                if text is None:
-                    raise UnknownLawError(f"drawn by {operator}")
-                operands = {
-                    f"x{at}": self._applied(operand, names, base)
-                    for at, operand in enumerate(inputs)
-                }
-                return code(text, **operands)
-            case Draw():
-                if len(names.setdefault(law.serial, "")) or len(names) > 1:
-                    raise UnknownLawError("drawn of several distributions")
-                drawn = self._draw(law, None, "", None, 1)
-                return code("{draw}(key, shape, dtype)", draw=drawn)
-        raise UnknownLawError("drawn of several distributions")
-
     def _computed(
         self, start: Start, module: Any, name: str, axes: tuple[int, ...] | None, path: str
     ) -> ast.expr:
@@ -673,7 +468,7 @@ class Initial:
             raise UnknownLawError("its values are not known")
         values = start.values if axes is None else np.transpose(start.values, np.argsort(axes))
         if values.size and bool((values == values.flat[0]).all()):
-            return self._constant(Number(float(values.flat[0]), literal=True))
+            return self._laws.constant(Number(float(values.flat[0]), literal=True))
         if not path and path is not None and self.drafter.root is not module:
             raise UnknownLawError("its values are computed, and it stands in a list")
         holder = self.drafter.modules.get(path)
@@ -693,25 +488,7 @@ class Initial:
             n=name,
         )
 
-    # Numbers.
-
-    def _number(self, number: Number, local: str) -> Any:
-        """A number as the original's settings give it; else itself."""
-        value = number.value
-        if number.origin is not None:
-            parts: dict[str, Any] = {}
-            tree = _NamedOrigin(self, parts).visit(_copied(number.origin))
-            text = None if tree is None else ast.unparse(ast.fix_missing_locations(tree))
-            if text is not None and parts and _agrees(text, parts, value):
-                return SettingFloat(value, text, parts, local)
-            if text is not None and not parts and _agrees(text, {}, value):
-                return value
-        if not number.literal:
-            said = f"{value:g}: the {local} of an initializer, which no setting gives"
-            self.drafter.baked[said] = None
-        return SettingFloat(value, local=local)
-
-    def leaf(self, leaf: Leaf) -> tuple[str, Mapping[str, Any]] | None:
+    def _setting(self, leaf: Leaf) -> tuple[str, Mapping[str, Any]] | None:
         """The settings of the port that an attribute or argument of the original stands for."""
         settings = self.drafter.settings
         if not isinstance(leaf.holder, torch.nn.Module):
@@ -730,66 +507,6 @@ class Initial:
         if isinstance(setting, SettingInt | SettingFloat) and setting.text:
             return setting.text, setting.parts
         return None
-
-
-_SCALES = ("fans", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_")
-# Operators by what torch calls them and how many inputs they have.
-_WRITTEN = {
-    **{
-        (operator_name, 2): f"{{x0}} {sign} {{x1}}"
-        for operator_name, sign in (
-            ("add", "+"),
-            ("sub", "-"),
-            ("mul", "*"),
-            ("div", "/"),
-            ("pow", "**"),
-        )
-    },
-    **{
-        (function_name, 1): f"jnp.{function_name}({{x0}})"
-        for function_name in (
-            "exp",
-            "log",
-            "log1p",
-            "expm1",
-            "sqrt",
-            "sin",
-            "cos",
-            "tanh",
-            "abs",
-            "square",
-            "log2",
-            "exp2",
-            "sign",
-        )
-    },
-    ("rsub", 2): "{x1} - {x0}",
-    ("neg", 1): "-{x0}",
-    ("reciprocal", 1): "1.0 / {x0}",
-    ("rsqrt", 1): "jax.lax.rsqrt({x0})",
-    ("sigmoid", 1): "jax.nn.sigmoid({x0})",
-    ("softplus", 1): "jax.nn.softplus({x0})",
-    ("logit", 1): "jax.scipy.special.logit({x0})",
-    ("erfinv", 1): "jax.lax.erf_inv({x0})",
-    ("clamp_min", 2): "jnp.maximum({x0}, {x1})",
-    ("clamp_max", 2): "jnp.minimum({x0}, {x1})",
-    ("clamp", 3): "jnp.clip({x0}, {x1}, {x2})",
-}
-
-
-def _spread_to(dims: int, axis: int) -> ast.expr:
-    """The index that puts one axis among others: `[:, None]`."""
-    parts: list[ast.expr] = [
-        ast.Slice() if at - dims == axis else ast.Constant(None) for at in range(dims)
-    ]
-    return ast.Tuple(parts, ast.Load())
-
-
-def _as_integer(value: Any) -> Any:
-    """A number of a sequence as torch has it: 1, not 1.0."""
-    plain = value + 0
-    whole = isinstance(plain, float) and plain.is_integer() and not getattr(value, "text", "")
-    return int(plain) if whole else value
 
 
 def _agrees_with(law: Law, values: np.ndarray[Any, Any] | None) -> bool:
@@ -817,128 +534,6 @@ def _agrees_with(law: Law, values: np.ndarray[Any, Any] | None) -> bool:
         [-1 if at - values.ndim == held.axis else 1 for at in range(values.ndim)]
     )
     return bool(np.allclose(values, np.broadcast_to(result, values.shape), rtol=1e-6, atol=0))
-
-
-def _shared(tree: ast.expr) -> ast.expr:
-    """An expression in which the largest part that stands twice is computed once: `(x := …)`."""
-    counted: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp):
-            counted.setdefault(ast.dump(_plain(node)), []).append(node)
-    twice = [text for text, nodes in counted.items() if len(nodes) > 1]
-    if not twice:
-        return tree
-    largest = max(twice, key=len)
-    return _Once(largest).visit(tree)
-
-
-def _plain(node: ast.AST) -> ast.AST:
-    """A tree in which holes are names, so that it can be compared."""
-    return _Plain().visit(_copied(node))
-
-
-class _Plain(ast.NodeTransformer):
-    def visit_Hole(self, node: Any) -> ast.AST:
-        return ast.Name(f"{node.value!r}", ast.Load())
-
-
-class _Once(ast.NodeTransformer):
-    """Name an expression where it stands first, and use the name from there on."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.seen = text, False
-
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, ast.expr) and ast.dump(_plain(node)) == self.text:
-            if self.seen:
-                return ast.Name("x", ast.Load())
-            self.seen = True
-            return ast.NamedExpr(ast.Name("x", ast.Store()), node)
-        return super().generic_visit(node)
-
-
-class _NamedOrigin(ast.NodeTransformer):
-    """An origin with the names of settings for its leaves."""
-
-    def __init__(self, initial: Initial, parts: dict[str, Any]) -> None:
-        self.initial, self.parts = initial, parts
-        self.failed = False
-
-    def visit(self, node: ast.AST) -> Any:
-        if not isinstance(node, Leaf):
-            renamed = super().generic_visit(node)
-            return None if self.failed else renamed
-        setting = self.initial.leaf(node)
-        if setting is None and node.inner is not None and node.inner.origin is not None:
-            return self.visit(_copied(node.inner.origin))
-        if setting is None and node.inner is not None and node.inner.literal:
-            return ast.Constant(node.inner.value)
-        if setting is None:
-            self.failed = True
-            return None
-        text, parts = setting
-        self.parts |= parts
-        return ast.parse(text, mode="eval").body
-
-
-def _copied(tree: Any) -> Any:
-    """A copy of a tree; leaves and holes stay the same objects."""
-    if isinstance(tree, Leaf) or (isinstance(tree, ast.AST) and not tree._fields):
-        return tree
-    if isinstance(tree, ast.AST):
-        copied_tree = type(tree).__new__(type(tree))
-        ast.AST.__init__(
-            copied_tree, **{name: _copied(getattr(tree, name, None)) for name in tree._fields}
-        )
-        return copied_tree
-    return [_copied(element) for element in tree] if isinstance(tree, list) else tree
-
-
-def _agrees(text: str, parts: Mapping[str, Any], value: float) -> bool:
-    """Whether an expression of settings has a value."""
-    try:
-        result = eval(
-            compile(text, "", "eval"),
-            {"__builtins__": {}, "math": math, "int": int, "max": max, "min": min, "float": float},
-            dict(parts),
-        )
-    except (ArithmeticError, ValueError, TypeError, NameError):
-        return False
-    return isinstance(result, int | float) and math.isclose(result, value, rel_tol=1e-6)
-
-
-def _scaled_number(number: Number, scale: Number, shift: Number) -> Number:
-    return total(product(number, scale), shift)
-
-
-def _dims(module: Any, name: str, axes: tuple[int, ...] | None) -> int:
-    """Number of axes of a parameter; if they lie in another order, it may have another name in the
-    port.
-    """
-    if axes is not None:
-        return len(axes)
-    held = module
-    for step in name.split("."):
-        held = getattr(held, step, None)
-    if held is None:  # a layer with a forward of its own has Flax's names
-        name = "weight" if name in ("kernel", "embedding", "scale") else name.rpartition(".")[2]
-        held = getattr(module, name, None)
-    return 0 if held is None else int(held.dim())
-
-
-def _at(axes: tuple[int, ...] | None, axis: int, dims: int) -> int:
-    """Position of torch's axis in Flax, counted from the end."""
-    return (axis if axes is None else axes[axis]) - dims
-
-
-def _axis(axes: tuple[int, ...] | None, axis: int, start: Start, module: Any, name: str) -> int:
-    return _at(axes, axis, _dims(module, name, axes))
-
-
-def _neat(value: float) -> float:
-    """A number without the rounding of squares: 2.0 for 2.0000000000000004."""
-    near = float(f"{value:.12g}")
-    return near if math.isclose(near, value, rel_tol=1e-12) else value
 
 
 def _values(tensor: Any) -> np.ndarray[Any, Any] | None:
