@@ -38,6 +38,7 @@ def test_all_that_is_there_has_a_piece_and_stands_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.long_cases("lstm_tagger")
 def test_small_ones_are_as_they_are_written_now(name: str) -> None:
     _as_written(name)
 

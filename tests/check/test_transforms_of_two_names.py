@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ENGINE = """\
 from timm.data import Mixup
 
@@ -30,6 +32,7 @@ def main(model, loader, optimizer):
 """
 
 
+@pytest.mark.long
 def test_the_same_name_whatever_the_order_of_sets(tmp_path: Path) -> None:
     (tmp_path / "engine.py").write_text(ENGINE)
     (tmp_path / "main.py").write_text(MAIN)

@@ -79,6 +79,7 @@ def test_the_cpu_computes_what_the_cuda_original_does(folder: Path, on_cpu: dict
     assert original.keys() == on_cpu.keys()
 
 
+@pytest.mark.long
 def test_xla_computes_what_the_cpu_does(folder: Path, on_cpu: dict[str, Any]) -> None:
     run("train.py", folder / "xla.pt", XLA)
     on_xla = load(folder / "xla.pt")

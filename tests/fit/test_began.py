@@ -74,6 +74,7 @@ def taken(folder: Path, steps: int, cut: str = "", grad: str = "@torch.no_grad()
         (3, {"evaluation": "with torch_xla.step():"}),
     ],
 )
+@pytest.mark.long_cases("2-options1", "3-options2", "2-options3")
 def test_reads_of_an_evaluation_do_not_cut_the_step(
     steps: int, options: dict[str, str], tmp_path: Path
 ) -> None:

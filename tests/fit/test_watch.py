@@ -33,6 +33,7 @@ print(graphs_taken() - before)
 """
 
 
+@pytest.mark.long
 def test_a_graph_counts_when_it_is_taken_and_not_when_it_ends() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=LIMIT, check=True

@@ -24,6 +24,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return losses(start(written(tmp_path, **ONE).folder, tmp_path, "whole"))
 
 
+@pytest.mark.long
 def test_a_preempted_job_resumes_to_the_same_losses(tmp_path: Path, uninterrupted: str) -> None:
     folder = written(tmp_path, **ONE).folder
     for number, step in enumerate((5, 9)):
@@ -89,6 +90,7 @@ def test_a_host_that_comes_back_alone(tmp_path: Path, uninterrupted_on_two: str)
     assert "this host is still here: the program starts again" in second.text()
 
 
+@pytest.mark.long
 def test_a_host_that_is_lost_and_replaced(tmp_path: Path, uninterrupted_on_two: str) -> None:
     """The other host's program fails with an error of its own, and waits whether all are still there."""
     folder = written(tmp_path, "skypilot", **TWO).folder

@@ -105,6 +105,7 @@ def uninterrupted_on_two(
     return updates, weights(tmp_path)
 
 
+@pytest.mark.long
 def test_two_hosts_train_together(uninterrupted_on_two: tuple[dict[int, str], bytes]) -> None:
     assert sorted(uninterrupted_on_two[0]) == list(range(UPDATES))
 

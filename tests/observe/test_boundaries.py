@@ -63,6 +63,7 @@ def test_a_loop_without_a_step_is_a_finding_with_its_line(tmp_path: Path) -> Non
     assert unended["line"]["text"] == "optimizer.step()  # step"
 
 
+@pytest.mark.long
 def test_a_few_steps_in_one_graph_are_meant(tmp_path: Path) -> None:
     assert run(tmp_path, "torch_xla.step()", MOST_STEPS) == (0, [])
 

@@ -25,6 +25,7 @@ def run(script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_top_token_flips_in_one_pass_and_only_there() -> None:
     output = run("one_pass.py")
     assert "float32 on the CPU parts from float64 in 0 of 4 rows" in output

@@ -122,6 +122,7 @@ def ported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Port:
     return run
 
 
+@pytest.mark.long
 def test_the_folder_is_an_nnx_model_of_its_own(ported: Port, tmp_path: Path) -> None:
     done = ported("--no-proof")
     assert done.exit_code == 0, done.output

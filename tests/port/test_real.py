@@ -90,6 +90,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     return folder / "ported" / "odd", json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_an_odd_model_is_ported_and_proven(odd: tuple[Path, dict[str, Any]]) -> None:
     _, report = odd
     assert {case["name"]: case["verdict"] for case in report["proof"]} == {

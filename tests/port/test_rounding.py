@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from migrate.port.pipeline import PortOptions, port_model
 from migrate.progress import no_progress
 
@@ -22,6 +24,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.long
 def test_a_port_that_rounds_too_often_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(_NET)
     options = PortOptions(

@@ -264,6 +264,7 @@ STATE = "torch.set_autocast_dtype('xla', torch.bfloat16); torch.set_autocast_ena
         pytest.param(True, "off", ProofVerdict.EQUAL, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long_cases("False-off-equal")
 def test_autocast_can_be_kept_or_off_or_in_bfloat16(
     by_state: bool, amp: Amp, verdict: ProofVerdict | None, tmp_path: Path
 ) -> None:

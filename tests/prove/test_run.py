@@ -140,6 +140,7 @@ print(metrics.metric_data('ExecuteTime')[0] - before)
 """
 
 
+@pytest.mark.long
 def test_recording_runs_no_graph_of_its_own(tmp_path: Path) -> None:
     path = script(tmp_path, COUNTED)
     counts = []

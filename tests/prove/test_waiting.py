@@ -148,6 +148,7 @@ def test_the_error_of_a_rank_that_waits_at_its_end_is_shown(tmp_path: Path, soon
     assert "ValueError: no such file" in raised.value.output
 
 
+@pytest.mark.long
 def test_a_rank_that_works_while_another_waits_is_no_hang(tmp_path: Path, soon: None) -> None:
     script = tmp_path / "train.py"
     script.write_text(BUSY)

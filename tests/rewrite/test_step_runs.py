@@ -134,6 +134,7 @@ def test_meters_show_the_same_numbers_at_the_same_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_micro_batches_are_compiled_once_whatever_their_number(tmp_path: Path) -> None:
     original = lines(MICRO.replace('"cuda"', '"cpu"'), tmp_path)
     after = rewritten(MICRO)

@@ -129,6 +129,7 @@ def test_nothing_is_lost_at_exit_or_behind_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_nothing_is_lost_at_the_end_of_a_spawned_replica(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -97,6 +97,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
         assert [(epoch, list(run.batches("ab"))) for epoch in run.epochs(3)] == [(2, ["a", "b"])]
 
 
+@pytest.mark.long
 def test_a_shutdown_that_signals_loader_workers_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

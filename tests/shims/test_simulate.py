@@ -204,6 +204,7 @@ def test_replicas_that_leave_with_status_0_come_to_their_end(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["replica0", "replica1"]
 
 
+@pytest.mark.long
 def test_replicas_find_no_address_of_torchrun_in_the_environment(tmp_path: Path) -> None:
     script = tmp_path / "address.py"
     script.write_text(

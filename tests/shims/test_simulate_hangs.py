@@ -86,6 +86,7 @@ SAVE = place('xm.save({"value": doubled}')
         ),
     ],
 )
+@pytest.mark.long_cases("guarded save-patterns5", "raises-patterns0")
 def test_what_hangs_on_a_tpu_ends(how: str, patterns: list[str]) -> None:
     done = run(FAILING, how)
     assert done.returncode == 1

@@ -67,6 +67,7 @@ def test_small_models_are_written_alike() -> None:
     assert first == second
 
 
+@pytest.mark.long
 def test_the_command_fixes_the_hashes(tmp_path: Path) -> None:
     """The order of a set of names is that of the command, whatever process it runs in."""
     (tmp_path / "net.py").write_text("raise RuntimeError(' '.join({*'abcdefgh'}))\n")

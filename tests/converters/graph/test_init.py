@@ -37,6 +37,7 @@ class Reader(nn.Module):
         return x + functional.conv2d(image, self.wide.weight.flip(-1)).sum()
 
 
+@pytest.mark.long
 def test_weights_that_are_read_and_whose_layer_is_not_called_are_there(
     load: Callable[[Port], Any],
 ) -> None:

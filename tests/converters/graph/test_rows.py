@@ -33,7 +33,7 @@ ALIKE = DRAWN[:1].repeat(7, 1)
         rows.BySlices,
     ],
 )
-@pytest.mark.long_cases("ByPlaces", "ByMask", "ByRows", "ByHits", "BySlices")
+@pytest.mark.long_cases("ByPlaces", "ByMask", "ByRows", "ByHits", "BySlices", "ByName")
 def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load: Load) -> None:
     torch.manual_seed(0)
     model = kind().eval()

@@ -166,6 +166,7 @@ CASES: dict[
     "name",
     [pytest.param(name, marks=pytest.mark.long if name == "t5" else ()) for name in CASES],
 )
+@pytest.mark.long_cases("llama")
 def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -> None:
     factory, own, others, (first, second) = CASES[name]
     torch.manual_seed(0)

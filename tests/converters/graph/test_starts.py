@@ -266,6 +266,7 @@ class Weighted(nn.Module):
         return self.sigma(x)
 
 
+@pytest.mark.long
 def test_what_a_weight_is_computed_from_starts_as_the_weight(load: Callable[..., Any]) -> None:
     model, starts = watched(Weighted)
     made = port(model, {"x": torch.randn(2, 4, 9)}, starts)

@@ -59,6 +59,7 @@ print("done")
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_the_emulation_of_torch_xla_is_that_of_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT],

@@ -80,6 +80,7 @@ def test_what_a_layer_gives_to_one_inside_it(tmp_path: Path) -> None:
     assert "in what it gives to Block_0.down_proj: its own error is" in found.sentence
 
 
+@pytest.mark.long
 def test_whose_fault_it_is(tmp_path: Path) -> None:
     assert outcome(tmp_path / "a", {1: "eps"}).verdict is ParityVerdict.A_WORSE
     both = outcome(tmp_path / "both", {1: "eps"}, {1: "eps"})

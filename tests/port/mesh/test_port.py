@@ -95,6 +95,7 @@ def test_the_rules_and_the_source(folder: Path) -> None:
     assert "| data=2 fsdp=2 tensor=2 | equal |" in page
 
 
+@pytest.mark.long
 def test_a_training_step_with_a_donated_state(folder: Path) -> None:
     environment = {
         **os.environ,

@@ -100,6 +100,7 @@ if __name__ == '__main__':
 
 
 @pytest.mark.parametrize("spare", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long_cases("True")
 def test_two_optimizers_in_spawned_ranks(
     spare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return run(request.param, tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.long
 def test_the_ranks_of_the_cpu_have_data_of_their_own(cpu: Outcome) -> None:
     first, second = cpu.ranks
     assert first["losses"] != second["losses"]

@@ -38,6 +38,7 @@ def run(folder: Path, ranks: int, **environment: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.long_cases("2")
 def test_on_the_cpu_float16_is_float16_with_its_scale(ranks: int, tmp_path: Path) -> None:
     seen = run(tmp_path, ranks, MIGRATE_BACKEND="cpu")
     for rank in seen:

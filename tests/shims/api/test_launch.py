@@ -28,6 +28,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.long)])
+@pytest.mark.long_cases("cpu")
 def test_groups_of_some_ranks(backend: str) -> None:
     if backend == "xla":
         need_torch_xla()
@@ -36,6 +37,7 @@ def test_groups_of_some_ranks(backend: str) -> None:
     assert "all groups are right" in done.stdout
 
 
+@pytest.mark.long
 def test_the_rank_that_raised_is_named() -> None:
     done = run(str(GROUPS), "fail", MIGRATE_BACKEND="cpu")
     assert done.returncode == 1

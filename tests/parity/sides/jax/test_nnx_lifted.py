@@ -62,6 +62,7 @@ def lifted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dump, Dump]:
     return truth_and_local(sides[0], sides[1], given(folder / "inputs", 2, x=(2, 3, 4)), folder)
 
 
+@pytest.mark.long
 def test_a_scanned_layer_is_called_once_for_each_step(lifted: tuple[Dump, Dump]) -> None:
     for made in lifted:
         for name in ("stacks.0", "stacks.1", "stacks.1.dense", "loop.cell"):

@@ -66,6 +66,7 @@ def layers(folder: Path) -> Any:
     return made | {"emulated": all_of_a_model(folder / "emulated", Deep, precise)}
 
 
+@pytest.mark.long
 def test_layers_are_captured_in_two_executions(tmp_path: Path) -> None:
     found = in_own_process(layers, tmp_path)
     for name, made in found.items():
