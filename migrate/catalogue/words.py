@@ -384,6 +384,10 @@ SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})
 STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
 # Calls that wait for the device: no part of a step.
 WAITS = SYNCS | names(*torch_cuda.WAITS) | {"shims.synchronize", f"{_XM}wait_device_ops"}
+# Last parts of the names of calls that read values, or end the graph.
+ENDING_METHODS = frozenset(
+    {"item", "tolist", "cpu", "numpy", "sync", "mark_step", "rendezvous", "barrier", "synchronize"}
+)
 # Functions that move all tensors of a nested structure to the host.
 TO_CPU = re.compile(r"(\w*_)?(to|2|on)_?(cpu|host|numpy|np)")
 # Calls that run all pending operations, collectives included.

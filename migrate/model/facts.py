@@ -76,6 +76,7 @@ from migrate.model.replicated.prepared_models import loads_to_accelerator, unwra
 from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
+from migrate.model.replicated.used_by_some import Used, used_by_some
 
 # End of a call: line (from 1) and column (from 0, in characters). No two calls end at the same position.
 End = tuple[int, int]
@@ -104,6 +105,7 @@ class Definition:
         bound: how many of its first parameters get no argument from the call, besides `self`.
         calls: the last parts of the names of what its body calls.
         returns: whether it returns a value.
+        used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
     """
 
     path: Path
@@ -112,6 +114,7 @@ class Definition:
     bound: int = 0
     calls: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     returns: bool = field(default=False, compare=False, repr=False)
+    used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -416,9 +419,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             ran = analysis.running[call]
             end = _end(call, scope.module)
             if ran.functions:
-                definitions[end] = tuple(_definition(f, ran.bound) for f in ran.functions)
+                definitions[end] = tuple(_definition(f, analysis, ran.bound) for f in ran.functions)
             if ran.later:
-                later[end] = tuple(_definition(f, {}) for f in ran.later)
+                later[end] = tuple(_definition(f, analysis) for f in ran.later)
             if ran.obstacle:
                 obstacles[end] = ran.obstacle
             elif region not in analysis.captured and (effect := analysis.effect(call)):
@@ -623,7 +626,7 @@ def _properties(
     for name in sorted(names & scope.taken.keys()):
         for node, around in scope.taken[name]:
             definitions = tuple(
-                _definition(f, {}) for f in analysis.evaluator.properties(node, around)
+                _definition(f, analysis) for f in analysis.evaluator.properties(node, around)
             )
             if definitions:
                 yield _end(node, scope.module), definitions
@@ -687,8 +690,10 @@ def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
                 yield _end(call, top.module)
 
 
-def _definition(function: Function, bound_counts: Mapping[Function, int]) -> Definition:
-    before = bound_counts.get(function, 0)
+def _definition(
+    function: Function, analysis: Analysis, bound_counts: Mapping[Function, int] | None = None
+) -> Definition:
+    before = (bound_counts or {}).get(function, 0)
     calls = function.top.names_called[function]
     return Definition(
         function.module.path,
@@ -697,6 +702,7 @@ def _definition(function: Function, bound_counts: Mapping[Function, int]) -> Def
         before,
         calls,
         bool(function.returns),
+        used_by_some(analysis).get(function, frozenset()),
     )
 
 

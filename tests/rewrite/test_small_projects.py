@@ -164,6 +164,14 @@ def test_the_graph_ends_around_what_one_replica_does_in_another_file(tmp_path: P
     assert f"{call}{sync}" in texts["agent"]
 
 
+def test_lines_that_a_rewrite_of_the_other_file_adds_change_nothing(tmp_path: Path) -> None:
+    timed = HELPER.replace("class", "def wait():\n    torch.cuda.synchronize()\n\n\nclass", 1)
+    agent = AGENT.replace("CALL", "update(rewards, rewards > 0)")
+    texts, _ = run(tmp_path, helper=timed, agent=agent)
+    assert "import torch_xla" in texts["helper"]
+    assert "(rewards, rewards > 0)\n                torch_xla.sync()\n" in texts["agent"]
+
+
 def test_what_an_environment_gives_may_be_read_there_too(tmp_path: Path) -> None:
     agent = AGENT.replace("CALL", "update(given, given > 0)").replace(
         "total = total + rewards", "given = env.step(rewards)[0]"

@@ -16,7 +16,6 @@ import libcst as cst
 
 from migrate.model.calls.kind import Kind
 from migrate.reading.collectives import pending_values as v
-from migrate.reading.collectives.elsewhere import used_by_some
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import takes_index
 from migrate.reading.flow.reads import in_text
@@ -181,7 +180,7 @@ class Pending:
         others = (
             definition for definition in context.run_by(call) if definition.path != context.file
         )
-        return any(used_by_some(definition.path, definition.line) for definition in others)
+        return any(definition.used_by_some for definition in others)
 
     def _apart(self, collective: int, guard: cst.CSTNode) -> bool:
         """Whether the collective is reached by replicas that do not reach the code below `guard`."""
@@ -568,11 +567,7 @@ class Walk(StatementVisitor):
         here = self._facts.context.file
         is_used = False
         for definition in self._facts.context.run_by(call) if any(args) else ():
-            used = (
-                used_by_some(definition.path, definition.line)
-                if definition.path != here
-                else frozenset()
-            )
+            used = definition.used_by_some if definition.path != here else frozenset()
             for index, arg in enumerate(call.args):
                 name = arg.keyword.value if arg.keyword is not None else index
                 if args[index] and name in used:

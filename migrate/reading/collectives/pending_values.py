@@ -21,6 +21,7 @@ from migrate.catalogue.words import (
     DESCRIBES,
     DESCRIBING,
     DESCRIBING_METHODS,
+    ENDING_METHODS,
     HOST_SAVES,
     KEEPING,
     READ_METHODS,
@@ -184,10 +185,6 @@ def kept_in(call: cst.Call, facts: Facts) -> str | None:
 
 
 RETURNED_ELSEWHERE = frozenset(TENSORS) - {"reduce", "gather", "scatter", "broadcast"}
-# Calls in the function itself that read the values, or end the graph.
-ENDS = frozenset(
-    {"item", "tolist", "cpu", "numpy", "sync", "mark_step", "rendezvous", "barrier", "synchronize"}
-)
 
 
 def makes_a_collective(call: cst.Call, facts: Facts) -> bool:
@@ -197,6 +194,6 @@ def makes_a_collective(call: cst.Call, facts: Facts) -> bool:
         definition.path != here
         and definition.returns
         and not definition.calls.isdisjoint(RETURNED_ELSEWHERE)
-        and definition.calls.isdisjoint(ENDS)
+        and definition.calls.isdisjoint(ENDING_METHODS)
         for definition in facts.context.run_by(call)
     )

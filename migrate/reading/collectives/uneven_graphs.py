@@ -21,12 +21,7 @@ from migrate.model.calls.kind import Kind
 from migrate.model.calls.rank_tests import OF_RUN
 from migrate.reading.collectives import computing
 from migrate.reading.collectives import pending_values as v
-from migrate.reading.collectives.elsewhere import (
-    changes_elsewhere,
-    has_collective,
-    has_read,
-    used_by_some,
-)
+from migrate.reading.collectives.elsewhere import changes_elsewhere, has_collective, has_read
 from migrate.reading.collectives.pending import StatementVisitor
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
@@ -454,13 +449,13 @@ class _UnevenWalk(StatementVisitor):
         for definition in self._context.run_by(call):
             if definition.path == self._context.file:
                 continue
-            used = used_by_some(definition.path, definition.line)
+            used = definition.used_by_some
             arguments = [
                 arg.value
                 for index, arg in enumerate(call.args)
                 if (arg.keyword.value if arg.keyword is not None else index) in used
             ]
-            if has_read(definition.path, definition.line):
+            if has_read(definition):
                 if any(self._facts.values.kind(value) is not Kind.HOST for value in arguments):
                     return True
             elif any(
@@ -488,16 +483,14 @@ class _UnevenWalk(StatementVisitor):
 
     def _only_waits(self, call: cst.Call) -> bool:
         """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
-        lines = [(definition.path, definition.line) for definition in self._context.run_by(call)]
-        return bool(lines) and not any(has_collective(*location) for location in lines)
+        definitions = self._context.run_by(call)
+        return bool(definitions) and not any(map(has_collective, definitions))
 
     def _meet_elsewhere(self, call: cst.Call) -> None:
         """Record a function of another file that makes a collective, and may read the result itself."""
         shared, awaited = self._state.shared, set(self._state.awaited)
         self._meet(call)
-        if all(
-            has_read(definition.path, definition.line) for definition in self._context.run_by(call)
-        ):
+        if all(map(has_read, self._context.run_by(call))):
             self._state.shared, self._state.awaited = shared, awaited
 
     def _meet(self, at: cst.Call) -> None:
