@@ -265,3 +265,52 @@ optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     other = script.replace('device="cuda"', 'device="cpu"')
     findings = rewrite_source(parse(other.encode(), Path("script.py"))).findings
     assert "ddp" in {finding.rule for finding in findings}
+
+
+EMPTY = """
+import torch
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(8, 4)
+        self.head = nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def main():
+    BUILT
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.to_empty(device="cuda")
+    model.load_state_dict(torch.load("weights.pt", map_location="cuda"))
+    return model, optimizer
+"""
+ON = "torch.__future__.set_swap_module_params_on_conversion(True)\n"
+
+
+def emptied(script: str) -> tuple[str, list[str]]:
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    rules = {"optimizer-order", "tied-weights"}
+    return done.data.decode(), [note.rule for note in done.findings if note.rule in rules]
+
+
+def test_to_empty_keeps_shared_weights_and_the_optimizers() -> None:
+    after, rules = emptied(EMPTY.replace("BUILT", "model = Net()"))
+    assert f'    {ON}    model.to_empty(device="xla")\n' in after
+    assert rules == []
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        'with torch.device("meta"):\n        model = Net()',
+        'device = torch.device("meta")\n    with device:\n        model = Net()',
+        'model = Net().to("meta")',
+    ],
+)
+def test_to_empty_of_a_model_on_meta_loses_them_on_cuda_as_well(built: str) -> None:
+    after, rules = emptied(EMPTY.replace("BUILT", built))
+    assert ON not in after
+    assert rules == ["optimizer-order"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Literal, NamedTuple
 
 from migrate.catalogue.words import (
@@ -28,6 +28,7 @@ from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.asked import is_module
+from migrate.model.objects.meta_device import is_meta, is_to_meta
 from migrate.model.objects.programs import programs_of
 
 # Methods of a module that return the module.
@@ -55,6 +56,10 @@ Role = Literal["same", "whole", "part"]
 StepKey = tuple[object, ...]
 # A call, or a parameter or attribute of which nothing is known.
 Site = ast.Call | tuple[object, str]
+
+
+# First and last lines of blocks, by module.
+Lines = dict[ModuleScope, list[tuple[int, int]]]
 
 
 class CallArgument(NamedTuple):
@@ -100,6 +105,7 @@ class Origin:
         sites, wholes, parts: the calls that make the object, its containers, and its contents.
         unknown: the parameters (a function and a name) with unknown arguments.
         moved: whether it is certainly created on an accelerator, or moved on the way here.
+        on_meta: whether it is created on the device "meta", or moved there on the way here.
     """
 
     sites: set[Site] = field(default_factory=set)
@@ -107,6 +113,7 @@ class Origin:
     parts: set[Site] = field(default_factory=set)
     unknown: set[tuple[Function, str]] = field(default_factory=set)
     moved: bool = False
+    on_meta: bool = False
 
     def covers(self, other: Origin) -> bool:
         """Whether an operation on this object affects all of `other`."""
@@ -128,6 +135,7 @@ class Origin:
         self.parts |= other.parts
         self.unknown |= other.unknown
         self.moved |= other.moved
+        self.on_meta |= other.on_meta
 
 
 class _Expansion(NamedTuple):
@@ -199,6 +207,15 @@ class Objects:
         if not isinstance(function, ast.Attribute) or function.attr not in MOVES:
             return False
         return programs_of(self._analysis).may_be_move(call, scope)
+
+    def replaces_on_cuda(self, move: ast.Call, scope: Scope) -> bool:
+        """Whether the move of a model replaces its parameters on CUDA as well: from or to "meta"."""
+        if is_to_meta(move, scope, self._analysis):
+            return True
+        function = move.func
+        if not isinstance(function, ast.Attribute) or function.attr != "to_empty":
+            return False  # `.to` raises for a module on "meta"
+        return self.origin(function.value, scope, (), end(move)).on_meta
 
     def _back(self, step: TraceStep, origin: Origin) -> Iterator[TraceStep]:
         match step.node:
@@ -394,6 +411,7 @@ class Objects:
             if function.attr in SAME and (not functions or of_module):
                 if step.certain and step.role != "part" and self.is_move(node, scope):
                     origin.moved = True
+                origin.on_meta |= is_to_meta(node, scope, self._analysis)
                 yield step._replace(node=function.value)
                 return
             if function.attr in TAKEN and not functions:
@@ -445,39 +463,51 @@ class Objects:
         _add(origin, step.role, node)
         if step.role != "part" and self._is_made_there(node, step.scope):
             origin.moved = True
+        if step.role != "part" and self._is_within(node, step.scope, self._meta_lines):
+            origin.on_meta = True
 
     def _is_made_there(self, node: ast.Call, scope: Scope) -> bool:
         """Whether `node` creates its object on an accelerator."""
         for keyword in node.keywords:
             if keyword.arg == "device":
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
-        return self._by_default or self._is_within_device(node, scope, CALLERS)
+        return self._by_default or self._is_within(node, scope, self._device_lines)
 
-    def _is_within_device(self, node: ast.Call, scope: Scope, depth: int) -> bool:
-        lines = self._device_lines.get(scope.top, ())
-        if any(first <= node.lineno <= last for first, last in lines):
+    def _is_within(self, node: ast.Call, scope: Scope, lines: Lines, depth: int = CALLERS) -> bool:
+        """Whether `node`, or each call that leads to it, is in `lines`."""
+        here = lines.get(scope.top, ())
+        if any(first <= node.lineno <= last for first, last in here):
             return True
-        if not isinstance(scope, Function) or not depth or not self._device_lines:
+        if not isinstance(scope, Function) or not depth or not lines:
             return False
         callers = callers_of(self._analysis).get(scope, ())
         return bool(callers) and all(
-            self._is_within_device(call, at, depth - 1) for call, at in callers if at is not scope
+            self._is_within(call, at, lines, depth - 1) for call, at in callers if at is not scope
         )
 
     @cached_property
-    def _device_lines(self) -> dict[ModuleScope, list[tuple[int, int]]]:
+    def _device_lines(self) -> Lines:
         """Lines below each `with torch.device(…)` of an accelerator."""
+        # `with torch.cuda.device(0)` names the current GPU: nothing is made there.
+        return self._lines_below(
+            b"device", lambda node, scope: may_be_accelerator(self._evaluator.values(node, scope))
+        )
+
+    @cached_property
+    def _meta_lines(self) -> Lines:
+        """Lines below each `with torch.device("meta")`."""
+        return self._lines_below(b"meta", partial(is_meta, analysis=self._analysis))
+
+    def _lines_below(self, word: bytes, is_entered: Callable[[ast.expr, Scope], bool]) -> Lines:
         lines: dict[ModuleScope, list[tuple[int, int]]] = defaultdict(list)
         for top in self._analysis.scopes.values():
-            if b"device" not in top.module.data:
+            if word not in top.module.data:
                 continue
             for node in top.module.nodes:
                 if isinstance(node, ast.With):
                     scope = self._scope_of(node, top)
                     for item in node.items:
-                        values = self._evaluator.values(item.context_expr, scope)
-                        # `with torch.cuda.device(0)` names the current GPU: nothing is made there.
-                        if may_be_accelerator(values):
+                        if is_entered(item.context_expr, scope):
                             lines[top].append((node.lineno, node.end_lineno or node.lineno))
         return dict(lines)
 

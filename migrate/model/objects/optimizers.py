@@ -80,10 +80,12 @@ class Early:
     Args:
         moves: the files and lines of the moves that come later.
         at_moves: whether torch's switch is set at these moves; otherwise where the optimizer is made.
+        on_meta: whether one of them replaces the parameters on CUDA as well, as the model is on "meta".
     """
 
     moves: tuple[tuple[Path, int], ...]
     at_moves: bool
+    on_meta: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ class ProjectOptimizers:
                     settled.add(_at(call, top))
                 continue
             is_own = self._is_of_own_model(call, scope)
+            if any(self._objects.replaces_on_cuda(move, at) for move, at in late):
+                if here:
+                    lines = {(at.module.path, move.lineno) for move, at in late}
+                    early[_at(call, top)] = Early(tuple(sorted(lines)), True, on_meta=True)
+                continue
             elsewhere = any(at.top is not scope.top for _, at in late)
             in_lambda = any(at.name == "<lambda>" for _, at in late)
             at_moves = not is_own and not in_lambda and not (alone and elsewhere)

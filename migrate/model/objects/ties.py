@@ -22,6 +22,7 @@ from migrate.model.calls.makers import bound_to, made_by, same_as
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.model.objects.objects import objects_of
 from migrate.model.objects.parts import is_untied, parts_of
 
 End = tuple[int, int]
@@ -277,7 +278,9 @@ class Ties:
             assert isinstance(call.func, ast.Attribute)
             model = call.func.value
             shared = frozenset(self._of(model, call, scope))
-            if shared:
+            if shared and objects_of(analysis).replaces_on_cuda(call, scope):
+                self._after |= shared
+            elif shared:
                 self.moves.append(_Move(call, scope.module.path, shared))
 
     def _of(self, model: ast.expr, move: ast.Call, scope: Scope) -> Iterator[Tie]:
@@ -410,7 +413,7 @@ def _is_move(call: ast.Call) -> bool:
     if call.func.attr == "cuda":
         return True
     keywords = {keyword.arg for keyword in call.keywords}
-    return call.func.attr == "to" and (bool(call.args) or "device" in keywords)
+    return call.func.attr in ("to", "to_empty") and (bool(call.args) or "device" in keywords)
 
 
 def _is_moved_above(tie: Tie, root: str, scope: Scope, moves: list[tuple[ast.Call, Scope]]) -> bool:

@@ -30,6 +30,10 @@ LATER = "# The model moves to the device later: the optimizer keeps its weights.
 MADE_BEFORE = (
     "{} is made before the model moves here: these weights would never change, move it first"
 )
+ON_META = (
+    'the model is on "meta" here, and `to_empty` makes new parameters, on CUDA as on XLA: these weights '
+    "never change; make the optimizer after it ({})"
+)
 BY_HAND = (
     "if the model is moved to the device only after this, its weights never change, with no "
     f"error: move it before the optimizer is made, or call {SWAP}(True) first"
@@ -60,7 +64,8 @@ class OptimizerOrder(Rule):
     **Reported.** An optimizer whose model is not seen to move, in a function that moves nothing to the device
     before it, in a script that does so elsewhere: move the model first, or see that the caller has. A move
     that no statement can stand before. A switch that stays on where state dicts are loaded, as the script
-    does not show the move.
+    does not show the move. An optimizer of a model on the device "meta", made before `to_empty`: it trains
+    nothing on CUDA either.
 
     Source: torch_xla 2.9 (measured); pytorch/xla#3675, #1764.
     """
@@ -296,8 +301,11 @@ class OptimizerOrder(Rule):
             )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        line = _line_of_own_model(node, context)
         early = context.calls.optimizers.early.get(context.place(node))
+        if early is not None and early.on_meta:
+            yield from self.report(node, _moves_later(node, context))
+            return
+        line = _line_of_own_model(node, context)
         if early is not None and line is None:
             if not early.at_moves and not _is_below_another(node, context):
                 yield from self._at_optimizer(node, context)
@@ -345,6 +353,8 @@ def _moves_later(node: cst.Call, context: Workspace) -> str:
         return ""
     path, line = early.moves[0]
     where = f"line {line}" if path == context.file.resolve() else f"{path.name}:{line}"
+    if early.on_meta:
+        return ON_META.format(where)
     return f"the model moves only in {where}: these weights would never change"
 
 
@@ -384,8 +394,8 @@ def _is_too_early(node: cst.Call, context: Workspace) -> bool:
     optimizers = context.calls.optimizers
     if not _makes_optimizer(node, context) or context.place(node) in optimizers.settled:
         return False
-    if context.place(node) in optimizers.early:
-        return True
+    if (early := optimizers.early.get(context.place(node))) is not None:
+        return not early.on_meta
     if context.devices.by_default:
         return False  # the model is made there
     return not _is_moved_before(node, context, frozenset())
