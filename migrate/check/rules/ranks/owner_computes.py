@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import SYNCS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
-from migrate.check.rules.ranks.parting.beside import ends_beside
+from migrate.check.rules.ranks.parting.cut_out import is_used_cut_out
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import follows_index
 from migrate.reading.values.collectives import TENSORS, called
@@ -40,7 +39,7 @@ class OwnerComputes(Hazard):
     gradients are equal everywhere, so the results are too. Where memory is short,
     `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer` shards every parameter, so that
     all replicas run one graph. Where each replica has to compute its own, end the graph before and after
-    it: `torch_xla.sync()` right above and right below the test.
+    it: `torch_xla.sync()` above and below the test, or the loop around it, with no collective in between.
 
     Source: torch_xla 2.9; two simulated replicas part at the collective.
     """
@@ -155,6 +154,46 @@ class OwnerComputes(Hazard):
                         flat[i] = newton_schulz(p.grad)
                     torch_xla.sync()
                 dist.all_reduce(flat)
+
+
+            def in_one_loop(model, rank, world_size):
+                params = list(model.parameters())
+                mine = [p for i, p in enumerate(params) if i % world_size == rank]
+                torch_xla.sync()
+                for i, p in enumerate(params):
+                    if i % world_size != rank:
+                        continue
+                    p.data.add_(newton_schulz(p.grad))
+                for p in (*mine, *params[rank::world_size]):
+                    p.data.mul_(0.9)
+                torch_xla.sync()
+                for i, p in enumerate(params):
+                    dist.broadcast(p.data, src=i % world_size)
+            """
+        ),
+        example(
+            """
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def step(model, rank, world_size):
+                params = list(model.parameters())
+                mine = [p for i, p in enumerate(params) if i % world_size == rank]  # XLA310
+                torch_xla.sync()
+                for i, p in enumerate(params):
+                    if i % world_size == rank:  # XLA310
+                        p.data.add_(newton_schulz(p.grad))
+                    dist.broadcast(p.data, src=i % world_size)
+                torch_xla.sync()
+                for p in mine:
+                    p.data.mul_(0.9)
+                for i, p in enumerate(params):
+                    torch_xla.sync()
+                    if i % world_size != rank:  # XLA310
+                        continue
+                    p.data.mul_(0.9)
+                    torch_xla.sync()
             """
         ),
     )
@@ -180,15 +219,10 @@ class OwnerComputes(Hazard):
         else:
             assert isinstance(node, cst.If | cst.IfExp | cst.CompIf)
             chosen = _asks_for_owner(node.test, facts) and _is_of_parameters(node, facts)
-            chosen = chosen and not _is_cut_out(node, facts)
-        if chosen and (is_in_optimizer(node, facts.context) or _meets(facts)):
+        met = chosen and (is_in_optimizer(node, facts.context) or _meets(facts))
+        if met and not is_used_cut_out(node, facts):
             where = node if isinstance(node, cst.Subscript) else node.test
             yield self.hit(where, MESSAGE)
-
-
-def _is_cut_out(node: cst.If | cst.IfExp | cst.CompIf, facts: Facts) -> bool:
-    """Whether the graph ends right before and right after the test, so that no collective is in its graph."""
-    return all(call is not None for call in ends_beside(node, SYNCS, facts))
 
 
 def _asks_for_owner(test: cst.BaseExpression, facts: Facts) -> bool:

@@ -17,6 +17,8 @@ from migrate.reading.flow.index_numbers import (
     operands,
     takes_index,
 )
+from migrate.reading.halves.made_arrays import is_container
+from migrate.reading.values.parameters import holds_parameters
 
 COMPARES = (cst.Equal, cst.NotEqual, cst.LessThan, cst.LessThanEqual, cst.GreaterThan)
 
@@ -98,6 +100,11 @@ class RankInGraph(Hazard):
             import torch.distributed as dist
 
 
+            def own_parameter(model, base):
+                rank, params = dist.get_rank(), list(model.cuda().parameters())
+                return params[base + rank]
+
+
             def seed(x, base):
                 rank = dist.get_rank()
                 torch.manual_seed(base + rank)
@@ -134,7 +141,11 @@ class RankInGraph(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one operation on a tensor and the index, one subscript, or one tensor made from the index."""
         if isinstance(node, cst.Subscript):
-            if facts.values.on_device(node.value) and takes_index(node, facts):
+            # A parameter of a list is an input, no other graph: `owner-computes` reports what follows.
+            is_owned = is_container(node.value, facts) and holds_parameters(
+                node.value, facts.context
+            )
+            if not is_owned and facts.values.on_device(node.value) and takes_index(node, facts):
                 message = (
                     "the replica's index as a position in a tensor of the device: each replica gets "
                     "another graph"

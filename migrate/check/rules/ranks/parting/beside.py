@@ -22,11 +22,11 @@ def ends_beside(
     at = next(index for index, statement in enumerate(block.body) if statement is guard)
     above = block.body[at - 1] if at else None
     below = block.body[at + 1] if at + 1 < len(block.body) else None
-    return _call_of(above, ends, facts), _call_of(below, ends, facts)
+    return line_call(above, ends, facts), line_call(below, ends, facts)
 
 
-def _call_of(statement: cst.CSTNode | None, names: Set[str], facts: Facts) -> cst.Call | None:
-    """Return the call that `statement` is, if it calls one of `names`."""
+def line_call(statement: cst.CSTNode | None, names: Set[str], facts: Facts) -> cst.Call | None:
+    """Return the call that a line consists of, if it calls one of `names`."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
     line = statement.body[0]
