@@ -570,7 +570,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         if _is_replicated(analysis) or _spells(analysis, b"import shims")
         else frozenset(),
         may_run={
-            _end(call, scope.module): tuple(_definition(method, {}) for method in methods)
+            _end(call, scope.module): tuple(_definition(method, analysis) for method in methods)
             for call, methods in registries_of(analysis).may_run(scope).items()
         },
         given_parameters=frozenset(
