@@ -105,6 +105,7 @@ class Definition:
         bound: how many of its first parameters get no argument from the call, besides `self`.
         calls: the last parts of the names of what its body calls.
         returns: whether it returns a value.
+        reads: whether it reads values of tensors, itself or by a function that it calls.
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
     """
 
@@ -114,6 +115,7 @@ class Definition:
     bound: int = 0
     calls: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     returns: bool = field(default=False, compare=False, repr=False)
+    reads: bool = field(default=False, compare=False, repr=False)
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
 
 
@@ -702,6 +704,7 @@ def _definition(
         before,
         calls,
         bool(function.returns),
+        function in programs_of(analysis).readers,
         used_by_some(analysis).get(function, frozenset()),
     )
 

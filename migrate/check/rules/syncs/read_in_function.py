@@ -27,6 +27,9 @@ class ReadInFunction(Hazard):
     **Why.** The host waits for the device at every step, as it does for `.item()` in the loop itself; the
     line in the loop does not show it, and the function may lie in another file.
 
+    The class of an object may be chosen while the script runs, from a registry or by `getattr`: then the
+    method of a class of the project that is named like the object counts.
+
     A metric of torchmetrics reads, too: MeanMetric and its like ask at each update whether a value is NaN,
     and `compute()` gathers the states of all replicas.
 
@@ -255,6 +258,7 @@ class ReadInFunction(Hazard):
             yield from hits
             return
         if not facts.context.effects.reads(node):
+            yield from self._open(node, facts)
             return
         evaluates = facts.steps.when(node) is not When.EVERY_STEP
         loop = sampling_loop(node, facts) if evaluates else None
@@ -265,7 +269,8 @@ class ReadInFunction(Hazard):
             return
         # A function that moves reads a number of the host, too: `torch.tensor(x).cuda()`.
         moves = facts.context.effects.moves(node)
-        if not moves and not any(_is_on_device(arg, facts) for arg in node.args):
+        given = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
+        if not moves and not given:
             return
         if facts.guards.around(node) is not None:
             return  # XLA305 reports that
@@ -274,6 +279,20 @@ class ReadInFunction(Hazard):
             message = (
                 f"{_located(ran, facts)} reads values of the device, at every step{of}: "
                 f"the host waits; return tensors from it, and read them {AFTER if evaluates else OFTEN}"
+            )
+            yield self.hit(node, message)
+
+    def _open(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a call at every step of an object whose class is chosen by name, if its method may read."""
+        readers = [ran for ran in facts.context.may_run(node) if ran.reads]
+        if not readers or facts.steps.when(node) is not When.EVERY_STEP:
+            return
+        is_given = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
+        if is_given and facts.guards.around(node) is None:
+            message = (
+                f"the class of `{code(node.func)}` is chosen by name: if this runs "
+                f"{_located(readers[0], facts)}, it reads values of the device at every step, and the host "
+                f"waits; return tensors from it, and read them {OFTEN}"
             )
             yield self.hit(node, message)
 
@@ -318,6 +337,20 @@ def _located(ran: Definition, facts: Facts) -> str:
     if ran.path == facts.context.file:
         return f"{ran.name} (line {ran.line})"
     return f"{ran.name} ({ran.path.name}:{ran.line})"
+
+
+def _is_loss(arg: cst.Arg, facts: Facts) -> bool:
+    """Whether the backward pass of the function around an argument begins at it: `loss.backward()`."""
+    if not isinstance(arg.value, cst.Name):
+        return False
+    around = facts.context.function_around(arg.value)
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "backward"
+        and call.func.value.deep_equals(arg.value)
+        and facts.context.function_around(call) is around
+        for call in facts.calls
+    )
 
 
 def _is_on_device(arg: cst.Arg, facts: Facts) -> bool:
