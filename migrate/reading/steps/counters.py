@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.words import CALLED_MODEL, NO_GRADIENTS
 from migrate.model.calls.kind import Kind
-from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.steps.loops import Loop
 from migrate.syntax.tree import code, nodes_of
 
@@ -26,6 +27,7 @@ KEPT = frozenset({"astype", "round", "tolist", "copy"})
 TOGETHER = frozenset({"zip", "product"})
 PLAIN = frozenset({"int", "min", "max", "abs", "round", "slice"})
 DEEPEST = 10
+MOST_CALLS = 3  # maximum number of calls followed from a counter to a training loop
 
 # Position of a name in the elements of an iterable: `y` in `for i, (y, x) in …` is at (1, 0).
 Path = tuple[int, ...]
@@ -83,7 +85,7 @@ class Counters:
                 if change is not None:
                     return change and (not graphs or self._runs_graphs(above))
             if isinstance(above, cst.FunctionDef):
-                return self._is_given(name, above, depth)
+                return self._is_given(name, above, depth) or self._is_taken(name)
             if isinstance(above, cst.ListComp | cst.GeneratorExp | cst.SetComp):
                 change = None if graphs else self._made_by(above.for_in, name, depth)
                 if change is not None:
@@ -227,17 +229,53 @@ class Counters:
         passed = self._facts.bindings.passed(function, name.value)
         return any(self.changes(value, depth + 1) for value in passed)
 
+    def _is_taken(self, name: cst.Name) -> bool:
+        """Whether a function takes `name` from a counting attribute: `at = self.pos`."""
+        values = [assignment.value for assignment in self._facts.bindings.given(name)]
+        return any(
+            self._is_counted(part)
+            for value in values
+            if value is not None
+            for part in nodes_of(value, cst.Attribute)
+            if value is part or isinstance(self._script.parent(part), cst.BinaryOperation)
+        )
+
     def _is_counted(self, node: cst.Attribute) -> bool:
-        """Whether `node` is an attribute such as `self.pos` that a step increases each time."""
+        """Whether `node` is an attribute such as `self.pos` that counts in each step, or beside it.
+
+        A position in a ring is such a number: `self.pos = (self.pos + n) % self.size`. A tensor is not.
+        """
         if not (isinstance(node.value, cst.Name) and node.value.value == "self"):
             return False
         around = self._script.class_around(node)
         if around is None:
             return False
         return any(
-            code(statement.target) == code(node) and self._facts.steps.inside(statement)
-            for statement in nodes_of(around.body, cst.AugAssign)
-        )
+            self._runs_in_steps(statement) for statement in _steps_of(node, around.body)
+        ) and not self._facts.values.is_tensor(node)
+
+    def _runs_in_steps(self, node: cst.CSTNode, depth: int = 0) -> bool:
+        """Whether `node` runs in each step, or in each turn of a training loop, also by calls."""
+        if self._facts.steps.when(node) in (When.STEP, When.EVERY_STEP):
+            return True
+        function = self._script.function_around(node)
+        calls = self._script.callers.get(id(function), ()) if function is not None else ()
+        return depth < MOST_CALLS and any(self._runs_in_steps(call, depth + 1) for call in calls)
+
+
+def _steps_of(counter: cst.Attribute, body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
+    """Yield the statements that make a counter the next number: `self.i += 1`, `self.i = self.i + 1`."""
+    name = code(counter)
+    for added in nodes_of(body, cst.AugAssign):
+        if code(added.target) == name:
+            yield added
+    for assign in nodes_of(body, cst.Assign):
+        if any(code(target.target) == name for target in assign.targets) and any(
+            code(side) == name
+            for operation in nodes_of(assign.value, cst.BinaryOperation)
+            for side in (operation.left, operation.right)
+        ):
+            yield assign
 
 
 def _path(target: cst.BaseExpression, name: str) -> Path | None:

@@ -160,6 +160,49 @@ class StepNumber(Hazard):
                         optimizer.step()
             """
         ),
+        example(
+            """
+            import torch
+
+
+            class Queue(torch.nn.Module):
+                def __init__(self, width, size):
+                    super().__init__()
+                    self.size, self.at, self.seen = size, 0, 0
+                    self.net = torch.nn.Linear(width, width)
+                    self.register_buffer("queue", torch.randn(width, size))
+                    self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+
+                def forward(self, x):
+                    out = self.net(x)
+                    n, at = out.shape[0], self.at
+                    self.queue[:, at : at + n] = out.detach().T  # XLA112
+                    self.queue[:, self.place] = out.detach()[:1].T
+                    self.at = (self.at + n) % self.size
+                    self.seen += n
+                    self.place += 1
+                    return out @ self.queue / self.seen
+
+
+            class Losses:
+                def __init__(self, size, device):
+                    self.values, self.i = torch.zeros(size, device=device), 0
+
+                def add(self, loss):
+                    self.values[self.i] = loss.detach()  # XLA112
+                    self.i += 1
+
+
+            def train(loader):
+                model, losses = Queue(4, 64).cuda(), Losses(1000, "cuda")
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for x in loader:
+                    loss = model(x.cuda()).mean()
+                    loss.backward()
+                    optimizer.step()
+                    losses.add(loss)
+            """
+        ),
     )
     mended = example(
         """
