@@ -269,8 +269,8 @@ class ReadInFunction(Hazard):
             return
         # A function that moves reads a number of the host, too: `torch.tensor(x).cuda()`.
         moves = facts.context.effects.moves(node)
-        given = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
-        if not moves and not given:
+        takes_tensor = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
+        if not moves and not takes_tensor:
             return
         if facts.guards.around(node) is not None:
             return  # XLA305 reports that
@@ -287,8 +287,8 @@ class ReadInFunction(Hazard):
         readers = [ran for ran in facts.context.may_run(node) if ran.reads]
         if not readers or facts.steps.when(node) is not When.EVERY_STEP:
             return
-        is_given = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
-        if is_given and facts.guards.around(node) is None:
+        takes_tensor = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
+        if takes_tensor and facts.guards.around(node) is None:
             message = (
                 f"the class of `{code(node.func)}` is chosen by name: if this runs "
                 f"{_located(readers[0], facts)}, it reads values of the device at every step, and the host "

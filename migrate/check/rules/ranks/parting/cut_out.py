@@ -22,13 +22,14 @@ def is_cut_out(node: cst.CSTNode, facts: Facts) -> bool:
     The statement around `node`, or a loop or test around that, stands between two lines that end the graph in
     one block. A line in an `if`, a `def` or a loop does not count for what is outside of it.
     """
-    statement: cst.CSTNode = node
-    while not isinstance(statement, cst.FunctionDef | cst.Module):
-        block = facts.context.parent(statement)
+    statement = node
+    for block in facts.context.ancestors(node):
         if isinstance(block, cst.IndentedBlock | cst.Module) and _is_between(
             statement, block.body, facts
         ):
             return True
+        if isinstance(block, cst.FunctionDef):
+            break
         statement = block
     return False
 
@@ -45,7 +46,7 @@ def is_used_cut_out(node: cst.CSTNode, facts: Facts) -> bool:
     is_selection = (
         assigned.value is node and is_container(node.value, facts)
         if isinstance(node, cst.Subscript)
-        else node in nodes_of(assigned.value, cst.CompIf)
+        else any(part is node for part in nodes_of(assigned.value, cst.CompIf))
     )
     if not isinstance(target, cst.Name) or not is_selection:
         return False
