@@ -47,11 +47,13 @@ class LoneOperation:
         guard: the guard that keeps the other replicas out. None for a tensor without dimensions that is 0 in
             some replicas and 1 in others: both are constants of the graph.
         elsewhere: whether the guard is in a function of another file, which `operation` calls.
+        reads: whether it reads what all replicas compute. The other replicas still have that pending.
     """
 
     operation: cst.CSTNode
     guard: Guard | None
     elsewhere: bool = False
+    reads: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,14 @@ class _FunctionEffects:
         changes: dotted names outside of the function that it computes on the device.
         opened: operations of some replicas in a graph that the caller began.
         meets: the first collective in a graph that the caller began.
+        read: the parameters that only some replicas read.
         last: the state at the end.
     """
 
     changes: set[str] = field(default_factory=set)
     opened: list[LoneOperation] = field(default_factory=list)
     meets: cst.CSTNode | None = None
+    read: dict[str, LoneOperation] = field(default_factory=dict)
     last: _State = field(default_factory=_State)
 
 
@@ -407,11 +411,7 @@ class _UnevenWalk(StatementVisitor):
                     self._meet(call)
                 self._state.end()
         elif v.is_read(call, True, self._facts):
-            names = computing.named_in(call)
-            for read in names:
-                self._state.alone.pop(read, None)
-            if guard is None:
-                self._state.read(names)
+            self._read(call, guard)
         elif self._is_meeting(call):
             if guard is None:
                 self._meet(call)
@@ -430,6 +430,23 @@ class _UnevenWalk(StatementVisitor):
             self._add(code(call.func), LoneOperation(call, None, elsewhere=True))
         else:
             self._write(call, guard)
+
+    def _read(self, call: cst.Call, guard: Guard | None) -> None:
+        """Record a read, by all replicas or by some of them."""
+        names = computing.named_in(call)
+        for name in names:
+            self._state.alone.pop(name, None)
+        if guard is None:
+            self._state.read(names)
+            inner = call.func.value if isinstance(call.func, cst.Attribute) else None
+            if inner is not None and is_dotted_name(inner):
+                self._state.computed.discard(code(inner))  # it has its value now
+        elif not self._whole and not self._in_step:  # the others: XLA305
+            alone = LoneOperation(call, guard, reads=True)
+            for name in sorted(names & self._state.computed):
+                self._add(name, alone)
+            for name in names & self._parameters - self._state.computed:
+                self._effects.read.setdefault(name, alone)
 
     def _write(self, call: cst.Call, guard: Guard | None) -> None:
         """Record what `call` writes on the device."""
@@ -549,6 +566,9 @@ class _UnevenWalk(StatementVisitor):
             outer = self._outer(name, call, function)
             if outer is not None:
                 self._state.alone[outer] = alone
+        for name, alone in effects.read.items():
+            if self._outer(name, call, function) in self._state.computed:
+                self._add(self._outer(name, call, function) or "", alone)
         for name in effects.changes:
             if (outer := self._outer(name, call, function)) is not None:
                 self._state.computed.add(outer)
