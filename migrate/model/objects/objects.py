@@ -451,6 +451,10 @@ class Objects:
         for keyword in node.keywords:
             if keyword.arg == "device":
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
+            if keyword.arg is None:  # `Net(**options)`
+                held = self._evaluator.contents.at_key(keyword.value, "device", scope)
+                if any(may_be_accelerator(self._evaluator.values(*item)) for item in held):
+                    return True
         return self._by_default or self._is_within_device(node, scope, CALLERS)
 
     def _is_within_device(self, node: ast.Call, scope: Scope, depth: int) -> bool:

@@ -135,7 +135,9 @@ def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpre
         batch = {base_name(part) or "" for part in parts if _is_part(part, names)}
         if not batch or _moves_whole(scope, batch, context):
             continue
-        receivers = {code(move.func.value) for move in moved if isinstance(move.func, cst.Attribute)}
+        receivers = {
+            code(move.func.value) for move in moved if isinstance(move.func, cst.Attribute)
+        }
         seen: set[str] = set()
         for arg in call.args:
             for part in _parts(arg.value, batch, context, DEPTH):
@@ -159,9 +161,7 @@ def _batches_around(
         yield function, {param.name.value for param in params}
 
 
-def _moves_whole(
-    scope: cst.For | cst.FunctionDef, batch: set[str], context: Workspace
-) -> bool:
+def _moves_whole(scope: cst.For | cst.FunctionDef, batch: set[str], context: Workspace) -> bool:
     """Whether `scope` rebinds the batch, writes into it, or passes it to a function that moves."""
     for target in nodes_of(scope.body, cst.AssignTarget):
         if base_name(target.target) in batch:
