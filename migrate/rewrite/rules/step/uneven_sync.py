@@ -25,8 +25,9 @@ class UnevenSync(Rule):
     pending there, and below it where one follows: what the first replica alone computes is a program
     of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
 
-    The same holds where the first replica alone reads what all compute: the others still have it pending, and
-    their next graph has more in it. `torch_xla.sync()` in all replicas, above the read.
+    The same holds where the first replica alone fetches what all compute, as `print(x)`, `x.cpu()` and
+    loggers do: the others still have it pending, and their next graph has more in it. `torch_xla.sync()` in
+    all replicas, above the read. `x.item()` leaves `x` pending and needs none.
 
     So are calls that give values of the graph to a function of another file which only the first replica
     continues (`if not self.is_main: return`), as a logger does that reads them.
@@ -157,7 +158,7 @@ class UnevenSync(Rule):
                     dist.all_reduce(seen)
                     out = x.mean() * 2
                     if rank == 0:
-                        print(out.item())
+                        print(out)
             """,
             """
             import torch
@@ -173,7 +174,7 @@ class UnevenSync(Rule):
                     out = x.mean() * 2
                     torch_xla.sync()
                     if rank == 0:
-                        print(out.item())
+                        print(out)
             """,
         ),
         left_alone(
@@ -285,8 +286,8 @@ def _short(hit: Uneven) -> str:
 def _left(hit: Uneven) -> str:
     if hit.alone.reads:
         return (
-            f"`{_short(hit)}` is read in some replicas only, the others have it in one graph with a collective, "
-            "and no line above it runs in all replicas: read it in all of them"
+            f"`{_short(hit)}` is read in some replicas only, the others have it in one graph with a "
+            "collective, and no line above it runs in all replicas: read it in all of them"
         )
     return (
         f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, "
