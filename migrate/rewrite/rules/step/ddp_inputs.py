@@ -133,7 +133,7 @@ def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpre
         moved = [*moves(scope.body, context)]
         parts = [part for move in moved for part in nodes_of(move, cst.Subscript)]
         batch = {base_name(part) or "" for part in parts if _is_part(part, names)}
-        if not batch or _moves_whole(scope, batch, context):
+        if not batch or _moves_whole(scope, batch, call, context):
             continue
         receivers = {
             code(move.func.value) for move in moved if isinstance(move.func, cst.Attribute)
@@ -161,14 +161,19 @@ def _batches_around(
         yield function, {param.name.value for param in params}
 
 
-def _moves_whole(scope: cst.For | cst.FunctionDef, batch: set[str], context: Workspace) -> bool:
-    """Whether `scope` rebinds the batch, writes into it, or passes it to a function that moves."""
+def _moves_whole(
+    scope: cst.For | cst.FunctionDef, batch: set[str], call: cst.Call, context: Workspace
+) -> bool:
+    """Whether `scope` rebinds the batch, writes into it, or gives it to a move before `call`."""
     for target in nodes_of(scope.body, cst.AssignTarget):
         if base_name(target.target) in batch:
             return True
+    here = context.place(call)
     return any(
-        context.effects.moves(call) and any(code(arg.value) in batch for arg in call.args)
-        for call in nodes_of(scope.body, cst.Call)
+        context.effects.moves(other)
+        and any(code(arg.value) in batch for arg in other.args)
+        and context.place(other) < here
+        for other in nodes_of(scope.body, cst.Call)
     )
 
 
