@@ -42,8 +42,8 @@ from migrate.model.objects.given_parameters import given_parameters
 from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
 from migrate.model.objects.nested import nested_of
+from migrate.model.objects.objects import placed_models
 from migrate.model.objects.optimizers import FileOptimizers, optimizers_of
-from migrate.model.objects.placed import placed_models
 from migrate.model.objects.programs import may_evaluate, programs_of
 from migrate.model.objects.sample_texts import text_parts
 from migrate.model.objects.sampling import forwards_of, gradient_free, samplers_of
