@@ -42,6 +42,7 @@ from migrate.model.objects.given_parameters import given_parameters
 from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
 from migrate.model.objects.nested import nested_of
+from migrate.model.objects.objects import placed_models
 from migrate.model.objects.optimizers import FileOptimizers, optimizers_of
 from migrate.model.objects.programs import may_evaluate, programs_of
 from migrate.model.objects.sample_texts import text_parts
@@ -199,6 +200,7 @@ class ModuleCalls:
         gradient_free: the lines of its functions without gradients, for the same reasons.
         moved_inputs: the calls of models that DistributedDataParallel wraps, in any file, so that it moves
             their inputs to the GPU.
+        placed_models: the calls that wrap a model which is on an accelerator already.
         options_set: the values that any file of the project assigns to the options that this file parses.
         seeding: the seeding calls of the file.
         whole_steps: the lines of its functions that contain steps of their own and run as a part of a step.
@@ -304,6 +306,7 @@ class ModuleCalls:
     loading: frozenset[End] = frozenset()
     models: frozenset[End] = frozenset()
     moved_inputs: frozenset[End] = frozenset()
+    placed_models: frozenset[End] = frozenset()
     options_set: frozenset[str] = frozenset()
     seeding: Seeding = NO_SEEDING
     unread: bool = False
@@ -473,6 +476,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, loading_of(analysis))),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
+        frozenset(_end(call, scope.module) for call in placed_models(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),

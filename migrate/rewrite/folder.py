@@ -29,6 +29,7 @@ from migrate.rewrite.applied_plan import in_order as by_line
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
+from migrate.rewrite.left.function_lines import FunctionLines
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.left.selected import selected
 from migrate.rewrite.notebook import in_cells
@@ -103,15 +104,21 @@ def rewrite_folder(
         jobs = [job(path) for path in concerned]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
         last, at_first = first, dict(calls)
+        function_lines = FunctionLines(first)
         while going_on := [path for path in concerned if done[path].draft is not None]:
             changed = {
                 path: rewrite.file.after for path, rewrite in done.items() if rewrite.file.changed
             }
             last = Analysis(first.project.changed(changed), first)
+            function_lines.turn(last, changed)
             for path in going_on:
                 begun = done[path].draft
-                again = begun is not None and begun.turns == 0
-                calls[path] = at_first[path] if again else calls_of_file(last, path)
+                if begun is not None and begun.turns == 0:
+                    calls[path] = at_first[path]
+                    function_lines.known_at_first(path)
+                else:
+                    calls[path] = calls_of_file(last, path)
+                    function_lines.known_now(path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
         files = [rewrite.file for rewrite in done.values()]
@@ -121,7 +128,16 @@ def rewrite_folder(
             if rewrite.leaving is not None
         }
         files = _with_functions(
-            folder, first, last, files, calls, contents, left, workers, options.config
+            folder,
+            first,
+            last,
+            files,
+            calls,
+            contents,
+            left,
+            function_lines,
+            workers,
+            options.config,
         )
         files = without_answered(files, last.project, calls)
         files = _with_unread(folder, first.project, files, contents)
@@ -326,6 +342,7 @@ def _with_functions(
     calls: Mapping[Path, ModuleCalls],
     contents: Mapping[Path, bytes],
     leaving: Mapping[Path, tuple[Leaving, ...]],
+    function_lines: FunctionLines,
     workers: Workers,
     config: Config,
 ) -> list[FileRewrite]:
@@ -344,6 +361,7 @@ def _with_functions(
         root,
         leaving,
         workers.run,
+        function_lines,
         config.target,
     )
     notes = {

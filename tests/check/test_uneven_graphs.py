@@ -129,6 +129,8 @@ WRONG = [
 ]
 FLAG = {"guard": "if path", "inside": "n = 3"}
 WRONG += [
+    {"inside": "print(size)"},
+    {"inside": "print(path, size.cpu().numpy())"},
     {**FLAG, "between": "size = torch.tensor(group > 3).cuda()"},
     {**FLAG, "between": "size = torch.tensor(1 if group > 3 else 0, device='cuda')"},
     {**FLAG, "between": "size = torch.tensor(float(group > 3 and not path), device='cuda')"},
@@ -206,3 +208,41 @@ def test_not_reported(changed: dict[str, str], tmp_path: Path) -> None:
     done = rewrite_source(parse(path.read_bytes(), path))
     assert [edit for edit in done.edits if edit.rule == "uneven-sync"] == []
     assert [note for note in done.findings if note.rule in ("XLA314", "uneven-sync")] == []
+
+
+LOGGED = """
+import torch
+import torch.distributed as dist
+import wandb
+
+
+def show(stats, rank, step):
+    if rank == 0:
+        wandb.log({{"step": step, **stats}})
+
+
+def watch(loader, rank):
+    seen = torch.zeros(4, device="cuda")
+    for step, x in enumerate(loader):
+        x = x.cuda()
+        dist.all_reduce(seen)
+        stats = {{"mean": x.mean()}}
+        {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "syncs"),
+    [
+        ("if rank == 0:\n            wandb.log({'step': step, **stats})", 1),
+        ("show(stats, rank, step)", 1),
+        ("show({'mean': stats['mean'].item()}, rank, step)", 0),
+        ("if rank == 0:\n            print(stats['mean'].item())", 0),
+        ("print(stats)\n        if rank == 0:\n            wandb.log(stats)", 0),
+    ],
+)
+def test_what_the_first_replica_alone_logs_of_all(use: str, syncs: int) -> None:
+    script = LOGGED.format(use="USE").replace("USE", use)
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert done.data.decode().count("torch_xla.sync()") == syncs
+    assert not [note for note in done.findings if note.rule == "uneven-sync"]

@@ -97,3 +97,54 @@ def test_reads_of_a_helper_and_a_short_last_batch_are_mentioned(tmp_path: Path, 
     assert found.keys() == {("XLA108", 7), ("XLA208", 15)} | loaders
     assert "compute (utils.py:1)" in found["XLA208", 15].message
     assert not done.fails()
+
+
+OF_ALL = """
+class Trainer:
+    def __init__(self, model, loader):
+        self.model = model
+        self.loader = loader
+
+    def run_step(self, data):
+        pass
+
+    def run(self):
+        for data in self.loader:
+            self.log = self.run_step(data)
+"""
+OF_ONE = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from base import Trainer
+
+
+class Average(Trainer):
+    def __init__(self, model, loader, device):
+        super().__init__(DDP(model.cuda(), device_ids=[device]), loader)
+        self.is_master = dist.get_rank() == 0
+        self.average = [p.detach().clone() for p in self.model.parameters()]
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def run_step(self, data):
+        self.optimizer.zero_grad()
+        loss = self.model(data.cuda()).mean()
+        loss.backward()
+        value = loss.item()
+        self.optimizer.step()
+        if self.is_master:
+            for mine, p in zip(self.average, self.model.parameters()):
+                mine.mul_(0.9).add_(p, alpha=0.1)
+        return value
+"""
+
+
+def test_a_file_whose_lines_move_in_a_later_turn_keeps_its_findings(tmp_path: Path) -> None:
+    # base.py is done before the sync and its import are written into average.py.
+    (tmp_path / "base.py").write_text(inspect.cleandoc(OF_ALL) + "\n")
+    (tmp_path / "average.py").write_text(inspect.cleandoc(OF_ONE) + "\n")
+    done = rewrite_folder(tmp_path, processes=1)
+    by_name = {str(file.name): file.after.decode() for file in done.files}
+    assert "torch_xla.sync()" in by_name["average.py"]
+    reads = [(str(name), note.line) for name, note in done.left_to_do if note.rule == "XLA201"]
+    assert reads == [("average.py", 18)]

@@ -190,3 +190,50 @@ def test_function_with_steps_of_its_own_is_in_no_block(style: Style) -> None:
     assert ".step():\n            out = model(part)\n            total += out.sum()\n" in text
     assert ".step():\n            error = measure(out, y)\n        print(" in text
     assert not {"evaluation-loop", "XLA201", "XLA206"} & {note.rule for note in result.findings}
+
+
+ROLLOUT = """
+import torch
+
+
+class Pipeline:
+    def __init__(self, net):
+        self.net = net
+
+    def inference_with_flags(self, x):
+        flags = torch.randint(0, 4, (3,), device=x.device).tolist()
+        return self.net(x) * flags[0]
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 4)
+        self.pipeline = Pipeline(self.net)
+
+    def roll(self, x):
+        {call}
+
+    def loss(self, x):
+        return self.roll(x).mean()
+
+
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.randn(8, 4, 4).cuda():
+    model.loss(x).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("return self.pipeline.inference_with_flags(x)", [10]),
+        ("self.pipeline.inference_with_flags(x)\n        return self.net(x)", []),
+    ],
+)
+def test_what_a_step_returns_is_no_evaluation_whatever_its_name(call: str, told: list[int]) -> None:
+    source = parse(ROLLOUT.replace("{call}", call).encode(), Path("script.py"))
+    found = rewrite_source(source).findings
+    assert [note.line for note in found if note.rule == "XLA201"] == told

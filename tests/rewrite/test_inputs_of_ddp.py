@@ -146,3 +146,42 @@ def test_a_part_of_a_batch_that_only_the_model_moved_is_told(tmp_path: Path, lin
 @pytest.mark.parametrize("lines", RIGHT.values(), ids=RIGHT)
 def test_a_part_of_a_batch_that_is_moved_is_not_told(tmp_path: Path, lines: str) -> None:
     assert told_parts(tmp_path, lines) == []
+
+
+FORWARD = """\
+import torch
+
+
+def sampled(batch, device):
+    return batch["x"].to(device)
+
+
+def forward(model, batch, device, known):
+    for _ in range(2):
+        out = model(x=batch["x"].to(device), y=batch["y"], z=batch["z"] if known else None)
+    return out.mean() + sampled(batch, device).mean()
+
+
+def train(model, loader, optimizer):
+    for batch in loader:
+        loss = forward(model, batch, torch.device("cuda"), True)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_part_of_a_batch_that_a_function_is_given_is_told(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(MAIN.format(devices=", device_ids=[rank]"))
+    (tmp_path / "trainer.py").write_text(FORWARD)
+    done = rewrite_folder(tmp_path, processes=1)
+    told = [found for one in done.files for found in one.findings if found.rule == "ddp-inputs"]
+    assert [found.message.partition(" ")[0] for found in told] == ['batch["y"]', 'batch["z"]']
+
+
+def test_a_part_of_a_batch_that_the_function_moves_as_a_whole_is_not(tmp_path: Path) -> None:
+    lines = "    batch = {key: value.to(device) for key, value in batch.items()}\n    for _"
+    (tmp_path / "main.py").write_text(MAIN.format(devices=", device_ids=[rank]"))
+    (tmp_path / "trainer.py").write_text(FORWARD.replace("    for _", lines, 1))
+    done = rewrite_folder(tmp_path, processes=1)
+    assert not [found for one in done.files for found in one.findings if found.rule == "ddp-inputs"]

@@ -201,6 +201,8 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
                 # what is kept
                 state = {"model": model.state_dict()}
                 torch.save(state, path)  # here
+
+                # the latest one, too
     """
     assert after(script) == textwrap.dedent(
         """\
@@ -211,6 +213,7 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
             # what is kept
             state = {"model": model.state_dict()}
             xm.save(state, path, global_master=True)  # here
+            # the latest one, too
         """
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Literal, NamedTuple
 
+from migrate.catalogue.launchers import DDP
 from migrate.catalogue.words import (
     FIRST_ARGUMENT,
     HOST_BUILTINS,
@@ -471,6 +472,10 @@ class Objects:
         for keyword in node.keywords:
             if keyword.arg == "device":
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
+            if keyword.arg is None:  # `Net(**options)`
+                held = self._evaluator.contents.at_key(keyword.value, "device", scope)
+                if any(may_be_accelerator(self._evaluator.values(*item)) for item in held):
+                    return True
         return self._by_default or self._is_within(node, scope, self._device_lines)
 
     def _is_within(self, node: ast.Call, scope: Scope, lines: Lines, depth: int = CALLERS) -> bool:
@@ -601,3 +606,20 @@ def _owner(node: ast.expr, scope: Scope) -> object:
             return around.owner
         around = around.parent
     return scope if isinstance(node, ast.Name) else scope.top
+
+
+def placed_models(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls in a file that wrap a model which an accelerator holds: `DDP(Net(device="cuda"))`.
+
+    The model is made there, or moved by the project on its way to the call, in any file.
+    """
+    if b"DistributedDataParallel" not in top.module.data:
+        return
+    for call, scope in analysis.calls_in(top):
+        values = analysis.evaluator.values(call.func, scope)
+        if not any(isinstance(value, External) and value.name in DDP for value in values):
+            continue
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "module"]
+        model = next(iter((*call.args[:1], *named)), None)
+        if model is not None and objects_of(analysis).origin(model, scope, (), end(call)).moved:
+            yield call

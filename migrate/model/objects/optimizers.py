@@ -130,8 +130,10 @@ class ProjectOptimizers:
     def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
         """Return the optimizers of a file; `alone`: whether only this file is rewritten."""
         if not self._may_be_early:
+            calls = [call for call, at in self._made if at.top is top]
             return FileOptimizers(
-                frozenset(_at(call, top) for call, at in self._made if at.top is top)
+                frozenset(_at(call, top) for call in calls),
+                frozenset(_at(call, top) for call in calls if call not in self._late_moves),
             )
         makers, settled = set(), set()
         early: dict[Position, Early] = {}

@@ -53,7 +53,7 @@ def computes(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bo
     """Whether the value of `node` is a device tensor that the graph has yet to compute."""
     if isinstance(node, cst.IfExp):
         return computes(node.body, facts, depth) or computes(node.orelse, facts, depth)
-    if isinstance(node, cst.Tuple | cst.List):
+    if isinstance(node, cst.Tuple | cst.List | cst.Dict):
         return any(computes(element.value, facts, depth) for element in node.elements)
     if isinstance(node, cst.ListComp | cst.GeneratorExp):
         return computes(node.elt, facts, depth)

@@ -10,12 +10,12 @@ Each function is followed statement by statement; what it leaves pending counts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.catalogue.words import KEEPING, WAITS
+from migrate.catalogue.words import KEEPING, NUMBERS, READ_METHODS, WAITS
 from migrate.model.calls.effect import BOTH, Effect
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.rank_tests import OF_RUN
@@ -30,6 +30,8 @@ from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.syntax.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
 
 Root = cst.FunctionDef | cst.Module
+# Functions of Python that read one number, and its text; the tensor stays pending.
+TO_NUMBER = NUMBERS | {"format", "round"}
 RESULT = ""  # in place of a name: the return value of the function
 
 
@@ -42,11 +44,13 @@ class LoneOperation:
         guard: the guard that keeps the other replicas out. None for a tensor without dimensions that is 0 in
             some replicas and 1 in others: both are constants of the graph.
         elsewhere: whether the guard is in a function of another file, which `operation` calls.
+        reads: whether it reads what all replicas compute. The other replicas still have that pending.
     """
 
     operation: cst.CSTNode
     guard: Guard | None
     elsewhere: bool = False
+    reads: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,12 +131,14 @@ class _FunctionEffects:
         changes: dotted names outside of the function that it computes on the device.
         opened: operations of some replicas in a graph that the caller began.
         meets: the first collective in a graph that the caller began.
+        read: the parameters that only some replicas read.
         last: the state at the end.
     """
 
     changes: set[str] = field(default_factory=set)
     opened: list[LoneOperation] = field(default_factory=list)
     meets: cst.CSTNode | None = None
+    read: dict[str, LoneOperation] = field(default_factory=dict)
     last: _State = field(default_factory=_State)
 
 
@@ -402,11 +408,7 @@ class _UnevenWalk(StatementVisitor):
                     self._meet(call)
                 self._state.end()
         elif v.is_read(call, True, self._facts):
-            names = computing.named_in(call)
-            for read in names:
-                self._state.alone.pop(read, None)
-            if guard is None:
-                self._state.read(names)
+            self._read(call, guard)
         elif self._is_meeting(call):
             if guard is None:
                 self._meet(call)
@@ -425,6 +427,24 @@ class _UnevenWalk(StatementVisitor):
             self._add(code(call.func), LoneOperation(call, None, elsewhere=True))
         else:
             self._write(call, guard)
+
+    def _read(self, call: cst.Call, guard: Guard | None) -> None:
+        """Record a read, by all replicas or by some of them."""
+        names, fetched = computing.named_in(call), set(_fetched_by(call))
+        for name in names:
+            alone = self._state.alone.get(name)
+            if alone is not None and (not alone.reads or (guard is None and name in fetched)):
+                del self._state.alone[name]
+        if guard is None:
+            self._state.read(names)
+            self._state.computed -= fetched  # they have their values now
+        elif not self._whole and not self._in_step:  # the others: XLA305
+            alone = LoneOperation(call, guard, reads=True)
+            for name in sorted(fetched):
+                if name in self._state.computed:
+                    self._add(name, alone)
+                elif name in self._parameters:
+                    self._effects.read.setdefault(name, alone)
 
     def _write(self, call: cst.Call, guard: Guard | None) -> None:
         """Record what `call` writes on the device."""
@@ -542,6 +562,9 @@ class _UnevenWalk(StatementVisitor):
             outer = self._outer(name, call, function)
             if outer is not None:
                 self._state.alone[outer] = alone
+        for name, alone in effects.read.items():
+            if self._outer(name, call, function) in self._state.computed:
+                self._add(self._outer(name, call, function) or "", alone)
         for name in effects.changes:
             if (outer := self._outer(name, call, function)) is not None:
                 self._state.computed.add(outer)
@@ -624,6 +647,32 @@ class _UnevenWalk(StatementVisitor):
         unknown = self._entered and alone in self._effects.opened
         hit = Uneven(alone, collective, before, unknown)
         self._graphs.hits.setdefault((id(alone.operation), before), hit)
+
+
+def _fetched_by(call: cst.Call) -> Iterator[str]:
+    """Yield the dotted names of the tensors that `call` fetches, which have no operation pending then.
+
+    `x.item()`, `float(x)` and texts of one number run the graph of `x` and leave it pending, and
+    `(x * 2).cpu()` does not fetch `x`.
+
+    Source: torch_xla 2.9 (measured: the graph of the tensor before and after each read).
+    """
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in READ_METHODS:
+        if call.func.attr.value != "item":
+            yield from v.places(call.func.value)
+    elif not isinstance(call.func, cst.Name) or call.func.value not in TO_NUMBER:
+        for arg in call.args:
+            for part in _items(arg.value):
+                yield from v.places(part)
+
+
+def _items(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield the values of a dictionary, and any other expression itself."""
+    if isinstance(node, cst.Dict):
+        for element in node.elements:
+            yield from _items(element.value)
+    else:
+        yield node
 
 
 def _parameter_names(function: cst.FunctionDef) -> set[str]:

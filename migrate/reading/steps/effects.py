@@ -103,6 +103,11 @@ class Effects:
         inputs = self._calls.moved_inputs
         return bool(inputs) and self._context.place(call) in inputs
 
+    def wraps_placed(self, call: cst.Call) -> bool:
+        """Whether `call` wraps a model that is on an accelerator already: `DDP(Net(device="cuda"))`."""
+        placed = self._calls.placed_models
+        return bool(placed) and self._context.place(call) in placed
+
     def given_moving(self, call: cst.Call) -> bool:
         """Whether `call` gets a model that moves its inputs to the GPU: one of `moves_inputs`."""
         moving = self._calls.given_moving

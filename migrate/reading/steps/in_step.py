@@ -283,7 +283,12 @@ class StepCode:
         return False
 
     def _is_apart(self, call: cst.Call) -> bool:
-        """Whether a call evaluates or saves, by the name of the project function that it runs."""
+        """Whether a call evaluates or saves, by the name of the project function that it runs.
+
+        The result of a function that a step runs is a part of the step: `return self.pipeline.inference(x)`.
+        """
+        if isinstance(self._context.parent(call), cst.Return):
+            return False
         effects = self._context.effects
         name = code(call.func).rpartition(".")[2]
         named = EVALUATION.fullmatch(name) or SAVE.fullmatch(name)

@@ -36,10 +36,13 @@ def body_of(node: cst.If | cst.With, body: cst.BaseSuite) -> Replacement:
     first = statements[0]
     own = [line for line in _lines(first) if line.comment is not None]
     statements[0] = first.with_changes(leading_lines=[*above, *own])
-    footer = [line for line in block.footer if line.comment is not None]
-    if footer:
-        statements.append(cst.SimpleStatementLine([], leading_lines=footer))
-    return cst.FlattenSentinel(statements)
+    return cst.FlattenSentinel([*statements, *comments_at_end(block)])
+
+
+def comments_at_end(block: cst.IndentedBlock) -> list[cst.SimpleStatementLine]:
+    """Return the comments at the end of `block` as a line without a statement; empty if it has none."""
+    lines = [line for line in block.footer if line.comment is not None]
+    return [cst.SimpleStatementLine([], leading_lines=lines)] if lines else []
 
 
 def _lines(statement: cst.BaseStatement) -> list[cst.EmptyLine]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -28,6 +27,7 @@ from migrate.reading.script import Script
 from migrate.reading.values.entries import StepFunction
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
+from migrate.rewrite.left.function_lines import FunctionLines
 from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Note
@@ -238,6 +238,7 @@ def left_in_functions(
     folder: Path,
     left_before: Mapping[Path, tuple[Leaving, ...]],
     run: JobRunner,
+    function_lines: FunctionLines,
     target: Target = XLA,
 ) -> dict[Path, tuple[Left, ...]]:
     """Return the remaining manual work in functions that steps of other files run, by file.
@@ -251,6 +252,7 @@ def left_in_functions(
         folder: the folder.
         left_before: functions of other files that a file's steps run, for files already analyzed.
         run: does work for each file, in their order.
+        function_lines: lines of the functions when the facts about each file were collected.
         target: the package that drives the TPU.
     """
     calls = dict(calls)
@@ -270,9 +272,6 @@ def left_in_functions(
             looks.append(FileAnalysis(path, name, *of_file, target))
         return looks
 
-    changed = {path for path, scope in last.scopes.items() if scope.module.data != before.get(path)}
-    now = _moved(first, last, changed)
-
     def look(paths: Sequence[Path], entries: Entries) -> Iterator[Iterator[Leaving]]:
         known = {path: left_before[path] for path in paths if path in left_before}
         known = {path: leavings for path, leavings in known.items() if not entries.get(path)}
@@ -281,11 +280,7 @@ def left_in_functions(
             known[job.path] = leads_to
             seen[job.path] = job.entries, left
         for path in paths:
-            leavings = known[path]
-            # Facts about an unchanged file name lines before the rewrite.
-            yield (
-                leaving if path in changed else _leading_to(leaving, now) for leaving in leavings
-            )
+            yield function_lines.present(path, known[path])
 
     starting = [path for path in starts(last, calls) if path in before]
     entries = reached(starting, look)
@@ -294,35 +289,6 @@ def left_in_functions(
     for job, (_, left) in zip(jobs, run(looked_at, jobs), strict=True):
         seen[job.path] = job.entries, left
     return {path: seen[path][1] for path in entries}
-
-
-def _moved(first: Analysis, last: Analysis, changed: Set[Path]) -> dict[tuple[Path, int], int]:
-    """Return the present lines of functions in rewritten files, by their lines before the rewrite."""
-    line_numbers = {}
-    for path in changed & first.scopes.keys():
-        lines = _lines_of_functions(last, path)
-        for name, line in _lines_of_functions(first, path).items():
-            if name in lines:
-                line_numbers[path, line] = lines[name]
-    return line_numbers
-
-
-def _lines_of_functions(analysis: Analysis, path: Path) -> dict[tuple[str, str, int], int]:
-    """Return the line of each function, by class, name, and number of earlier functions of that name."""
-    times: Counter[tuple[str, str]] = Counter()
-    lines = {}
-    for function in analysis.scopes[path].functions:
-        name = function.owner.name if function.owner is not None else "", function.name
-        lines[*name, times[name]] = function.line
-        times[name] += 1
-    return lines
-
-
-def _leading_to(leaving: Leaving, now: Mapping[tuple[Path, int], int]) -> Leaving:
-    """Return a called function of another file at its present line."""
-    definition, entry = leaving
-    line = now.get((definition.path, definition.line), definition.line)
-    return replace(definition, line=line), replace(entry, line=line)
 
 
 @deep

@@ -164,12 +164,14 @@ class GuardedForward(Hazard):
     mended = example(
         """
         import torch
+        import torch_xla
         from torch.nn.parallel import DistributedDataParallel as DDP
 
 
         def train(model, rank, x):
             model = DDP(model)
             out = model(x)
+            torch_xla.sync()
             if rank == 0:
                 print(out)
         """

@@ -98,6 +98,7 @@ class BooleanIndex(Hazard):
                     loss = self.criterion(guess[on], pts[on])  # XLA103 # XLA103
                     (near, msk1), more = loss
                     far = gt["depth"][~gt["mask"]]  # XLA103
+                    far = far + gt["depth"][more | options["near"]]  # XLA103
                     return near * pred["conf"][msk1], far, pts[gt["index"]]  # XLA103
 
                 def forward(self, *args, **options):
@@ -237,7 +238,8 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
         index = index.expression
     compared = isinstance(index, cst.Comparison) and code(index.left) == code(node.value)
-    if not compared and not isinstance(index, cst.Name | cst.Subscript):
+    joined = _joins(index)
+    if not (compared or joined or isinstance(index, cst.Name | cst.Subscript)):
         return False  # `x[x > 0]` compares itself, which a list and a number cannot
     if not facts.steps.inside(node):
         return (
@@ -248,7 +250,17 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     holds = (facts.values.kind(node.value), facts.values.kind(index))
     if any(kind not in {Kind.UNKNOWN, *TENSORS} for kind in holds):
         return False
-    return compared or _is_made_as_mask(index, facts)
+    return compared or joined or _is_made_as_mask(index, facts)
+
+
+def _joins(index: cst.BaseExpression) -> bool:
+    """Whether `index` joins two values bitwise, neither of them a plain number: `first | second`."""
+    return (
+        isinstance(index, cst.BinaryOperation)
+        and isinstance(index.operator, cst.BitAnd | cst.BitOr)
+        and not isinstance(index.left, cst.BaseNumber)
+        and not isinstance(index.right, cst.BaseNumber)
+    )
 
 
 def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> bool:

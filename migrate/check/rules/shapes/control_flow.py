@@ -48,6 +48,8 @@ class ControlFlow(Hazard):
                         x = x / 2
                     assert torch.isfinite(x).all()  # XLA110
                     scale = max(x.std(), 1e-5)  # XLA110
+                    if any(p.grad.isnan().any() for p in self.parameters()):  # XLA110
+                        scale = 1
                     return x / scale
 
 
@@ -238,6 +240,9 @@ def _on_values(
             is_read(part, facts) for part in parts
         ):
             yield test
+    elif isinstance(test, cst.Call) and (each := _of_each(test, facts)) is not None:
+        if next(_on_values(each, facts, in_loop), None) is not None:
+            yield test
     elif isinstance(test, cst.Call):
         name = facts.names.of(test.func) or ""
         argument = test.args[0].value if test.args else test
@@ -245,6 +250,14 @@ def _on_values(
         computed = _computes(test) and _is_there(test, facts, in_loop)
         if checked or computed or is_read(test, facts) or name in ("torch.allclose", "torch.equal"):
             yield test
+
+
+def _of_each(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
+    """Return the condition that Python's `any` or `all` asks of each element: `any(x < 0 for x in xs)`."""
+    if code(call.func) not in ("any", "all") or facts.context.bindings(call.func):
+        return None
+    each = call.args[0].value if len(call.args) == 1 else None
+    return each.elt if isinstance(each, cst.GeneratorExp | cst.ListComp) else None
 
 
 def _is_there(part: cst.BaseExpression, facts: Facts, in_loop: bool) -> bool:

@@ -10,6 +10,7 @@ from migrate.catalogue.launchers import DDP, DDP_DEVICES
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
+from migrate.reading.names.bindings import How
 from migrate.reading.values.devices import device_argument
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import (
@@ -261,6 +262,7 @@ class Ddp(Rule):
         placed = context.moves_to_accelerator or context.devices.by_default
         moves = placed or _moves_to_a_named_device(context)
         moves = moves or context.calls.led is not None  # by the framework
+        moves = moves or context.effects.wraps_placed(node)
         if not moves and _is_made_here(bound.get("module"), context):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"
@@ -417,6 +419,8 @@ def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
     )
     if any(isinstance(value, cst.Call) and context.effects.moves(value) for value in values):
         return False
+    if assignments and all(assignment.how is How.ELEMENT for assignment in assignments):
+        return False  # one of several: `for model in models`
     return any(
         value not in wraps and not isinstance(value, cst.Param | cst.Name) for value in bound
     )

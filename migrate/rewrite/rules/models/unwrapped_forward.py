@@ -96,6 +96,7 @@ class UnwrappedForward(Rule):
         left_alone(
             """
             import torch
+            import torch_xla
             from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -103,6 +104,7 @@ class UnwrappedForward(Rule):
                 model = DDP(net.to('xla'), gradient_as_bucket_view=True)
                 with torch.no_grad():
                     out = model(x)
+                torch_xla.sync()
                 if rank == 0:
                     with torch.no_grad():
                         print(out, net(x), model.module(x))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, joined, parts
+from migrate.rewrite.edits.branch import comments_at_end
 from migrate.rewrite.edits.lift import marked, split
 from migrate.rewrite.edits.nodes import split_blank
 from migrate.syntax.tree import code, nodes_of
@@ -51,7 +52,7 @@ def without_guard(
         first = statements[0]
         lines = split_blank(getattr(first, "leading_lines", ()))[1]
         statements[0] = first.with_changes(leading_lines=[*above, *lines])
-        return cst.FlattenSentinel(statements)
+        return cst.FlattenSentinel([*statements, *comments_at_end(body)])
 
     yield rule.edit(guard, replace, message)
 

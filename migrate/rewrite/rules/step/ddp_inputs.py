@@ -129,33 +129,51 @@ def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpre
 
     Where nothing of the batch is moved by its key, nothing is said: the batch is moved as a whole.
     """
+    for scope, names in _batches_around(call, context):
+        moved = [*moves(scope.body, context)]
+        parts = [part for move in moved for part in nodes_of(move, cst.Subscript)]
+        batch = {base_name(part) or "" for part in parts if _is_part(part, names)}
+        if not batch or _moves_whole(scope, batch, call, context):
+            continue
+        receivers = {
+            code(move.func.value) for move in moved if isinstance(move.func, cst.Attribute)
+        }
+        seen: set[str] = set()
+        for arg in call.args:
+            for part in _parts(arg.value, batch, context, DEPTH):
+                text = code(part)
+                if text not in seen and receivers.isdisjoint({text, *_names_of(part, scope)}):
+                    seen.add(text)
+                    yield part
+        return
+
+
+def _batches_around(
+    call: cst.Call, context: Workspace
+) -> Iterator[tuple[cst.For | cst.FunctionDef, set[str]]]:
+    """Yield the innermost loop and the function around `call`, with the names that may hold a batch there."""
     loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
-    if loop is None:
-        return
-    batch = {*batch_names(loop, context)}
-    moved = [*moves(loop.body, context)]
-    parts = [part for move in moved for part in nodes_of(move, cst.Subscript)]
-    if not any(_is_part(part, batch) for part in parts) or _moves_whole(loop, batch, context):
-        return
-    receivers = {code(move.func.value) for move in moved if isinstance(move.func, cst.Attribute)}
-    seen: set[str] = set()
-    for arg in call.args:
-        for part in _parts(arg.value, batch, context, DEPTH):
-            text = code(part)
-            names = {text, *_names_of(part, loop)}
-            if text not in seen and receivers.isdisjoint(names):
-                seen.add(text)
-                yield part
+    if loop is not None:
+        yield loop, {*batch_names(loop, context)}
+    function = context.function_around(call)
+    if function is not None:
+        params = (*function.params.params, *function.params.kwonly_params)
+        yield function, {param.name.value for param in params}
 
 
-def _moves_whole(loop: cst.For, batch: set[str], context: Workspace) -> bool:
-    """Whether `loop` rebinds the batch, writes into it, or passes it to a function that moves."""
-    for target in nodes_of(loop.body, cst.AssignTarget):
+def _moves_whole(
+    scope: cst.For | cst.FunctionDef, batch: set[str], call: cst.Call, context: Workspace
+) -> bool:
+    """Whether `scope` rebinds the batch, writes into it, or gives it to a move before `call`."""
+    for target in nodes_of(scope.body, cst.AssignTarget):
         if base_name(target.target) in batch:
             return True
+    here = context.place(call)
     return any(
-        context.effects.moves(call) and any(code(arg.value) in batch for arg in call.args)
-        for call in nodes_of(loop.body, cst.Call)
+        context.effects.moves(other)
+        and any(code(arg.value) in batch for arg in other.args)
+        and context.place(other) < here
+        for other in nodes_of(scope.body, cst.Call)
     )
 
 
@@ -174,6 +192,9 @@ def _parts(
     """Yield the parts of a batch that `value` is, or holds in a dict, a list or a tuple."""
     if _is_part(value, batch):
         yield value
+    elif isinstance(value, cst.IfExp):
+        yield from _parts(value.body, batch, context, depth)
+        yield from _parts(value.orelse, batch, context, depth)
     elif isinstance(value, cst.Dict | cst.List | cst.Tuple):
         for element in value.elements:
             yield from _parts(element.value, batch, context, depth)
@@ -191,8 +212,8 @@ def _parts(
                 yield from _parts(item, batch, context, depth - 1)
 
 
-def _names_of(part: cst.BaseExpression, loop: cst.For) -> Iterator[str]:
+def _names_of(part: cst.BaseExpression, scope: cst.For | cst.FunctionDef) -> Iterator[str]:
     """Yield the names that a part of the batch is bound to."""
-    for assign in nodes_of(loop.body, cst.Assign):
+    for assign in nodes_of(scope.body, cst.Assign):
         if code(assign.value) == code(part):
             yield from (code(target.target) for target in assign.targets)

@@ -25,6 +25,10 @@ class UnevenSync(Rule):
     pending there, and below it where one follows: what the first replica alone computes is a program
     of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
 
+    The same holds where the first replica alone fetches what all compute, as `print(x)`, `x.cpu()` and
+    loggers do: the others still have it pending, and their next graph has more in it. `torch_xla.sync()` in
+    all replicas, above the read. `x.item()` leaves `x` pending and needs none.
+
     So are calls that give values of the graph to a function of another file which only the first replica
     continues (`if not self.is_main: return`), as a logger does that reads them.
 
@@ -141,6 +145,38 @@ class UnevenSync(Rule):
                 return stop.item()
             """,
         ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def watch(model, loader, rank):
+                seen = torch.zeros(1).cuda()
+                for x in loader:
+                    x = x.cuda()
+                    dist.all_reduce(seen)
+                    out = x.mean() * 2
+                    if rank == 0:
+                        print(out)
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def watch(model, loader, rank):
+                seen = torch.zeros(1).to("xla")
+                for x in loader:
+                    x = x.to("xla")
+                    dist.all_reduce(seen)
+                    out = x.mean() * 2
+                    torch_xla.sync()
+                    if rank == 0:
+                        print(out)
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -194,10 +230,15 @@ class UnevenSync(Rule):
         facts = facts_of(context)
         reads = () if context.portable else [r for r in Pending(facts).reads() if not r.elsewhere]
         ended = {id(call) for read in reads for call in read.collectives}  # by `collective-sync`
+        guards = {id(read.guard) for read in reads}
         for hit in UnevenGraphs(facts).all():
             if hit.before and not hit.unknown and id(hit.collective) in ended:
                 continue
-            sides = [hit.before or hit.unknown, not hit.before]
+            if hit.alone.reads and id(hit.alone.guard) in guards:
+                continue
+            sides = [hit.before or hit.unknown or hit.alone.reads, not hit.before]
+            if hit.alone.reads:  # then nothing is left to read below
+                sides[1] = False
             places = [_above(hit, context), _below(hit, context)]
             missing = [p is None for p, needed in zip(places, sides, strict=True) if needed]
             if any(missing):
@@ -229,7 +270,8 @@ class UnevenSync(Rule):
         where = " and ".join(
             word for word, needed in (("above", above), ("below", below)) if needed
         )
-        message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
+        does = "read" if hit.alone.reads else "compute"
+        message = f"{sync} {where}: some replicas alone {does} `{_short(hit)}`"
         if hit.alone.guard is None and not hit.alone.elsewhere:
             message = (
                 f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
@@ -242,6 +284,11 @@ def _short(hit: Uneven) -> str:
 
 
 def _left(hit: Uneven) -> str:
+    if hit.alone.reads:
+        return (
+            f"`{_short(hit)}` is read in some replicas only, the others have it in one graph with a "
+            "collective, and no line above it runs in all replicas: read it in all of them"
+        )
     return (
         f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, "
         "and no line below it runs in all replicas: compute it in all of them, or on the host"
