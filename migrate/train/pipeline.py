@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 import os
@@ -10,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.optimizer.recorded import ParameterArray
 from migrate.train.optimizer.write import write_optimizer
-from migrate.train.proof.program import child, compared, data_difference
+from migrate.train.proof.program import child, compared, data_difference, data_equal
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.slice.data import (
     DataSlice,
@@ -63,6 +64,7 @@ from migrate.train.write.texts import (
     CARRIED,
     DRAWS,
     RECORDED,
+    ROLLOUTS,
     ProgramFacts,
     carried_text,
     config_text,
@@ -138,6 +140,17 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         facts = _facts(text, loss, recorded, port, weights)
         optimizer = _optimizer(text, recorded, weights, work)
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
+        cut = functools.partial(
+            data_slice,
+            text,
+            events,
+            loss,
+            names,
+            trained=recorded["trained"],
+            places=recorded["places"],
+        )
+        plain = cut()
+        facts = replace(facts, rollouts=plain.rollouts)
         with writing(options.output) as place:
             progress("writing the program")
             methods = {function.method for function in recorded["functions"]}
@@ -156,9 +169,10 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 (place / name).write_text(source)
             for name in (PARAMS, MAPPING):
                 (place / name).write_bytes((work / "weights" / name).read_bytes())
+            (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
-            data, of_data = _data(text, events, loss, names, recorded, options, place, work)
+            data, of_data = _data(text, events, cut, plain, recorded, options, place, work)
             roles = training_roles(text, events, recorded)
             interface = _interface(
                 text, loss, facts, recorded, weights, options, place, work, roles
@@ -542,16 +556,17 @@ def _constructor(script: ScriptText, line: int, name: str) -> str:
 def _data(
     script: ScriptText,
     events: TrainingCalls,
-    loss: LossSlice,
-    names: Sequence[str],
+    cut: Callable[..., DataSlice],
+    plain: DataSlice,
     recorded: Mapping[str, Any],
     options: TrainOptions,
     place: Path,
     work: Path,
 ) -> tuple[DataSlice, TrainComparison]:
-    """Write `data.py`; the random generators are restored in it if its batches differ otherwise."""
-    trained = recorded["trained"]
-    plain = data_slice(script, events, loss, names, trained=trained)
+    """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
+
+    `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines.
+    """
     files = {file.stem for file in place.glob("*.py")} | {"data"}
     folder = options.script.resolve().parent
     hidden = hidden_modules(plain.text, folder, files)
@@ -567,9 +582,10 @@ def _data(
 
     written(plain, ())
     count = many(len(recorded["updates"]), "update")
+    equal = data_equal(plain.rollouts)
     difference = data_difference(place, work, options.timeout)[0]
     if not difference:
-        return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
+        return plain, TrainComparison("data", True, what=f"{count}, {equal}")
     loop = script_loop(script, events)
     best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
     before, first = _restoring(plain, recorded["draws"])
@@ -582,11 +598,11 @@ def _data(
     for lines, states in ways:
         if 0 in lines or not states:
             continue
-        restored = data_slice(script, events, loss, names, lines, trained)
+        restored = cut(restore_before=lines)
         written(restored, states)
         again = data_difference(place, work, options.timeout)[0]
         if not again:
-            what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
+            what = f"{count}, {equal}; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
         if _position(again) > best[0]:
             best = (_position(again), restored, again, states)
@@ -613,7 +629,6 @@ def _interface(
         for name in recorded["gradients"]
         if name not in recorded["tied"] and not set(weights.paths[name]) & frozen
     }
-    (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
     files = ("data.py", "model.py", "optimizer.py")
     tops: dict[str, list[str]] = {}
     for name, paths in weights.paths.items():
@@ -697,7 +712,15 @@ def _write_data(
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
     ranks = {name: os.environ[name] for name in sorted(RANKS) if name in os.environ}
-    text = data_text(source, options.script.name, _folder(options), bool(states), hidden, ranks)
+    text = data_text(
+        source,
+        options.script.name,
+        _folder(options),
+        bool(states),
+        hidden,
+        ranks,
+        rollouts=data.rollouts,
+    )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
     if states:
@@ -797,6 +820,8 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
             "program does not have (evaluation) may draw from the same random generators, and so change "
             "the order of later batches"
         )
+    if facts.rollouts:
+        notes.append(ROLLOUTS)
     if recorded.get("failed"):
         notes.append(
             f"the script fails after {len(recorded['updates']) + recorded['later']} updates "

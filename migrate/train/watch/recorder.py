@@ -189,6 +189,7 @@ class _Recorder:
             self._record |= self._gate.facts()
             self._record["unseeded"] = unseeded()
             self._record["trained"] = self._gate.trained_names(frame)
+            self._record["places"] = self._gate.module_places(frame)
             self._averages = Averages(self._gate.step, frame)
             self._record["frames"] = self._gate.running(frame)
             self._record["constructors"] = self._constructors.of(self._gate.step)
