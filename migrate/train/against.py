@@ -16,6 +16,7 @@ from migrate.train.errors import TrainError
 from migrate.train.pipeline import TrainOptions, find_training, recorded_run, script_text
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import compared, data_difference, data_equal
+from migrate.train.proof.stability import stability
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.texts import has_rollouts
@@ -97,7 +98,9 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     ]
     if not error:
         difference, cause = data_difference(folder, run.folder, run.timeout)
-        equal = data_equal(has_rollouts((folder / "data.py").read_text()))
+        rollouts = has_rollouts((folder / "data.py").read_text())
+        equal = data_equal(rollouts)
+        comparisons += [] if rollouts else stability(run.recorded["stability"])
         what = difference or f"{many(updates, 'update')}, {equal}"
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]

@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from migrate.train.frames import Frame
 from migrate.train.optimizer.recorded import ParameterArray
 from migrate.train.optimizer.write import write_optimizer
 from migrate.train.proof.program import child, compared, data_difference, data_equal
+from migrate.train.proof.stability import STABLE, moved, stability
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.slice.data import (
     DataSlice,
@@ -51,6 +52,7 @@ from migrate.train.slice.rate import _is_rate, rate_function
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
+from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.functions import Role
@@ -151,6 +153,12 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         )
         plain = cut()
         facts = replace(facts, rollouts=plain.rollouts)
+        if facts.rollouts and recorded["unseeded"]:
+            raise TrainError(
+                f"{text.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
+                "modules of data.py would start from other weights than the program",
+                "call torch.manual_seed before the model is built",
+            )
         with writing(options.output) as place:
             progress("writing the program")
             methods = {function.method for function in recorded["functions"]}
@@ -189,7 +197,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = compared(place, recorded, work, options.timeout)
                 error = error.replace(str(place), str(options.output))
-                comparisons = (*comparisons, of_data)
+                stable = () if facts.rollouts else stability(recorded["stability"])
+                comparisons = (*comparisons, *stable, of_data)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
             left = left_statements(text, data, loss, events, recorded["schedule_lines"])
@@ -372,6 +381,8 @@ def recorded_run(
         folder.mkdir()
         recorded = _run(script, events, loss, options, folder, ports)
         if "refused" not in recorded:
+            if options.proof:
+                recorded["stability"] = _stability(script, recorded, options, folder)
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
         line, what, remedy = refused
@@ -381,6 +392,30 @@ def recorded_run(
         if not more or set(shorter.free) & changing:
             raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
         loss = shorter
+
+
+def _stability(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> tuple[float, int | None, int] | str:
+    """Run the script again from weights that are a rounding away.
+
+    Returns:
+        How far its losses move, the first update in which they move by more than the limit, and the number of
+        updates; or why this is not known.
+    """
+    losses = [[micro["loss"] for micro in update["micro"]] for update in recorded["updates"]]
+    losses += recorded["later_losses"]
+    question = json.loads((folder / QUESTION).read_text()) | {"echo": len(losses)}
+    (folder / QUESTION).write_text(json.dumps(question))
+    plugin = "migrate.train.watch.echo:install"
+    try:
+        run_script(
+            options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
+        )
+    except TrainError as failed:
+        return str(failed)
+    echo = json.loads((folder / ECHO).read_text())
+    return *moved(losses, echo, STABLE, recorded["size_of_terms"]), min(len(losses), len(echo))
 
 
 def _run(
@@ -400,7 +435,7 @@ def _run(
         "text": loss.text,
         "result": loss.result,
         "loop": [loop.function, loop.first],
-        "statements": loop_statements(script, loop),
+        "statements": tuple(loop_statements(script, loop)),
         "batches": script_loop(script, events),
         "updates": options.updates,
         "line_of_backward": loss.frame.line,
@@ -411,7 +446,7 @@ def _run(
         "shown": script.at(loss.frame.line),
         "ports": ports,
     }
-    (work / "question.json").write_text(json.dumps(question))
+    (work / QUESTION).write_text(json.dumps(question))
     run_script(
         options.script,
         options.args,
@@ -588,7 +623,8 @@ def _data(
         return plain, TrainComparison("data", True, what=f"{count}, {equal}")
     loop = script_loop(script, events)
     best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
-    before, first = _restoring(plain, recorded["draws"])
+    statements = loop_statements(script, plain.loop)
+    before, first = _restoring(plain, statements, recorded["draws"])
     again_and_again = recorded["loops"]
     ways: list[tuple[tuple[int, ...], Sequence[Any]]] = [
         ((before,), first),
@@ -741,17 +777,22 @@ def _folder(options: TrainOptions) -> str:
     return f"Path({str(script)!r})"
 
 
-def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Sequence[Any]]:
+def _restoring(
+    data: DataSlice,
+    statements: Mapping[int, Collection[int]],
+    states: Sequence[tuple[int, Any]],
+) -> tuple[int, Sequence[Any]]:
     """Line before which the generators are restored, and their state there; 0 if there is none.
 
-    From there to the loop, only statements that `data.py` has change the generators.
+    From there to the loop, only statements that `data.py` has, all of them, change the generators.
     """
     if not states:
         return 0, ()
     index = len(states) - 1
     while index > 0:
         line = states[index - 1][0]
-        if line not in data.kept and not _alike(states[index - 1][1], states[index][1]):
+        whole = data.kept >= set(statements.get(line, (line,)))
+        if not whole and not _alike(states[index - 1][1], states[index][1]):
             break
         index -= 1
     while index < len(states) - 1 and states[index][0] not in data.kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -218,6 +219,13 @@ def _rates(results: Arrays, rates: Sequence[Sequence[float]]) -> TrainComparison
     )
 
 
+def _gone(expected: Arrays, path: str, which: str) -> float:
+    """Distance that a weight went at least until an update: it may end nearer to zero than that."""
+    places = [f"{when}:{path}" for when in dict.fromkeys(("start", "first", which))]
+    values = [np.asarray(expected[key], np.float64) for key in places if key in expected]
+    return sum(float(np.linalg.norm(b - a)) for a, b in itertools.pairwise(values))
+
+
 @_QUIET
 def _weights(
     results: Arrays,
@@ -256,7 +264,7 @@ def _weights(
             rounded = np.abs(ours_of_gradient - gradient)
             moved = way * np.minimum(rounded / np.maximum(np.abs(gradient), 1e-30), 1.0)
             difference = np.maximum(np.abs(difference) - np.where(gradient, moved, 0.0), 0.0)
-        size = float(np.linalg.norm(theirs))
+        size = max(float(np.linalg.norm(theirs)), _gone(expected, path, which))
         distance = float(np.linalg.norm(difference))
         ratio = _counted(distance / size if size else distance)
         if ratio > worst:

@@ -249,7 +249,7 @@ _CAUSES: Mapping[str, Any] = {
 
 
 def data_equal(rollouts: bool) -> str:
-    """What equal data are: of rollouts, the numbers that the model computes are equal within a limit."""
+    """Say how equal data are: of rollouts, the numbers that the model computes are equal within a limit."""
     if not rollouts:
         return "bit for bit"
     return f"by rollouts with the program's own weights, its numbers within {FLOAT_LIMIT:.0e}"

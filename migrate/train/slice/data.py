@@ -97,11 +97,18 @@ def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:
     )
 
 
-def loop_statements(script: ScriptText, frame: Frame) -> tuple[int, ...]:
-    """First lines of the statements of the training function, up to the one with the loop."""
+def loop_statements(script: ScriptText, frame: Frame) -> dict[int, frozenset[int]]:
+    """Statements of the training function, up to the one with the loop.
+
+    Returns:
+        First line of each, and the first lines of all statements inside of it.
+    """
     code = script.code(frame.first, frame.function)
     body, index = _own_block(code, frame.line)
-    return tuple(first_line(statement) for statement in body[: index + 1])
+    return {
+        first_line(statement): frozenset(map(first_line, _every(statement)))
+        for statement in body[: index + 1]
+    }
 
 
 def batch_loop(script: ScriptText, frame: Frame) -> int:
