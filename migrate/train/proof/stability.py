@@ -24,7 +24,7 @@ def stability(measured: tuple[float, int | None, int] | str) -> tuple[TrainCompa
         what = f"the script failed when it was run again: {measured}"
         return (TrainComparison(STABILITY, False, limit=STABLE, what=what),)
     worst, first, count = measured
-    what = f"losses of the script itself from weights 1e-7 away, {many(count, 'update')}"
+    what = f"losses of the script itself from weights a rounding away, {many(count, 'update')}"
     if first is not None:
         what += f"; the script amplifies differences: from update {first} on, no other program has its losses"
     return (TrainComparison(STABILITY, first is None, worst, STABLE, what),)
