@@ -15,9 +15,11 @@ from migrate.progress import Progress
 from migrate.train.errors import TrainError
 from migrate.train.pipeline import TrainOptions, find_training, recorded_run, script_text
 from migrate.train.proof.interface import interface_comparisons
-from migrate.train.proof.program import compared, data_difference
+from migrate.train.proof.program import compared, data_difference, data_equal
+from migrate.train.proof.stability import stability
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.watch.seeds import UNSEEDED
+from migrate.train.write.texts import has_rollouts
 
 # Files without which a folder is no program of `migrate train`.
 _FILES = ("train.py", "loss.py", "optimizer.py", "data.py", PARAMS, MAPPING)
@@ -96,7 +98,10 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     ]
     if not error:
         difference, cause = data_difference(folder, run.folder, run.timeout)
-        what = difference or f"{many(updates, 'update')}, bit for bit"
+        rollouts = has_rollouts((folder / "data.py").read_text())
+        equal = data_equal(rollouts)
+        comparisons += [] if rollouts else stability(run.recorded["stability"])
+        what = difference or f"{many(updates, 'update')}, {equal}"
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 import os
@@ -10,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.optimizer.recorded import ParameterArray
 from migrate.train.optimizer.write import write_optimizer
-from migrate.train.proof.program import child, compared, data_difference
+from migrate.train.proof.program import child, compared, data_difference, data_equal
+from migrate.train.proof.stability import STABLE, moved, stability
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.slice.data import (
     DataSlice,
@@ -50,6 +52,7 @@ from migrate.train.slice.rate import _is_rate, rate_function
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
+from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.functions import Role
@@ -63,6 +66,7 @@ from migrate.train.write.texts import (
     CARRIED,
     DRAWS,
     RECORDED,
+    ROLLOUTS,
     ProgramFacts,
     carried_text,
     config_text,
@@ -138,6 +142,23 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         facts = _facts(text, loss, recorded, port, weights)
         optimizer = _optimizer(text, recorded, weights, work)
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
+        cut = functools.partial(
+            data_slice,
+            text,
+            events,
+            loss,
+            names,
+            trained=recorded["trained"],
+            places=recorded["places"],
+        )
+        plain = cut()
+        facts = replace(facts, rollouts=plain.rollouts)
+        if facts.rollouts and recorded["unseeded"]:
+            raise TrainError(
+                f"{text.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
+                "modules of data.py would start from other weights than the program",
+                "call torch.manual_seed before the model is built",
+            )
         with writing(options.output) as place:
             progress("writing the program")
             methods = {function.method for function in recorded["functions"]}
@@ -156,9 +177,10 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 (place / name).write_text(source)
             for name in (PARAMS, MAPPING):
                 (place / name).write_bytes((work / "weights" / name).read_bytes())
+            (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
-            data, of_data = _data(text, events, loss, names, recorded, options, place, work)
+            data, of_data = _data(text, events, cut, plain, recorded, options, place, work)
             roles = training_roles(text, events, recorded)
             interface = _interface(
                 text, loss, facts, recorded, weights, options, place, work, roles
@@ -175,7 +197,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = compared(place, recorded, work, options.timeout)
                 error = error.replace(str(place), str(options.output))
-                comparisons = (*comparisons, of_data)
+                stable = () if facts.rollouts else stability(recorded["stability"])
+                comparisons = (*comparisons, *stable, of_data)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
             left = left_statements(text, data, loss, events, recorded["schedule_lines"])
@@ -358,6 +381,8 @@ def recorded_run(
         folder.mkdir()
         recorded = _run(script, events, loss, options, folder, ports)
         if "refused" not in recorded:
+            if options.proof:
+                recorded["stability"] = _stability(script, recorded, options, folder)
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
         line, what, remedy = refused
@@ -367,6 +392,30 @@ def recorded_run(
         if not more or set(shorter.free) & changing:
             raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
         loss = shorter
+
+
+def _stability(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> tuple[float, int | None, int] | str:
+    """Run the script again from weights that are a rounding away.
+
+    Returns:
+        How far its losses move, the first update in which they move by more than the limit, and the number of
+        updates; or why this is not known.
+    """
+    losses = [[micro["loss"] for micro in update["micro"]] for update in recorded["updates"]]
+    losses += recorded["later_losses"]
+    question = json.loads((folder / QUESTION).read_text()) | {"echo": len(losses)}
+    (folder / QUESTION).write_text(json.dumps(question))
+    plugin = "migrate.train.watch.echo:install"
+    try:
+        run_script(
+            options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
+        )
+    except TrainError as failed:
+        return str(failed)
+    echo = json.loads((folder / ECHO).read_text())
+    return *moved(losses, echo, STABLE, recorded["size_of_terms"]), min(len(losses), len(echo))
 
 
 def _run(
@@ -386,7 +435,7 @@ def _run(
         "text": loss.text,
         "result": loss.result,
         "loop": [loop.function, loop.first],
-        "statements": loop_statements(script, loop),
+        "statements": tuple(loop_statements(script, loop)),
         "batches": script_loop(script, events),
         "updates": options.updates,
         "line_of_backward": loss.frame.line,
@@ -397,7 +446,7 @@ def _run(
         "shown": script.at(loss.frame.line),
         "ports": ports,
     }
-    (work / "question.json").write_text(json.dumps(question))
+    (work / QUESTION).write_text(json.dumps(question))
     run_script(
         options.script,
         options.args,
@@ -542,16 +591,17 @@ def _constructor(script: ScriptText, line: int, name: str) -> str:
 def _data(
     script: ScriptText,
     events: TrainingCalls,
-    loss: LossSlice,
-    names: Sequence[str],
+    cut: Callable[..., DataSlice],
+    plain: DataSlice,
     recorded: Mapping[str, Any],
     options: TrainOptions,
     place: Path,
     work: Path,
 ) -> tuple[DataSlice, TrainComparison]:
-    """Write `data.py`; the random generators are restored in it if its batches differ otherwise."""
-    trained = recorded["trained"]
-    plain = data_slice(script, events, loss, names, trained=trained)
+    """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
+
+    `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines.
+    """
     files = {file.stem for file in place.glob("*.py")} | {"data"}
     folder = options.script.resolve().parent
     hidden = hidden_modules(plain.text, folder, files)
@@ -567,12 +617,14 @@ def _data(
 
     written(plain, ())
     count = many(len(recorded["updates"]), "update")
+    equal = data_equal(plain.rollouts)
     difference = data_difference(place, work, options.timeout)[0]
     if not difference:
-        return plain, TrainComparison("data", True, what=f"{count}, bit for bit")
+        return plain, TrainComparison("data", True, what=f"{count}, {equal}")
     loop = script_loop(script, events)
     best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
-    before, first = _restoring(plain, recorded["draws"])
+    statements = loop_statements(script, plain.loop)
+    before, first = _restoring(plain, statements, recorded["draws"])
     again_and_again = recorded["loops"]
     ways: list[tuple[tuple[int, ...], Sequence[Any]]] = [
         ((before,), first),
@@ -582,11 +634,11 @@ def _data(
     for lines, states in ways:
         if 0 in lines or not states:
             continue
-        restored = data_slice(script, events, loss, names, lines, trained)
+        restored = cut(restore_before=lines)
         written(restored, states)
         again = data_difference(place, work, options.timeout)[0]
         if not again:
-            what = f"{count}, bit for bit; {DRAWS} has the state of the generators"
+            what = f"{count}, {equal}; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
         if _position(again) > best[0]:
             best = (_position(again), restored, again, states)
@@ -613,7 +665,6 @@ def _interface(
         for name in recorded["gradients"]
         if name not in recorded["tied"] and not set(weights.paths[name]) & frozen
     }
-    (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
     files = ("data.py", "model.py", "optimizer.py")
     tops: dict[str, list[str]] = {}
     for name, paths in weights.paths.items():
@@ -697,7 +748,15 @@ def _write_data(
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
     ranks = {name: os.environ[name] for name in sorted(RANKS) if name in os.environ}
-    text = data_text(source, options.script.name, _folder(options), bool(states), hidden, ranks)
+    text = data_text(
+        source,
+        options.script.name,
+        _folder(options),
+        bool(states),
+        hidden,
+        ranks,
+        rollouts=data.rollouts,
+    )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
     if states:
@@ -718,17 +777,22 @@ def _folder(options: TrainOptions) -> str:
     return f"Path({str(script)!r})"
 
 
-def _restoring(data: DataSlice, states: Sequence[tuple[int, Any]]) -> tuple[int, Sequence[Any]]:
+def _restoring(
+    data: DataSlice,
+    statements: Mapping[int, Collection[int]],
+    states: Sequence[tuple[int, Any]],
+) -> tuple[int, Sequence[Any]]:
     """Line before which the generators are restored, and their state there; 0 if there is none.
 
-    From there to the loop, only statements that `data.py` has change the generators.
+    From there to the loop, only statements that `data.py` has, all of them, change the generators.
     """
     if not states:
         return 0, ()
     index = len(states) - 1
     while index > 0:
         line = states[index - 1][0]
-        if line not in data.kept and not _alike(states[index - 1][1], states[index][1]):
+        whole = data.kept >= set(statements.get(line, (line,)))
+        if not whole and not _alike(states[index - 1][1], states[index][1]):
             break
         index -= 1
     while index < len(states) - 1 and states[index][0] not in data.kept:
@@ -797,6 +861,8 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
             "program does not have (evaluation) may draw from the same random generators, and so change "
             "the order of later batches"
         )
+    if facts.rollouts:
+        notes.append(ROLLOUTS)
     if recorded.get("failed"):
         notes.append(
             f"the script fails after {len(recorded['updates']) + recorded['later']} updates "

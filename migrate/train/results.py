@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# The comparison of the script with itself, from weights that are a rounding away.
+STABILITY = "stability"
+
 
 @dataclass(frozen=True)
 class TrainComparison:
@@ -32,12 +35,20 @@ class TrainComparison:
         """The stage of the proof that it belongs to."""
         return next(stage for stage, names in STAGES.items() if self.name in names)
 
+    @property
+    def verdict(self) -> str:
+        """The verdict in one word."""
+        if self.same:
+            return "same"
+        measured = self.name == STABILITY and self.worst is not None
+        return "amplifies" if measured else "differs"
+
 
 # Stages of the proof, in order, with their comparisons.
 STAGES: Mapping[str, tuple[str, ...]] = {
     "interface": ("parameters", "interface"),
     "numeric": ("start", "outputs", "gradients", "sum of gradients", "optimizer", "learning rates"),
-    "behavioural": ("losses", "weights", "average", "dropout", "data"),
+    "behavioural": ("losses", "weights", "average", "dropout", "data", STABILITY),
 }
 
 
@@ -46,10 +57,19 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
     verdicts: dict[str, str] = {}
     for stage in STAGES:
         own = [comparison for comparison in comparisons if comparison.stage == stage]
-        differ = [comparison.name for comparison in own if not comparison.same]
+        differ = [comparison.name for comparison in own if comparison.verdict == "differs"]
         if own:
             verdicts[stage] = f"{', '.join(differ)} differ" if differ else "same"
+            if any(comparison.verdict == "amplifies" for comparison in own):
+                verdicts[stage] += ", the script amplifies"
     return verdicts
+
+
+def amplifies(comparisons: Sequence[TrainComparison]) -> bool:
+    """Whether all that is compared is the same, but the script moves away from itself by a rounding."""
+    return {comparison.verdict for comparison in comparisons} <= {"same", "amplifies"} and any(
+        comparison.verdict == "amplifies" for comparison in comparisons
+    )
 
 
 @dataclass(frozen=True)

@@ -215,3 +215,53 @@ for epoch in range(3):
         optimizer.step()
     scheduler.step()
 """
+
+# A policy that samples from itself, with a value head, advantages and two epochs on each rollout.
+ROLLOUTS = """
+import torch
+import torch.nn as nn
+
+torch.manual_seed(3)
+
+
+class Player(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.policy, self.value = nn.Linear(4, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+
+    def forward(self, seen):
+        hidden = torch.tanh(self.body(seen))
+        return self.policy(hidden).log_softmax(-1), self.value(hidden).squeeze(-1)
+
+
+class Learner:
+    def __init__(self, player):
+        self.player = player
+        self.optimizer = torch.optim.Adam(player.parameters(), lr=3e-3)
+
+    def learn(self, seen, taken, old, advantages, returns):
+        for _ in range(2):
+            for rows in torch.randperm(len(seen)).split(8):
+                logps, values = self.player(seen[rows])
+                ratio = (logps.gather(-1, taken[rows]) - old[rows]).exp().squeeze(-1)
+                gained = torch.min(ratio * advantages[rows], ratio.clamp(0.8, 1.2) * advantages[rows])
+                loss = -gained.mean() + 0.5 * (values - returns[rows]).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+
+player = Player()
+learner = Learner(player)
+liked = torch.zeros(3)
+liked[2:] = 1.0
+for round in range(3):
+    seen = torch.randn(16, 4)
+    with torch.no_grad():
+        logps, values = player(seen)
+        taken = torch.multinomial(logps.exp(), 1)
+        old = logps.gather(-1, taken)
+        returns = liked[taken].squeeze(-1)
+        advantages = returns - values
+    learner.learn(seen, taken, old, advantages - advantages.mean(), returns)
+"""

@@ -144,3 +144,47 @@ def test_small_rates_may_have_the_rounding_of_the_largest(ours: float, same: boo
     rates = [[0.1], [1e-3]]
     results = {"rate:0": np.float64(0.1), "rate:1": np.float64(ours)}
     assert _rates(results, rates).same is same
+
+
+def test_a_loss_whose_terms_cancel_is_measured_by_its_terms() -> None:
+    results, expected = values()
+    updates = [{"micro": [{"loss": 1e-4}, {"loss": 1e-3}], "rates": [0.1]}]
+    results["losses:0"] = np.array([1e-4 + 2e-6, 1e-3])
+
+    def losses(size: float) -> TrainComparison:
+        every = compare(results, expected, updates, [[0.1]], divides=True, size=size)
+        return next(c for c in every if c.name == "losses")
+
+    assert not losses(5e-4).same  # terms of nearly its own size do not cancel
+    assert not losses(0.1).same
+    assert losses(0.5).same
+    assert "they cancel" in losses(0.5).what
+
+
+def test_rounding_beside_an_exact_zero_is_left_out_under_adam() -> None:
+    results, expected = values()
+    expected["gradient:net/w"][3] = 0.0
+    results["gradient:net/w"] = expected["gradient:net/w"].copy()
+    results["first:params/net/w"][3] += 0.01
+    assert not verdicts(results, expected)[
+        "weights"
+    ]  # both gradients are zero: the weight must not move
+    results["gradient:net/w"][3] = 1e-9
+    assert verdicts(results, expected)["weights"]
+    results["gradient:net/w"][3] = 1e-3
+    assert not verdicts(results, expected)["weights"]
+
+
+@pytest.mark.parametrize(("first", "same"), [(1e-4, False), (0.1, True)])
+def test_a_weight_that_comes_back_is_measured_by_its_way(first: float, same: bool) -> None:
+    results, expected = values()
+    updates = [*UPDATES, {"micro": [{"loss": 1.0}], "rates": [0.1]}]
+    shape = expected["gradient:net/w"].shape
+    for arrays in (results, expected):
+        arrays["start:params/net/w"] = np.full(shape, 1e-4)
+        arrays["first:params/net/w"] = np.full(shape, first)
+        arrays["last:params/net/w"] = np.full(shape, 1e-4)
+    results |= {"losses:1": np.array([1.0]), "rate:1": np.float64(0.1)}
+    results["last:params/net/w"] = results["last:params/net/w"] + 5e-7
+    every = compare(results, expected, updates, [[0.1], [0.1]], divides=False)
+    assert [c.same for c in every if c.name == "weights"] == [True, same]

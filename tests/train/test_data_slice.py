@@ -265,13 +265,32 @@ EARLY_STOP = """
 """
 
 
-def early_stop(source: str, trained: dict[tuple[str, int], list[str]]) -> str:
+def early_stop(
+    source: str,
+    trained: dict[tuple[str, int], list[str]],
+    places: dict[tuple[str, int], dict[str, str]] | None = None,
+) -> str:
     """Slice the loop above, or a variant of it."""
     script = ScriptText("train.py", textwrap.dedent(source))
     outer = ("train(model, loader)", "<module>")
     backward = frames(script, ("loss.backward", "train"), outer)
     calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "train"), outer),), ())
-    return data_slice(script, calls, loss_slice(script, backward[0]), ["x"], (), trained).text
+    loss = loss_slice(script, backward[0])
+    return data_slice(script, calls, loss, ["x"], (), trained, places).text
+
+
+def test_floats_of_rollouts_are_equal_within_a_limit_and_tokens_exactly() -> None:
+    theirs = {"x": {"ids": np.array([1, 2]), "logps": np.array([-1.0, -2.0])}}
+    recorded = {"updates": [{"micro": [{"batch": theirs}]}]}
+
+    def difference(ids: int, logps: float, limit: float) -> str:
+        ours = {"x": {"ids": np.array([1, ids]), "logps": np.array([-1.0, logps])}}
+        return difference_of(iter([[ours]]), recorded, limit)
+
+    assert not difference(2, -2.0001, 1e-4)
+    assert difference(2, -2.0001, 0.0).endswith("x.logps differs")
+    assert difference(2, -2.001, 1e-4).endswith("x.logps differs")
+    assert difference(3, -2.0, 1e-4).endswith("x.ids differs")
 
 
 def test_a_loop_that_ends_by_an_evaluation_is_refused() -> None:
@@ -279,6 +298,33 @@ def test_a_loop_that_ends_by_an_evaluation_is_refused() -> None:
         TrainError, match=r"train.py:9: the loop depends on model, which is trained"
     ):
         early_stop(EARLY_STOP, {("train", 2): ["model"]})
+
+
+def test_what_a_loop_trains_and_runs_gets_the_weights_of_the_program() -> None:
+    trained = {("train", 2): ["model"]}
+    text = early_stop(EARLY_STOP, trained, {("train", 2): {"model": "model"}})
+    assert (
+        "yield None\n            hand_over({'model': model})\n        value = evaluate(model)"
+        in text
+    )
+    compile(text, "data.py", "exec")
+
+
+def test_a_module_that_the_loop_runs_must_have_a_name_there() -> None:
+    places = {("train", 2): {}, ("<module>", 1): {"model": "model"}}
+    with pytest.raises(
+        TrainError, match=r"the loop runs model, which is trained, but train does not"
+    ):
+        early_stop(EARLY_STOP, {("train", 2): ["model"]}, places)
+
+
+def test_a_literal_that_is_stored_in_a_tensor_stays_behind_it() -> None:
+    source = EARLY_STOP.replace(
+        "train(model, loader)\n",
+        "loader = torch.zeros(4)\n    loader[2:] = 1.0\n    train(model, loader)\n",
+    )
+    text = early_stop(source, {})
+    assert text.index("loader = torch.zeros(4)") < text.index("loader[2:] = 1.0")
 
 
 RESUMING = """

@@ -11,7 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from tests.train.scripts import AVERAGED, CLASSIFIER, LATE, NANO, SCALED_GRADIENTS, TWO_OPTIMIZERS
+from tests.train.scripts import (
+    AVERAGED,
+    CLASSIFIER,
+    LATE,
+    NANO,
+    ROLLOUTS,
+    SCALED_GRADIENTS,
+    TWO_OPTIMIZERS,
+)
 
 pytestmark = pytest.mark.long
 
@@ -39,6 +47,7 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
         "learning rates",
         "weights",
         "data",
+        "stability",
     }
     program = tmp_path / "jax_program"
     own = subprocess.run(
@@ -69,6 +78,44 @@ def test_a_moving_average_of_the_weights_is_in_the_program(tmp_path: Path) -> No
     found = {c["name"]: c for c in json.loads(result.stdout)["comparisons"]}
     assert found["average"]["same"]
     assert "1 - 0.95)" in (tmp_path / "jax_program" / "train.py").read_text()
+
+
+def test_rollouts_are_made_with_the_weights_of_the_program(tmp_path: Path) -> None:
+    result = train(tmp_path, ROLLOUTS, "--json", "--updates", "6")
+    assert result.exit_code == 0, result.output
+    found = {c["name"]: c for c in json.loads(result.stdout)["comparisons"]}
+    assert found["data"]["what"].startswith("6 updates, by rollouts with the program's own weights")
+    program = tmp_path / "jax_program"
+    assert "yield None\n                hand_over({'player'" in (
+        program / "data.py"
+    ).read_text().replace('"', "'")
+    # Modules that keep the weights of the start roll out something else from the second rollout on.
+    data = (program / "data.py").read_text()
+    (program / "data.py").write_text(data.replace("module.load_state_dict(", "dict("))
+    again = CliRunner().invoke(
+        commands,
+        [
+            "prove",
+            str(tmp_path / "train.py"),
+            "--against",
+            str(program),
+            "--json",
+            "--updates",
+            "6",
+        ],
+    )
+    assert again.exit_code == 1, again.output
+    found = {c["name"]: c for c in json.loads(again.stdout)["comparisons"]}
+    assert not found["data"]["same"]
+    assert found["data"]["what"].startswith("update 4")
+    assert found["weights"]["same"]
+
+
+def test_rollouts_of_a_script_without_a_seed_are_refused(tmp_path: Path) -> None:
+    result = train(tmp_path, ROLLOUTS.replace("torch.manual_seed(3)", ""))
+    assert result.exit_code == 2
+    assert "the loop runs what it trains, but torch is not seeded" in result.output
+    assert not (tmp_path / "jax_program").exists()
 
 
 def test_a_trainer_in_another_file_is_a_part_of_the_script(tmp_path: Path) -> None:

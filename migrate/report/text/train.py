@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
-from migrate.train.results import stages
+from migrate.train.results import amplifies, stages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,6 +24,8 @@ def verdict(program: TrainedProgram | ProgramProof) -> str:
         return "DOES NOT RUN"
     if not program.comparisons:
         return "NOT COMPARED"
+    if amplifies(program.comparisons):
+        return "AMPLIFIES"
     return "SAME" if program.same else "DIFFERENT"
 
 
@@ -93,7 +95,7 @@ def _table(comparisons: tuple[TrainComparison, ...]) -> Table:
         table.add_row(
             comparison.stage,
             comparison.name,
-            "same" if comparison.same else "differs",
+            comparison.verdict,
             "" if comparison.worst is None else f"{comparison.worst:.1e}",
             "" if comparison.limit is None else f"{comparison.limit:.1e}",
             comparison.what,

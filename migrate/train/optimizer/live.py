@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import textwrap
@@ -85,10 +86,17 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
     node, source = _definition(function) if code is not None else (None, "")
     if node is None or code is None:
         return RecordedFunction(name, "", module=getattr(function, "__module__", "") or "")
+    own: dict[str, Any] = {}
+    if inspect.ismethod(function):
+        if not isinstance(node, ast.FunctionDef) or not node.args.args:
+            return RecordedFunction(name, "", module=function.__module__ or "")
+        own = {node.args.args[0].arg: function.__self__}
+        node = _as_function(node, own)
+        source = ast.unparse(node)
     values: dict[str, Any] = {}
     functions: dict[str, RecordedFunction] = {}
     for dotted in _read(node):
-        known, value = _value(function, dotted)
+        known, value = _value(function, dotted, own)
         if not known:
             continue
         if is_plain(value):
@@ -202,12 +210,48 @@ def _read(node: ast.AST) -> list[str]:
     return list(dict.fromkeys(result))
 
 
-def _value(function: Any, dotted: str) -> tuple[bool, Any]:
-    """Return whether a name has a value outside of the function, and the value."""
+def _as_function(method: ast.FunctionDef, own: Mapping[str, Any]) -> ast.FunctionDef:
+    """Return a method without its first argument, whose attributes are names from outside.
+
+    A name for an object among them, `cfg = self.cfg`, is left out: `cfg.lr` becomes `self.cfg.lr`.
+    """
+    node: ast.FunctionDef = copy.deepcopy(method)
+    node.args.args = node.args.args[1:]
+    aliases: dict[str, ast.expr] = {}
+    for statement in list(node.body):
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Attribute() as value):
+                root, *path = ast.unparse(value).split(".")
+                held = own.get(root)
+                for part in path:
+                    held = getattr(held, part, None)
+                if root in own and not is_plain(held):
+                    aliases[name] = value
+                    node.body.remove(statement)
+
+    class Named(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> ast.expr:
+            is_read = isinstance(name.ctx, ast.Load)
+            return aliases.get(name.id, name) if is_read else name
+
+    return ast.fix_missing_locations(Named().visit(node))
+
+
+def _value(function: Any, dotted: str, own: Mapping[str, Any]) -> tuple[bool, Any]:
+    """Return whether a name has a value outside of the function, and the value.
+
+    Args:
+        function: the function.
+        dotted: the name, with attributes.
+        own: the object of a method, by the name of its first argument.
+    """
     root, *path = dotted.split(".")
     closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     try:
-        value = closure[root].cell_contents if root in closure else function.__globals__[root]
+        if root in own:
+            value = own[root]
+        else:
+            value = closure[root].cell_contents if root in closure else function.__globals__[root]
         for step in path:
             value = getattr(value, step)
     except (KeyError, ValueError, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ WAY_LIMIT, WEIGHT_ROUNDING = 1e-5, 2e-7
 # A cosine that has almost ended, optax's too, is a difference of numbers of the largest rate's size, and has
 # their rounding in float32. Smaller rates are compared relative to the rate whose limit is this rounding.
 _LEAST_RATE = 2.0**-23 / RATE_LIMIT
+# A loss whose terms are this many times larger cancels: its rounding is that of the terms.
+_CANCEL = 10
 # Values that are no numbers make NaN, which counts as a difference: no warning.
 _QUIET = np.errstate(invalid="ignore")
 
@@ -36,6 +39,7 @@ def compare(
     *,
     divides: bool,
     dropout: bool = False,
+    size: float = 0.0,
 ) -> Iterator[TrainComparison]:
     """Compare start, gradients, their sum, the optimizer, losses, rates and weights, in this order.
 
@@ -46,6 +50,7 @@ def compare(
         rates: learning rates of each group, in these updates and in those that were watched after them.
         divides: whether the optimizer divides each element's gradient by its size, as Adam does.
         dropout: whether the script's loss has dropout.
+        size: size of the terms of the first loss: where they cancel, losses have the rounding of the terms.
     """
     gradients = part(expected, "gradient")
     start = part(expected, "start")
@@ -62,7 +67,7 @@ def compare(
         yield _optimizer(results, start, optimized)
     if "keys" in results and dropout:
         yield _dropout(results)
-    yield _losses(results, updates)
+    yield _losses(results, updates, size)
     yield _rates(results, rates)
     # Adam divides the sum of the micro-batches, which may cancel where each of them is large.
     of_sum = [part(arrays, "sum") for arrays in (results, expected)]
@@ -179,22 +184,26 @@ def _dropout(results: Arrays) -> TrainComparison:
 
 
 @_QUIET
-def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]]) -> TrainComparison:
+def _losses(results: Arrays, updates: Sequence[Mapping[str, Any]], size: float) -> TrainComparison:
+    first = abs(float(updates[0]["micro"][0]["loss"]))
+    cancel = size > _CANCEL * first
+    least = size if cancel else 1e-30
     worst, at, count = 0.0, "", 0
     for number, update in enumerate(updates):
         ours = results[f"losses:{number}"]
         theirs = np.array([micro["loss"] for micro in update["micro"]])
         count += len(theirs)
-        ratios = np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-30)
+        ratios = np.abs(ours - theirs) / np.maximum(np.abs(theirs), least)
         difference = _counted(float(np.max(ratios)))
         if difference > worst:
             worst, at = difference, f"; largest: update {number}"
+    of_terms = f"; relative to the size of its terms, {size:.3g}: they cancel" if cancel else ""
     return TrainComparison(
         "losses",
         worst <= LOSS_GATE,
         worst,
         LOSS_GATE,
-        f"{many(count, 'micro-batch', 'micro-batches')}, {many(len(updates), 'update')}{at}",
+        f"{many(count, 'micro-batch', 'micro-batches')}, {many(len(updates), 'update')}{at}{of_terms}",
     )
 
 
@@ -208,6 +217,13 @@ def _rates(results: Arrays, rates: Sequence[Sequence[float]]) -> TrainComparison
     return TrainComparison(
         "learning rates", worst <= RATE_LIMIT, worst, RATE_LIMIT, many(len(rates), "update")
     )
+
+
+def _gone(expected: Arrays, path: str, which: str) -> float:
+    """Distance that a weight went at least until an update: it may end nearer to zero than that."""
+    places = [f"{when}:{path}" for when in dict.fromkeys(("start", "first", which))]
+    values = [np.asarray(expected[key], np.float64) for key in places if key in expected]
+    return sum(float(np.linalg.norm(b - a)) for a, b in itertools.pairwise(values))
 
 
 @_QUIET
@@ -237,14 +253,18 @@ def _weights(
         difference = ours - theirs
         gradient = gradients.get(path.removeprefix("params/"))
         if gradient is not None and way is not None:
-            noise = (np.abs(gradient) <= ROUNDING * whole) & (gradient != 0)
+            # Where both are exactly zero, decay alone moves the weight; one zero beside rounding is rounding.
+            ours_of_gradient = np.asarray(own[path.removeprefix("params/")])
+            small = np.abs(gradient) <= ROUNDING * whole
+            beside = (ours_of_gradient != 0) & (np.abs(ours_of_gradient) <= ROUNDING * whole)
+            noise = small & ((gradient != 0) | beside)
             left += int(noise.sum())
             difference = np.where(noise, 0.0, difference)
             # Adam divides a gradient by its size: a rounded gradient moves a weight by this much.
-            rounded = np.abs(np.asarray(own[path.removeprefix("params/")]) - gradient)
+            rounded = np.abs(ours_of_gradient - gradient)
             moved = way * np.minimum(rounded / np.maximum(np.abs(gradient), 1e-30), 1.0)
             difference = np.maximum(np.abs(difference) - np.where(gradient, moved, 0.0), 0.0)
-        size = float(np.linalg.norm(theirs))
+        size = max(float(np.linalg.norm(theirs)), _gone(expected, path, which))
         distance = float(np.linalg.norm(difference))
         ratio = _counted(distance / size if size else distance)
         if ratio > worst:

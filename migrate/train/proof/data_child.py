@@ -1,6 +1,9 @@
 """The program's own batches in a process of its own, beside the recorded ones.
 
-python -m migrate.train.proof.data_child FOLDER RECORD OUTPUT
+python -m migrate.train.proof.data_child FOLDER RECORD START OUTPUT
+
+A program with rollouts is trained meanwhile, from the weights in START: its batches depend on the updates
+before them.
 """
 
 from __future__ import annotations
@@ -17,25 +20,30 @@ from typing import Any
 import numpy as np
 
 from migrate.train.proof.causes.data import data_cause
+from migrate.train.write.texts import has_rollouts
+
+# Relative L2 distance up to which floats of a rollout are equal: log-probabilities, values, advantages.
+FLOAT_LIMIT = 1e-4
 
 
 def main() -> None:
     """Compare the batches of `data.py` with the record; write the first difference and its cause."""
-    folder, record, output = map(Path, sys.argv[1:])
+    folder, record, start, output = map(Path, sys.argv[1:])
     sys.path.insert(0, str(folder))
     data = import_module("data")
 
     recorded = pickle.loads(record.read_bytes())
     seen: list[Any] = []
+    rollouts = has_rollouts((folder / "data.py").read_text())
 
     def noted() -> Iterator[Any]:
-        for micro in data.batches():
+        for micro in _trained(data, start) if rollouts else data.batches():
             if len(seen) < len(recorded["updates"]):
                 seen.append(micro)
             yield micro
 
     batches = noted()
-    difference = difference_of(batches, recorded)
+    difference = difference_of(batches, recorded, FLOAT_LIMIT if rollouts else 0.0)
     cause = ""
     if difference:
         for _ in itertools.islice(batches, len(recorded["updates"]) - len(seen)):
@@ -44,12 +52,25 @@ def main() -> None:
     output.write_text(json.dumps({"difference": difference, "cause": cause}))
 
 
-def difference_of(own: Iterator[Any], recorded: Mapping[str, Any]) -> str:
+def _trained(data: Any, start: Path) -> Iterator[Any]:
+    """Yield the micro-batches of each update, and make the update."""
+    import jax
+
+    train: Any = import_module("train")
+    with jax.default_matmul_precision("highest"):
+        states = [train.load(start)]
+        for micro in data.batches(lambda: train.in_torch(states[-1])):
+            yield micro
+            states[:] = [train.train_step(states[-1], micro)[0]]
+
+
+def difference_of(own: Iterator[Any], recorded: Mapping[str, Any], limit: float = 0.0) -> str:
     """First difference of the program's own batches from the recorded ones, and of their end.
 
     Args:
         own: micro-batches of each update.
         recorded: the recorded run: its updates, the number of later ones, and whether the script ended.
+        limit: relative L2 distance up to which arrays of floats count as equal; 0: bit for bit.
     """
     updates = recorded["updates"]
     difference = ""
@@ -61,7 +82,7 @@ def difference_of(own: Iterator[Any], recorded: Mapping[str, Any]) -> str:
             difference = f"update {number}: {len(micro)} micro-batches, not {len(update['micro'])}"
         else:
             for position, (ours, theirs) in enumerate(zip(micro, update["micro"], strict=True)):
-                name = _differs(ours, theirs["batch"])
+                name = _differs(ours, theirs["batch"], limit)
                 if name is not None:
                     difference = f"update {number}, micro-batch {position}: {name} differs"
                     break
@@ -83,19 +104,23 @@ def _end_differs(own: Iterator[Any], recorded: Mapping[str, Any]) -> str:
     return ""
 
 
-def _differs(a: Any, b: Any, name: str = "") -> str | None:
+def _differs(a: Any, b: Any, limit: float, name: str = "") -> str | None:
     """Name of the first part that differs."""
     if isinstance(b, dict):
         if not isinstance(a, dict) or not set(b) <= set(a):
             return name or "the batch"
-        parts = (_differs(a[key], b[key], f"{name}.{key}".strip(".")) for key in b)
+        parts = (_differs(a[key], b[key], limit, f"{name}.{key}".strip(".")) for key in b)
         return next((part for part in parts if part is not None), None)
     if isinstance(b, list):
         if not isinstance(a, list) or len(a) != len(b):
             return name
-        parts = (_differs(x, y, f"{name}.{i}") for i, (x, y) in enumerate(zip(a, b, strict=True)))
+        pairs = enumerate(zip(a, b, strict=True))
+        parts = (_differs(x, y, limit, f"{name}.{i}") for i, (x, y) in pairs)
         return next((part for part in parts if part is not None), None)
     if isinstance(b, np.ndarray):
+        if limit and b.dtype.kind == "f" and np.shape(a) == b.shape:
+            distance = np.linalg.norm(np.float64(a) - np.float64(b))
+            return None if distance <= limit * np.linalg.norm(np.float64(b)) else name
         return None if np.array_equal(np.asarray(a), b, equal_nan=b.dtype.kind == "f") else name
     return None if a == b or b is None else name
 

@@ -21,9 +21,10 @@ from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
 from migrate.train.proof.causes.start import start_cause, statistics_cause
 from migrate.train.proof.child import SCALES
 from migrate.train.proof.compare import WAY_LIMIT, compare, way_ratio, weights_differ
+from migrate.train.proof.data_child import FLOAT_LIMIT
 from migrate.train.results import TrainComparison
 
-RECORD = "record.pickle"
+RECORD, START = "record.pickle", "start.safetensors"
 
 
 def compared(
@@ -61,6 +62,7 @@ def compared(
         rates,
         divides=recorded["divides"],
         dropout=bool(recorded["dropout"]),
+        size=recorded["size_of_terms"],
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
 
@@ -76,7 +78,7 @@ class _Script:
 
     def __init__(self, recorded: Mapping[str, Any], place: Path, work: Path) -> None:
         self.recorded, self._place, self._work = recorded, place, work
-        self.start_file = work / "start.safetensors"
+        self.start_file = work / START
 
     def write_start(self) -> str:
         """Write the weights that the script starts from, and the sums of its first gradients.
@@ -246,11 +248,22 @@ _CAUSES: Mapping[str, Any] = {
 # ---------------------------------------------------------------------------- data
 
 
+def data_equal(rollouts: bool) -> str:
+    """Say how equal data are: of rollouts, the numbers that the model computes are equal within a limit."""
+    if not rollouts:
+        return "bit for bit"
+    return f"by rollouts with the program's own weights, its numbers within {FLOAT_LIMIT:.0e}"
+
+
 def data_difference(place: Path, work: Path, timeout: float) -> tuple[str, str]:
-    """First difference of the program's own batches from the recorded ones, and its cause; "" if none."""
-    output = work / "data.json"
+    """First difference of the program's own batches from the recorded ones, and its cause; "" if none.
+
+    A program with rollouts trains meanwhile, from the start that `compared` wrote, or from its own.
+    """
+    output, start = work / "data.json", work / START
     output.unlink(missing_ok=True)
-    code, said = child("migrate.train.proof.data_child", (place, work / RECORD, output), timeout)
+    paths = (place, work / RECORD, start if start.exists() else place / PARAMS, output)
+    code, said = child("migrate.train.proof.data_child", paths, timeout)
     if code == 0 and output.exists():
         answer = json.loads(output.read_text())
         return answer["difference"], answer["cause"]

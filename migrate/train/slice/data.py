@@ -31,6 +31,7 @@ from migrate.train.slice.text import (
 )
 
 MICRO, RESTORE, ENDED, ARGUMENTS = "micro_batches", "restore_draws", "Ended", "command_line"
+HAND_OVER = "hand_over"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
 _GROUP = "init_process_group"
 _LOOPS = ast.For | ast.While | ast.AsyncFor
@@ -62,11 +63,21 @@ class DataSlice:
         text: source, without the head of `data.py`.
         loop: the frame with the training loop.
         kept: lines of the script that are in it.
+        rollouts: whether the loop runs the trained modules: they get the program's weights after each update.
     """
 
     text: str
     loop: Frame
     kept: frozenset[int]
+    rollouts: bool = False
+
+
+class _ReadsTrainedError(Exception):
+    """The loop reads what is trained, and `data.py` has it as it starts; `refusal` says where."""
+
+    def __init__(self, refusal: TrainError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:
@@ -86,11 +97,18 @@ def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:
     )
 
 
-def loop_statements(script: ScriptText, frame: Frame) -> tuple[int, ...]:
-    """First lines of the statements of the training function, up to the one with the loop."""
+def loop_statements(script: ScriptText, frame: Frame) -> dict[int, frozenset[int]]:
+    """Statements of the training function, up to the one with the loop.
+
+    Returns:
+        First line of each, and the first lines of all statements inside of it.
+    """
     code = script.code(frame.first, frame.function)
     body, index = _own_block(code, frame.line)
-    return tuple(first_line(statement) for statement in body[: index + 1])
+    return {
+        first_line(statement): frozenset(map(first_line, _every(statement)))
+        for statement in body[: index + 1]
+    }
 
 
 def batch_loop(script: ScriptText, frame: Frame) -> int:
@@ -108,6 +126,7 @@ def data_slice(
     names: Sequence[str],
     restore_before: Sequence[int] = (),
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
+    places: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
 ) -> DataSlice:
     """Cut the generator of micro-batches out of a script.
 
@@ -118,16 +137,24 @@ def data_slice(
         names: names in them that are the batch.
         restore_before: lines of statements before which the random generators are restored.
         trained: names of trained modules, optimizers and schedules, by function and its first line.
+        places: trained modules of the step and their expressions, by function and its first line. If the
+            loop runs them, they get the program's weights after each update.
 
     Raises:
-        TrainError: the loop depends on what it trains, or has a form that is not read.
+        TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     level = loop_level(script, events.backward)
     values = {name: name for name in names}
     if level:  # the function that unpacks the batch is called in the loop
         values = {name: loss.unpacked.get(name, name) for name in names}
     values = _arguments(script, events.backward, level, values)
-    return _Slicer(script, events, loss, level, values, restore_before, trained or {}).slice()
+    parts = (script, events, loss, level, values, restore_before, trained or {})
+    try:
+        return _Slicer(*parts, None).slice()
+    except _ReadsTrainedError as reads:
+        if not places:
+            raise reads.refusal from None
+    return _Slicer(*parts, places).slice()
 
 
 def _own_block(code: ast.AST | None, line: int) -> tuple[list[ast.stmt], int]:
@@ -261,7 +288,9 @@ class _Slicer:
         values: Mapping[str, str],
         restore_before: Sequence[int],
         trained: Mapping[tuple[str, int], Collection[str]],
+        places: Mapping[tuple[str, int], Mapping[str, str]] | None,
     ) -> None:
+        self._places = places
         self._script, self._events, self._loss = script, events, loss
         self._level, self._values = level, dict(values)
         self._restore = set(restore_before)
@@ -290,7 +319,8 @@ class _Slicer:
             self._require_untrained(scope)
             sliced[code] = scope
         module = self._module(sliced)
-        return DataSlice(module, frames[self._level], frozenset(self._lines))
+        rollouts = self._places is not None
+        return DataSlice(module, frames[self._level], frozenset(self._lines), rollouts)
 
     # ------------------------------------------------------------------ what stands where
 
@@ -326,16 +356,35 @@ class _Slicer:
                     "step the optimizer in the training loop",
                 )
             statement = self._statement(code, line)
+            update = "yield None" + self._handed_over(scope, position, line)
             if statement is at:
-                scope.marks[at] = f"{text}\nyield None"
+                scope.marks[at] = f"{text}\n{update}"
             else:
-                scope.marks[statement] = "yield None"
+                scope.marks[statement] = update
         for dropped in self._events.dropped:
             line = _line_in(dropped, position)
             if line is not None:
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
+
+    def _handed_over(self, scope: _Scope, position: tuple[str, int], line: int) -> str:
+        """The statement that gives trained modules the program's weights, if the loop runs them; else ""."""
+        if self._places is None:
+            return ""
+        places = self._places.get(position, {})
+        missing = {name for held in self._places.values() for name in held} - set(places)
+        if missing or not places:
+            which = min(missing, default="a module")
+            raise TrainError(
+                f"{self._script.at(line)}: the loop runs {which}, which is trained, "
+                f"but {position[0]} does not hold it by a name",
+                "keep the module in a variable of the training function, or in an attribute of its object",
+            )
+        for expression in places.values():
+            scope.need(loads(ast.parse(expression)))
+        items = ", ".join(f"{name!r}: {expression}" for name, expression in places.items())
+        return f"\n{HAND_OVER}({{{items}}})"
 
     def _statement(self, code: ast.AST, line: int) -> ast.stmt:
         """The statement at a line, which must be a simple one."""
@@ -408,6 +457,8 @@ class _Slicer:
 
     def _trained_names(self, frame: Frame) -> set[str]:
         """Names of what is trained in a frame and in the module."""
+        if self._places is not None:
+            return set()
         positions = ((frame.function, frame.first), ("<module>", 1))
         return {n for where, names in self._trained.items() if where in positions for n in names}
 
@@ -439,11 +490,12 @@ class _Slicer:
                 sets = {ast.unparse(node) for code in called for node in _set_attributes(code)}
                 read = set[str]().union(*map(_read, called)) if sets & decides else set()
             if read & scope.trained:
-                raise TrainError(
+                refusal = TrainError(
                     f"{self._script.at(first_line(statement))}: the loop depends on "
                     f"{min(read & scope.trained)}, which is trained",
                     "let the data and the end of the loop depend on counters alone",
                 )
+                raise _ReadsTrainedError(refusal)
 
     def _called(self, statement: ast.stmt) -> list[ast.stmt]:
         """Functions of the script that a statement may call, and those that they may call."""
@@ -590,12 +642,14 @@ class _Slicer:
         level = len(frames) - 1
         self._mark(scope, tree, level, sliced)
         chain = set(sliced)
+        of_functions = set[str]()
         for code, inner in sliced.items():
             bound = {a.arg for a in _parameters(code)} | {  # type: ignore[arg-type]
                 name for s in inner.kept for name in stores(s)[0]
             }
-            scope.need(inner.needed - bound)
+            of_functions |= inner.needed - bound
             scope.need(_defaults(code))  # type: ignore[arg-type]
+        scope.need(of_functions)
         later = [s for s in tree.body if isinstance(s, FunctionNode | ast.ClassDef)]
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, chain, sliced)
@@ -609,6 +663,7 @@ class _Slicer:
             if isinstance(s, FunctionNode | ast.ClassDef)
             for name in free_names(s)
         }
+        read |= of_functions
         early = _before_definitions(ordered) | set(_settings(ordered))
         parts, own = [], []
         for statement in ordered:
@@ -898,6 +953,8 @@ def _before_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
 def _is_literal(statement: ast.stmt) -> bool:
     """Whether a statement assigns literals: a setting of the script."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return False
+    if stores(statement)[1]:  # happy[8:] = 1.0 changes what a call may have made
         return False
     return not any(
         isinstance(node, ast.Call | ast.Name | ast.Attribute) for node in ast.walk(statement.value)

@@ -1,4 +1,4 @@
-"""The function of a script that gives the learning rate: `group["lr"] = get_lr(it)`."""
+"""The function or method of a script that gives the learning rate: `group["lr"] = get_lr(it)`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from migrate.train.slice.text import ScriptText
 
 
 def rate_function(script: ScriptText, frames: Sequence[Frame]) -> tuple[str, str] | None:
-    """Return the function's name and the name that it is called with, if the training loop sets rates so.
+    """Return the function's dotted name and the name that it is called with, if the loop sets rates so.
 
     Args:
         script: the script.
@@ -51,10 +51,10 @@ def _call(code: ast.AST, value: ast.expr) -> tuple[str, str] | None:
         for node in ast.walk(candidate):
             if (
                 isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
+                and all(part.isidentifier() for part in ast.unparse(node.func).split("."))
                 and len(node.args) == 1
                 and isinstance(node.args[0], ast.Name)
                 and not node.keywords
             ):
-                return node.func.id, node.args[0].id
+                return ast.unparse(node.func), node.args[0].id
     return None

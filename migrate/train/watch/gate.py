@@ -32,6 +32,7 @@ from migrate.train.watch.listening import autocast_without_effect, wrappers_as_m
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
+from migrate.train.watch.terms import size_of_terms
 from migrate.train.watch.values import held_modules, plain
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
@@ -73,7 +74,7 @@ class Gate:
         self.inputs: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.data: list[str] = []
         self.step: nn.Module = nn.Module()
-        self._difference = 0.0
+        self._difference = self._size = 0.0
         self._mistakes: list[Mistake] = []
         self._functions: list[PortedFunction] = []
         self._function_values: dict[str, tuple[dict[str, Any], list[Any]]] = {}
@@ -130,6 +131,7 @@ class Gate:
             children_of_step = children(bound, called, self._question["text"])
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
+            self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
             *self._seen, live = observe(self.step, flat(bound, data), self._file)
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
@@ -309,6 +311,7 @@ class Gate:
         return {
             "inputs": {argument: key for key, argument in self.inputs.items()},
             "difference": self._difference,
+            "size_of_terms": self._size,
             "children": {
                 name: type(module).__name__ for name, module in self.step.named_children()
             },
@@ -382,6 +385,25 @@ class Gate:
             frame = frame.f_back
         return names
 
+    def module_places(self, frame: FrameType | None) -> dict[tuple[str, int], dict[str, str]]:
+        """Expression of each trained module of the step in each frame of the script that holds it."""
+        places: dict[tuple[str, int], dict[str, str]] = {}
+        trained = {
+            name: module
+            for name, module in self.step.named_children()
+            if any(parameter.requires_grad for parameter in module.parameters())
+        }
+        file = frame.f_code.co_filename if frame is not None else ""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename == file:
+                held = dict(_expressions(frame.f_globals)) | dict(_expressions(frame.f_locals))
+                places[code.co_name, code.co_firstlineno] = {
+                    name: held[id(module)] for name, module in trained.items() if id(module) in held
+                }
+            frame = frame.f_back
+        return places
+
     def compare_state(self, frame: FrameType, values: Mapping[str, Any]) -> None:
         """Report modules, modes, frozen parameters and constants that are not those of the first step.
 
@@ -425,6 +447,26 @@ class Gate:
             return RecordedClip("value", limit, names=names, line=line)
         limit, order = (float(bound.arguments[key]) for key in ("max_norm", "norm_type"))
         return RecordedClip("norm", limit, order, names, line)
+
+
+def _expressions(values: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    """Yield identities of modules with an expression for each: the shortest of a module comes last."""
+    named = {n: v for n, v in values.items() if n.isidentifier() and not n.startswith("__")}
+    tops = [(n, v) for n, v in named.items() if isinstance(v, nn.Module)]
+    for name, value in named.items():
+        if type(value).__module__ == "__main__" and not isinstance(value, type):
+            tops += [
+                (f"{name}.{attribute}", held)
+                for attribute, held in list(getattr(value, "__dict__", {}).items())
+                if isinstance(held, nn.Module)
+            ]
+    every = [
+        (id(module), f"{top}.{name}".rstrip("."))
+        for top, held in tops
+        for name, module in held.named_modules()
+        if all(part.isidentifier() for part in name.split(".") if part)
+    ]
+    yield from sorted(every, key=lambda item: -item[1].count("."))
 
 
 def unlike_modes(step: nn.Module) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
@@ -136,9 +137,13 @@ class OptimizerRecorder:
         while frame is not None:
             values = {**frame.f_globals, **frame.f_locals}
             value = values.get(argument)
-            is_own = frame.f_code.co_filename == self._script and callable(values.get(name))
+            root, *path = name.split(".")
+            function = functools.reduce(
+                lambda held, part: getattr(held, part, None), path, values.get(root)
+            )
+            is_own = frame.f_code.co_filename == self._script and callable(function)
             if is_own and isinstance(value, int | float):
-                self._function = values[name]
+                self._function = function
                 self._arguments.append(value)
                 return
             frame = frame.f_back

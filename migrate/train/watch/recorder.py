@@ -74,7 +74,7 @@ class _Recorder:
         self._states: list[Any] = []
         self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._record: dict[str, Any] = {"updates": [], "autocast": ""}
+        self._record: dict[str, Any] = {"updates": [], "autocast": "", "later_losses": []}
         self._micro: list[dict[str, Any]] = []
         self._later, self._until, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
@@ -189,6 +189,7 @@ class _Recorder:
             self._record |= self._gate.facts()
             self._record["unseeded"] = unseeded()
             self._record["trained"] = self._gate.trained_names(frame)
+            self._record["places"] = self._gate.module_places(frame)
             self._averages = Averages(self._gate.step, frame)
             self._record["frames"] = self._gate.running(frame)
             self._record["constructors"] = self._constructors.of(self._gate.step)
@@ -202,7 +203,7 @@ class _Recorder:
         self._zeroed = False
         self._expected = self._gate.copied_gradients()
         if self._is_later:
-            self._micro.append({})
+            self._micro.append({"loss": float(loss.detach())})
             self._values = None
             return
         self._record["frames"] = common(self._record["frames"], self._gate.running(frame))
@@ -329,6 +330,7 @@ class _Recorder:
         }
         self._updated = True
         if self._is_later:
+            self._record["later_losses"].append([micro["loss"] for micro in self._micro])
             self._micro = []
             self._later += 1
             self._stepping = False

@@ -19,7 +19,7 @@ from typing import Any
 from migrate.train.slice.text import ScriptText, first_line, path_to
 from migrate.train.watch.seeds import seed_host
 
-QUESTION = "question.json"
+QUESTION, ECHO = "question.json", "echo.json"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
 LOOP = "__migrate_loop__"
 

@@ -120,11 +120,11 @@ import optimizer as _optimizer
 import torch
 import train as _train
 from converters.conversion import convert
-from converters.kept import kept_path, read_kept
-from converters.reverse import to_state_dict
+from converters.kept import kept_path
 from data import batches
 from flax import linen as nn
 from safetensors.numpy import load_file, save_file
+from torch_names import by_torch_names
 {own}'''
 
 
@@ -289,20 +289,10 @@ def _loaded(weights):
 
 
 def _in_torch(tree):
-    known = {leaf.path for leaf in read_kept(_kept).leaves}
-    arrays = {}
-    for path, array in jax.tree_util.tree_leaves_with_path(tree):
-        names = [key.key for key in path]
-        if "/".join(names) in known:
-            *above, last = names
-            node = arrays
-            for name in above:
-                node = node.setdefault(name, {})
-            node[last] = np.asarray(array)
     named = {}
-    for name, tensor in to_state_dict(arrays, kept=_kept).items():
+    for name, array in by_torch_names(tree, _kept).items():
         module = next(m for m in MODULES if name.startswith(f"{m}."))
-        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = np.asarray(tensor)
+        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = array
     return named
 
 

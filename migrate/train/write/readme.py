@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.train.results import TrainedProgram
+from migrate.train.results import TrainedProgram, amplifies
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
@@ -80,8 +80,11 @@ def readme_text(
     elif not result.comparisons:
         lines += ["The program was not compared with the script (`--no-proof`).", ""]
     else:
+        said = "computes what the script computes" if result.same else "**differs**"
+        if amplifies(result.comparisons):
+            said = "computes what the script computes, but the script **amplifies differences**"
         lines += [
-            f"The program {'computes what the script computes' if result.same else '**differs**'}: "
+            f"The program {said}: "
             f"the first {len(recorded['updates'])} updates, on the script's own batches and weights.",
             "",
             "| stage | compared | verdict | largest relative difference | limit | |",
@@ -90,7 +93,7 @@ def readme_text(
         for comparison in result.comparisons:
             worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
             limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
-            verdict = "same" if comparison.same else "**differs**"
+            verdict = "same" if comparison.same else f"**{comparison.verdict}**"
             cells = (comparison.stage, comparison.name, verdict, worst, limit, comparison.what)
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")

@@ -9,12 +9,19 @@ from types import MappingProxyType
 from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
-from migrate.train.slice.data import ARGUMENTS
+from migrate.train.slice.data import ARGUMENTS, HAND_OVER
+from migrate.train.write.loops import OF_LOADER, OF_ROLLOUTS
 from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
-CARRIED = ("devices.py", "checkpoints.py")
+CARRIED = ("devices.py", "checkpoints.py", "torch_names.py")
+# What `data.py` calls after an update, if its loop runs the trained modules.
+_HAND_OVER = f"def {HAND_OVER}("
+ROLLOUTS = (
+    "the loop runs what it trains (rollouts): data.py does so by the script's own statements, with torch on "
+    "the host, and its modules get the program's weights after each update. The program stores no checkpoints"
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class ProgramFacts:
         statistics: whether training updates statistics.
         frozen: paths of parameters that are not trained.
         average: decay of the moving average of the weights, as an expression of `step`; "" for none.
+        rollouts: whether `data.py` runs the trained modules, with the program's weights.
     """
 
     script: str
@@ -42,6 +50,7 @@ class ProgramFacts:
     statistics: bool
     frozen: tuple[str, ...]
     average: str = ""
+    rollouts: bool = False
 
     @property
     def draws(self) -> bool:
@@ -137,6 +146,8 @@ def data_text(
     restores: bool,
     hidden: Sequence[str] = (),
     ranks: Mapping[str, str] = MappingProxyType({}),
+    *,
+    rollouts: bool = False,
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
@@ -187,6 +198,23 @@ def restore_draws():
         position = json.loads(str(draws["position"][number]))
         np.random.set_state(("MT19937", draws["numpy"][number], *position))
 '''
+    hand_over = f'''
+WEIGHTS = []  # the function that gives the program's weights, as `batches` got it
+
+
+{_HAND_OVER}modules):
+    """Give modules of {script} the weights that the program has after an update."""
+    now = WEIGHTS[-1]()
+    for name, module in modules.items():
+        start = f"{{name}}."
+        own = {{n.removeprefix(start): x for n, x in now.items() if n.startswith(start)}}
+        module.load_state_dict({{n: torch.tensor(x) for n, x in own.items()}})
+'''
+    parameter = taken = of_weights = handed = ""
+    if rollouts:
+        handed = hand_over
+        parameter, taken = "weights", "\n    WEIGHTS[:] = [weights]"
+        of_weights = " `weights()` are the program's, by torch's names."
     named = {n: v for n, v in ranks.items() if f'"{n}"' in source or f"'{n}'" in source}
     set_ranks = f"""
 # As they were when the program was written: one process loads all of a batch.
@@ -212,7 +240,7 @@ from config import ARGV
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}
+{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}
 
 class Ended(BaseException):
     """The script ends here."""
@@ -244,8 +272,8 @@ def arrays(value):
     return value
 
 
-def batches():
-    """Yield the micro-batches of each update of the weights."""
+def batches({parameter}):
+    """Yield the micro-batches of each update of the weights.{of_weights}"""{taken}
     micro = []
     with {ARGUMENTS}(), contextlib.suppress(Ended):
         for batch in micro_batches():
@@ -255,6 +283,11 @@ def batches():
             else:
                 micro.append(arrays(batch))
 '''
+
+
+def has_rollouts(source: str) -> bool:
+    """Whether a text of `data.py` runs the trained modules."""
+    return _HAND_OVER in source
 
 
 def with_rate(optimizer: WrittenOptimizer) -> str:
@@ -280,6 +313,7 @@ def train_text(facts: ProgramFacts) -> str:
     others = "\n        variables = {**variables, **others}" if statistics else ""
     numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
     field = "\n    average: Any" if facts.average else ""
+    texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
     averaged = moved = option = stored = start_average = moved_field = ""
     if facts.average:
         start_average = ", replicated(jax.tree.map(jnp.copy, params))"
@@ -301,7 +335,7 @@ def averaged(average, params, step):
         save(state._replace(params=state.average), asked.save_average)"""
     return f'''"""The training of {facts.script} in JAX.
 
-    python train.py [--updates N] [--checkpoints FOLDER [--every N]] [--save FILE]
+    python train.py [--updates N]{texts.usage} [--save FILE]
 """
 
 import argparse
@@ -318,7 +352,7 @@ import optax
 from devices import EVERYWHERE, by_rows, replicated
 from loss import inputs_of, loss_of
 from optimizer import learning_rate_of, optimizer
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save_file{texts.imports}
 
 PARAMS = Path(__file__).with_name({PARAMS!r}){numbers}
 
@@ -357,7 +391,7 @@ def save(state, path):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     save_file({{"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}}, path)
 
-
+{texts.functions}
 value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}), out_shardings=EVERYWHERE)
 
 
@@ -390,33 +424,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\\n")[0])
     add = parser.add_argument
     add("--updates", type=int, default=sys.maxsize, help="updates of the weights in all")
-    folder = os.environ.get("CHECKPOINTS")
-    add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
-    add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
+{texts.options}
     add("--save", type=Path, help="file for the trained weights"){option}
     asked = parser.parse_args()
-    if asked.every < 1:
-        parser.error(f"--every {{asked.every}}: at least 1")
-    from checkpoints import PREEMPTED, Checkpoints
-    from data import batches
-
-    kept, pending = Checkpoints(asked.checkpoints, asked.every), None
-    state, rest = kept.resume(load(), batches())
-    for micro in rest:
-        if state.step >= asked.updates:
-            break
-        number = state.step
-        state, losses, rate = train_step(state, micro)
-        if pending is not None:
-            report(*pending)  # read one update late: the device need not wait
-        pending = number, losses, rate
-        if kept.ends(state, micro):
-            break
-    if pending is not None:
-        report(*pending)
-    kept.close()
-    if kept.preempted:
-        sys.exit(PREEMPTED)
+{texts.loop}
     if asked.save is not None and jax.process_index() == 0:
         save(state, asked.save){stored}
 
