@@ -92,18 +92,9 @@ def test_rollouts_are_made_with_the_weights_of_the_program(tmp_path: Path) -> No
     # Modules that keep the weights of the start roll out something else from the second rollout on.
     data = (program / "data.py").read_text()
     (program / "data.py").write_text(data.replace("module.load_state_dict(", "dict("))
-    again = CliRunner().invoke(
-        commands,
-        [
-            "prove",
-            str(tmp_path / "train.py"),
-            "--against",
-            str(program),
-            "--json",
-            "--updates",
-            "6",
-        ],
-    )
+    script = tmp_path / "train.py"
+    arguments = ["prove", "--against", str(program), "--json", "--steps", "6", str(script)]
+    again = CliRunner().invoke(commands, arguments)
     assert again.exit_code == 1, again.output
     found = {c["name"]: c for c in json.loads(again.stdout)["comparisons"]}
     assert not found["data"]["same"]
