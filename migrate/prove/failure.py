@@ -20,6 +20,7 @@ from migrate.prove.errors import (
 )
 from migrate.prove.run import run_script
 from migrate.prove.runtimes import RUNTIMES, SIDES, Side
+from shims import errors
 
 # Time limit of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.
 _AT_LEAST_SECONDS, _TIMES_AS_LONG = 60.0, 2.0
@@ -106,6 +107,23 @@ _NOT_ANSWERED = (
     r"torch\._C' has no attribute '_(cuda|scatter|gather|broadcast|reduce|nccl)|"
     r"CUDA(HooksInterface| error| driver))"
 )
+
+
+# The simulation's own error, before the exception of a replica that it quotes.
+_OF_REPLICA = re.compile(r"shims\.errors\.ReplicaFailedError: replica \d+ of \d+ failed: ")
+
+
+def is_own_exception(reason: str) -> bool:
+    """Whether a run ended with an exception that the script raised, not with one of the simulation.
+
+    Args:
+        reason: the error's last line: see `last_error`.
+    """
+    cause = last_error(_OF_REPLICA.sub("", reason, count=1))
+    if cause is None:
+        return False
+    kind = getattr(errors, cause.partition(":")[0].rpartition(".")[2], None)
+    return not (isinstance(kind, type) and issubclass(kind, errors.ShimError))
 
 
 def _ending(returncode: int) -> str:

@@ -23,7 +23,7 @@ from migrate.prove.errors import (
     RunTimeoutError,
     ScriptFailedError,
 )
-from migrate.prove.failure import failure
+from migrate.prove.failure import failure, is_own_exception
 from migrate.prove.progress import recorded_steps, steps_told
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
@@ -375,13 +375,14 @@ def compared(
     )
 
 
-def parted_replicas(folder: Path) -> str:
+def parted_replicas(folder: Path, *, stopped: bool = False) -> str:
     """Location where the replicas of a watched run run different graphs, in words; "" if they do not.
 
     Args:
         folder: folder of its recording.
+        stopped: whether a replica was stopped before its end: see `migrate.observe.divergences.partings`.
     """
-    for parting in partings(read_lines(folder / OBSERVED)):
+    for parting in partings(read_lines(folder / OBSERVED), stopped=stopped):
         return (
             f"the replicas of the rewrite diverge at sync {parting.step}: {_in_words(parting)}; on a TPU "
             "they may wait for each other in the next collective"
@@ -510,7 +511,9 @@ def record_run(
     )
     if result.returncode:
         failed = failure(path, side, result.returncode, result.output)
-        if observed is not None and (parted := parted_replicas(folder)):
+        # A replica that raised an exception has run less than the others: that is no parting.
+        stopped = is_own_exception(failed.reason)
+        if observed is not None and (parted := parted_replicas(folder, stopped=stopped)):
             raise ReplicasPartedError(
                 failed.what, failed.remedy, failed.output, failed.reason, parted
             )

@@ -1,0 +1,71 @@
+"""Errors of a run: an exception of the script, or one of the simulation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.prove import settings
+from migrate.prove.errors import RewriteFailedError
+from migrate.prove.failure import is_own_exception
+from migrate.prove.proof import record_run
+
+OF_REPLICA = "shims.errors.ReplicaFailedError: replica 0 of 2 "
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [f"{OF_REPLICA}failed: RuntimeError: not on this device; all replicas", "ValueError: x"],
+)
+def test_an_exception_of_the_script(reason: str) -> None:
+    assert is_own_exception(reason)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        f"{OF_REPLICA}failed: ReplicasDisagreeError: replica 1 waits in all_reduce",
+        f"{OF_REPLICA}failed: RefusedOnTpuError: a broadcast",
+        f"{OF_REPLICA}exited with status -9; all replicas were stopped",
+        "shims.errors.ReplicasDisagreeError: replica 1 waits",
+        "exit code 1",
+    ],
+)
+def test_an_error_of_the_simulation_or_none(reason: str) -> None:
+    assert not is_own_exception(reason)
+
+
+RAISES = """
+import torch
+import torch_xla
+import torch_xla.runtime as xr
+
+
+def _mp_fn(index):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 2).to("xla")
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(3):
+        with torch_xla.step():
+            net(torch.ones(8, 4).to("xla")).sum().backward()
+            optimizer.step()
+        if i == 1 and xr.global_ordinal() == 0:
+            raise RuntimeError("no such figure on this device")
+
+
+if __name__ == "__main__":
+    torch_xla.launch(_mp_fn)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.xla
+def test_a_replica_that_raises_does_not_part_from_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "train_xla.py"
+    script.write_text(RAISES)
+    folder = tmp_path / "records"
+    folder.mkdir()
+    with pytest.raises(RewriteFailedError, match="no such figure on this device") as raised:
+        record_run(script, [], side="xla", replicas=2, folder=folder, settings=settings.Settings())
+    assert type(raised.value) is RewriteFailedError
