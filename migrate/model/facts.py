@@ -709,7 +709,10 @@ def _definition(
         calls,
         bool(function.returns),
         function in programs_of(analysis).readers,
-        used_by_some(analysis).get(function, frozenset()),
+        # Asked of functions in other files only.
+        used_by_some(analysis).get(function, frozenset())
+        if len(analysis.scopes) > 1
+        else frozenset(),
     )
 
 

@@ -412,7 +412,8 @@ class Objects:
             if function.attr in SAME and (not functions or of_module):
                 if step.certain and step.role != "part" and self.is_move(node, scope):
                     origin.moved = True
-                origin.on_meta |= is_to_meta(node, scope, self._analysis)
+                if b"meta" in scope.top.module.data:
+                    origin.on_meta |= is_to_meta(node, scope, self._analysis)
                 yield step._replace(node=function.value)
                 return
             if function.attr in TAKEN and not functions:

@@ -142,10 +142,13 @@ class RankInGraph(Hazard):
         """Yield one operation on a tensor and the index, one subscript, or one tensor made from the index."""
         if isinstance(node, cst.Subscript):
             # A parameter of a list is an input, no other graph: `owner-computes` reports what follows.
-            is_owned = is_container(node.value, facts) and holds_parameters(
-                node.value, facts.context
-            )
-            if not is_owned and facts.values.on_device(node.value) and takes_index(node, facts):
+            if (
+                facts.values.on_device(node.value)
+                and takes_index(node, facts)
+                and not (
+                    is_container(node.value, facts) and holds_parameters(node.value, facts.context)
+                )
+            ):
                 message = (
                     "the replica's index as a position in a tensor of the device: each replica gets "
                     "another graph"
