@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ from migrate.counts import many
 from migrate.port.weights import MAPPING, PARAMS
 from migrate.progress import Progress
 from migrate.train.errors import TrainError
-from migrate.train.pipeline import TrainOptions, find_training, recorded_run, script_text
+from migrate.train.pipeline import (
+    TrainOptions,
+    find_training,
+    recorded_run,
+    run_beside,
+    script_text,
+)
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import compared, data_difference, data_equal
 from migrate.train.proof.stability import stability
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
+from migrate.train.slice.text import ScriptText
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.texts import has_rollouts
 
@@ -30,16 +38,21 @@ class RecordedScript:
     """A script's own run, for comparisons with any number of programs.
 
     Attributes:
-        script: the script.
+        text: the script, with the loops around its training step.
+        options: script, its arguments, seconds for one run.
         recorded: the record.
         folder: the folder that has its files.
-        timeout: seconds for one run.
     """
 
-    script: Path
+    text: ScriptText
+    options: TrainOptions
     recorded: Mapping[str, Any]
     folder: Path
-    timeout: float
+
+    @cached_property
+    def stability(self) -> tuple[TrainComparison, ...]:
+        """The script beside itself; it runs once more when this is first read."""
+        return stability(run_beside(self.text, self.recorded, self.options, self.folder))
 
 
 def prove_program(options: TrainOptions, progress: Progress) -> ProgramProof:
@@ -80,31 +93,33 @@ def record_script(options: TrainOptions, work: Path, progress: Progress) -> Reco
     text, events, loss = find_training(text, options, work)
     progress(f"running {options.script}: {many(options.updates, 'update')}")
     recorded, _, folder = recorded_run(text, events, loss, options, work, ports=False)
-    return RecordedScript(options.script, recorded, folder, options.timeout)
+    return RecordedScript(text, options, recorded, folder)
 
 
 def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     """Compare a program with its recorded script."""
     updates = len(run.recorded["updates"])
     try:
-        compared_values, error = compared(folder, run.recorded, run.folder, run.timeout)
+        compared_values, error = compared(folder, run.recorded, run.folder, run.options.timeout)
     except ConversionError as other:
         what = str(getattr(other, "what", other))
         error = f"the script's parameters are not those of {MAPPING}: {what}"
-        return ProgramProof(folder, run.script, updates, error=error)
+        return ProgramProof(folder, run.options.script, updates, error=error)
     comparisons = [
-        *interface_comparisons(folder, run.recorded, run.folder, run.timeout),
+        *interface_comparisons(folder, run.recorded, run.folder, run.options.timeout),
         *compared_values,
     ]
     if not error:
-        difference, cause = data_difference(folder, run.folder, run.timeout)
+        difference, cause = data_difference(folder, run.folder, run.options.timeout)
         rollouts = has_rollouts((folder / "data.py").read_text())
         equal = data_equal(rollouts)
-        comparisons += [] if rollouts else stability(run.recorded["stability"])
+        comparisons += () if rollouts else run.stability
         what = difference or f"{many(updates, 'update')}, {equal}"
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     notes = [UNSEEDED] if run.recorded["unseeded"] else []
     notes += ["dropout was off on both sides"] if run.recorded["dropout"] else []
-    return ProgramProof(folder, run.script, updates, tuple(comparisons), error, tuple(notes))
+    return ProgramProof(
+        folder, run.options.script, updates, tuple(comparisons), error, tuple(notes)
+    )

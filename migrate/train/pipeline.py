@@ -197,8 +197,10 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = compared(place, recorded, work, options.timeout)
                 error = error.replace(str(place), str(options.output))
-                stable = () if facts.rollouts else stability(recorded["stability"])
-                comparisons = (*comparisons, *stable, of_data)
+                if not facts.rollouts:
+                    progress(f"running {script}: from weights a rounding away")
+                    comparisons += stability(run_beside(text, recorded, options, work))
+                comparisons += (of_data,)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
             left = left_statements(text, data, loss, events, recorded["schedule_lines"])
@@ -381,8 +383,6 @@ def recorded_run(
         folder.mkdir()
         recorded = _run(script, events, loss, options, folder, ports)
         if "refused" not in recorded:
-            if options.proof:
-                recorded["stability"] = _stability(script, recorded, options, folder)
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
         line, what, remedy = refused
@@ -394,7 +394,7 @@ def recorded_run(
         loss = shorter
 
 
-def _stability(
+def run_beside(
     script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
 ) -> tuple[float, int | None, int] | str:
     """Run the script again from weights that are a rounding away.

@@ -36,7 +36,7 @@ def is_meta(node: ast.expr, scope: Scope, analysis: Analysis, depth: int = MOST_
 
 def is_to_meta(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     """Whether `call` moves its receiver to the device "meta": `model.to("meta")`."""
-    if b"meta" not in scope.top.module.data or last_part(call.func) not in ("to", "to_empty"):
+    if last_part(call.func) not in ("to", "to_empty"):
         return False
     devices = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "device")]
     return any(is_meta(device, scope, analysis) for device in devices)

@@ -211,7 +211,7 @@ class Objects:
 
     def replaces_on_cuda(self, move: ast.Call, scope: Scope) -> bool:
         """Whether the move of a model replaces its parameters on CUDA as well: from or to "meta"."""
-        if is_to_meta(move, scope, self._analysis):
+        if self._is_to_meta(move, scope):
             return True
         function = move.func
         if not isinstance(function, ast.Attribute) or function.attr != "to_empty":
@@ -412,8 +412,7 @@ class Objects:
             if function.attr in SAME and (not functions or of_module):
                 if step.certain and step.role != "part" and self.is_move(node, scope):
                     origin.moved = True
-                if b"meta" in scope.top.module.data:
-                    origin.on_meta |= is_to_meta(node, scope, self._analysis)
+                origin.on_meta |= self._is_to_meta(node, scope)
                 yield step._replace(node=function.value)
                 return
             if function.attr in TAKEN and not functions:
@@ -478,6 +477,10 @@ class Objects:
                 if any(may_be_accelerator(self._evaluator.values(*item)) for item in held):
                     return True
         return self._by_default or self._is_within(node, scope, self._device_lines)
+
+    def _is_to_meta(self, move: ast.Call, scope: Scope) -> bool:
+        """Whether `move` moves its receiver to the device "meta", which few files name."""
+        return b"meta" in scope.top.module.data and is_to_meta(move, scope, self._analysis)
 
     def _is_within(self, node: ast.Call, scope: Scope, lines: Lines, depth: int = CALLERS) -> bool:
         """Whether `node`, or each call that leads to it, is in `lines`."""

@@ -16,8 +16,8 @@ from migrate.train.write.shadow import GUARD
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
 CARRIED = ("devices.py", "checkpoints.py", "torch_names.py")
-# What `data.py` calls after an update, if its loop runs the trained modules.
-_HAND_OVER = f"def {HAND_OVER}("
+# How `data.py` gives its batches; a loop that runs what is trained takes the program's weights.
+_BATCHES, _OF_ROLLOUTS = "def batches():", "def batches(weights):"
 ROLLOUTS = (
     "the loop runs what it trains (rollouts): data.py does so by the script's own statements, with torch on "
     "the host, and its modules get the program's weights after each update. The program stores no checkpoints"
@@ -202,7 +202,7 @@ def restore_draws():
 WEIGHTS = []  # the function that gives the program's weights, as `batches` got it
 
 
-{_HAND_OVER}modules):
+def {HAND_OVER}(modules):
     """Give modules of {script} the weights that the program has after an update."""
     now = WEIGHTS[-1]()
     for name, module in modules.items():
@@ -210,10 +210,10 @@ WEIGHTS = []  # the function that gives the program's weights, as `batches` got 
         own = {{n.removeprefix(start): x for n, x in now.items() if n.startswith(start)}}
         module.load_state_dict({{n: torch.tensor(x) for n, x in own.items()}})
 '''
-    parameter = taken = of_weights = handed = ""
+    taken = of_weights = handed = ""
     if rollouts:
         handed = hand_over
-        parameter, taken = "weights", "\n    WEIGHTS[:] = [weights]"
+        taken = "\n    WEIGHTS[:] = [weights]"
         of_weights = " `weights()` are the program's, by torch's names."
     named = {n: v for n, v in ranks.items() if f'"{n}"' in source or f"'{n}'" in source}
     set_ranks = f"""
@@ -272,7 +272,7 @@ def arrays(value):
     return value
 
 
-def batches({parameter}):
+{_OF_ROLLOUTS if rollouts else _BATCHES}
     """Yield the micro-batches of each update of the weights.{of_weights}"""{taken}
     micro = []
     with {ARGUMENTS}(), contextlib.suppress(Ended):
@@ -287,7 +287,7 @@ def batches({parameter}):
 
 def has_rollouts(source: str) -> bool:
     """Whether a text of `data.py` runs the trained modules."""
-    return _HAND_OVER in source
+    return f"\n{_OF_ROLLOUTS}\n" in source
 
 
 def with_rate(optimizer: WrittenOptimizer) -> str:
