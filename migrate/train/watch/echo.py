@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 
-from migrate.prove.record import listen
 from migrate.train.watch import listening
 from migrate.train.watch.finder import FOLDER
 from migrate.train.watch.runner import BEGINS, ECHO, LOOP, QUESTION, STATEMENT
-from migrate.train.watch.seeds import seed_torch
 from migrate.train.watch.values import held_modules
 
 # How far each weight starts from the script's, relative to itself: float32's rounding, up or down.
@@ -50,12 +48,7 @@ class _Echo:
 
     def start(self) -> None:
         """Replace the calls that train."""
-        seed_torch()
-        listening.without_compilation()
-        listening.without_scaling()
-        listening.without_spawning()
-        listen.without_autocast()
-        listen.without_dropout()
+        listening.as_compared()
         listening.to_backward(self._backward)
         listening.to_steps(lambda optimizer: None, self._after_step)
         atexit.register(self._write)

@@ -7,10 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from migrate.prove.record import listen
+from migrate.train.watch.seeds import seed_torch
 from shims import activate
 
 # What a call is, by the function that makes it.
 BACKWARD, CLIP, STEP, SCHEDULE, ZERO = "backward", "clip", "step", "schedule", "zero_grad"
+
+
+def as_compared() -> None:
+    """Let the script run as it is compared: seeded, in one process, without dropout and mixed precision."""
+    seed_torch()
+    without_compilation()
+    without_scaling()
+    without_spawning()
+    listen.without_autocast()
+    listen.without_dropout()
 
 
 def without_compilation() -> None:

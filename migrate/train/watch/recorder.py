@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from migrate.prove.record import listen
 from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
 from migrate.train.watch import listening
@@ -32,7 +31,7 @@ from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import BEGINS, LOOP, QUESTION, STATEMENT
-from migrate.train.watch.seeds import seed_torch, unseeded
+from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
@@ -85,12 +84,7 @@ class _Recorder:
 
     def start(self) -> None:
         """Replace the calls that train, and follow the script's lines."""
-        seed_torch()
-        listening.without_compilation()
-        listening.without_scaling()
-        listening.without_spawning()
-        listen.without_autocast()
-        listen.without_dropout()
+        listening.as_compared()
         listening.to_backward(self._backward)
         listening.to_clipping(self._clipped, self._before_clipping)
         listening.to_steps(self._before_step, self._after_step)
