@@ -37,6 +37,9 @@ def test_the_program_is_what_is_written_now(
 
 
 def without_rounding(path: Path) -> str:
-    """Text of a file; rows of the comparison, whose last digits depend on the processor, without numbers."""
-    text = path.read_text()
+    """Text of a file; rows of the comparison, whose last digits depend on the processor, without numbers.
+
+    So is the hash of the README that has these rows.
+    """
+    text = re.sub(r'^ *"README.md": "\w+",$', "", path.read_text(), flags=re.M)
     return re.sub(r"^(\| \w+ \| [\w ]+ \| same \|).*$", r"\1", text, flags=re.M)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+import torch.distributed
 from config import ARGV
 
 FOLDER = (
@@ -29,6 +30,8 @@ def command_line():
         sys.argv = kept
 
 
+import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -41,6 +44,7 @@ def make_dataset(size=512):
 
 
 def _mp_fn(rank, world_size):
+    dist.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     dataset = make_dataset()
     sampler = DistributedSampler(dataset, num_replicas=world_size, rank=rank)
     loader = DataLoader(dataset, batch_size=16, sampler=sampler)

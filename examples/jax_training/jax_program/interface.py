@@ -18,10 +18,10 @@ import numpy as np
 import torch
 import train as _train
 from converters.conversion import convert
-from converters.kept import kept_path, read_kept
-from converters.reverse import to_state_dict
+from converters.kept import kept_path
 from data import batches, make_dataset
 from safetensors.numpy import load_file, save_file
+from torch_names import by_torch_names
 
 __all__ = [
     "load",
@@ -58,6 +58,17 @@ def load(weights):
         weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
             does not read are left out.
     """
+    return _loaded(weights)
+
+
+def weights(state):
+    """Weights of a state: module → name → array, as torch's state dict has them."""
+    named = _in_torch({"params": state.params, **state.variables})
+    return named
+
+
+def _loaded(weights):
+    """A fresh state with these weights."""
     global _kept
     missing = [module for module in MODULES if module not in weights]
     if missing:
@@ -76,26 +87,11 @@ def load(weights):
     return _train.load(output)
 
 
-def weights(state):
-    """Weights of a state: module → name → array, as torch's state dict has them."""
-    return _in_torch({"params": state.params, **state.variables})
-
-
 def _in_torch(tree):
-    known = {leaf.path for leaf in read_kept(_kept).leaves}
-    arrays = {}
-    for path, array in jax.tree_util.tree_leaves_with_path(tree):
-        names = [key.key for key in path]
-        if "/".join(names) in known:
-            *above, last = names
-            node = arrays
-            for name in above:
-                node = node.setdefault(name, {})
-            node[last] = np.asarray(array)
     named = {}
-    for name, tensor in to_state_dict(arrays, kept=_kept).items():
+    for name, array in by_torch_names(tree, _kept).items():
         module = next(m for m in MODULES if name.startswith(f"{m}."))
-        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = np.asarray(tensor)
+        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = array
     return named
 
 
