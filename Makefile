@@ -79,7 +79,8 @@ install-torch-tpu: $(TORCH_TPU)/.installed
 test-torch-tpu: install-torch-tpu
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
 	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviors.py \
-	  tests/shims/patches/test_behaviors.py tests/observe/eager tests/prove/test_faults_on_torch_tpu.py \
+	  tests/shims/patches/test_behaviors.py tests/observe/eager \
+	  tests/prove/test_faults_on_torch_tpu.py tests/prove/test_faults_of_the_transformer_on_torch_tpu.py \
 	  tests/launch/test_started_on_torch_tpu.py \
 	  tests/parity/test_on_torch_tpu.py tests/fit/test_on_torch_tpu.py
 

@@ -55,7 +55,7 @@ ON_TPU = {
         (("num_replicas=world_size, rank=rank", "num_replicas=world_size, rank=rank, seed=rank"),),
         step=1,
         kind="gradient norm",
-        says=("the model gets other data (another shuffle, another sampler or its seed",),
+        says=("on rank 1 the model gets other data (another shuffle, another sampler or its seed",),
     ),
 }
 FAST = (

@@ -274,6 +274,11 @@ def root_of(script: Path) -> Path:
     return script.parent
 
 
+def is_this_toolkits(package: Path) -> bool:
+    """Whether the package is this toolkit's own `shims`, by a file that no other one has."""
+    return (package / "_site" / "sitecustomize.py").is_file()
+
+
 def _imports_a_folder(node: ast.AST) -> str:
     """Return the package of `importlib.import_module(f'package.{name}')`; empty for other calls."""
     match node:
@@ -288,7 +293,8 @@ def _imports_a_folder(node: ast.AST) -> str:
 def _module_in(folder: Path, name: str) -> Path | None:
     package = folder / name
     if (package / "__init__.py").is_file():
-        return package
+        # A script in a checkout of this toolkit imports its `shims` as the library that it is.
+        return None if is_this_toolkits(package) else package
     module = folder / f"{name}.py"
     if module.is_file():
         return module

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.model.project.project import root_of
-
-# A file of this toolkit's own `shims`, which identifies a checkout of it.
-_OURS = Path("_site", "sitecustomize.py")
+from migrate.model.project.project import is_this_toolkits, root_of
 
 
 def shadowing(name: str, script: Path) -> Path | None:
@@ -37,7 +34,7 @@ def module_in(folder: Path, name: str) -> Path | None:
     """Return the module `name` that lies in `folder`, if it is not this toolkit's own."""
     package = folder / name
     if (package / "__init__.py").is_file():
-        return None if (package / _OURS).is_file() else package
+        return None if is_this_toolkits(package) else package
     module = folder / f"{name}.py"
     return module if module.is_file() else None
 

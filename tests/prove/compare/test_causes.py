@@ -140,6 +140,15 @@ def test_another_gradient_norm_is_explained(
     assert says in difference.message
 
 
+def test_data_of_another_rank_explain_an_averaged_gradient(final: Path) -> None:
+    original = ranks(final, [STEP], [replace(STEP, losses=(0.4, 0.6))])
+    other = with_details(replace(NORM, losses=(0.4, 0.6)), inputs=OTHER)
+    difference = found(original, ranks(final, [NORM], [other]))
+    assert difference.kind == "gradient norm"
+    assert "rank 0" in difference.message
+    assert "on rank 1 the model gets other data" in difference.message
+
+
 def test_batches_of_an_earlier_step_are_named(final: Path) -> None:
     original = ranks(final, [STEP, with_details(STEP, inputs=OTHER)])
     difference = found(original, ranks(final, [STEP, NORM]))

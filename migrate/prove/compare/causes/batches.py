@@ -15,11 +15,21 @@ def cause(case: StepCase, step: StepComparison) -> str | None:
     """Detect data that is not sharded, shuffled or cut differently; labels in a different order."""
     if same := _same_on_all_ranks(case):
         return same
+    if found := _of_rank(case, step):
+        return f": {found}"
+    # The gradients of a rank are averages over all: another rank's data changes them.
+    for other in case.ranks:
+        if found := _of_rank(case, other):
+            return f": on rank {other.rank} {found}"
+    return None
+
+
+def _of_rank(case: StepCase, step: StepComparison) -> str | None:
     theirs, mine = step.original.details, step.rewritten.details
     if not _alike(theirs.inputs, mine.inputs):
         return _inputs(case, step)
     if not _alike(theirs.labels, mine.labels):
-        return f": the inputs of the model are equal, the labels are not{lines(step, 'backward')}"
+        return f"the inputs of the model are equal, the labels are not{lines(step, 'backward')}"
     return None
 
 
@@ -42,16 +52,16 @@ def _inputs(case: StepCase, step: StepComparison) -> str:
     shapes = [" and ".join(dict.fromkeys(tensor[0] for tensor in side)) for side in (mine, theirs)]
     if shapes[0] != shapes[1]:
         return (
-            f": the model gets {shapes[0] or 'no tensors'}, in the original {shapes[1] or 'none'} (another "
+            f"the model gets {shapes[0] or 'no tensors'}, in the original {shapes[1] or 'none'} (another "
             "batch size, or the last short batch of an epoch dropped or kept?)"
         )
     if again := _repeated(case, step):
         return (
-            f": the batches are those of step {again} again, in the original they are others (is "
+            f"the batches are those of step {again} again, in the original they are others (is "
             f"set_epoch missing, so that each epoch has the same order?){lines(step, 'set_epoch')}"
         )
     return (
-        ": the model gets other data (another shuffle, another sampler or its seed, or another "
+        "the model gets other data (another shuffle, another sampler or its seed, or another "
         "preprocessing?)"
     )
 
