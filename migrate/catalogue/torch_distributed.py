@@ -20,6 +20,11 @@ INIT = Family(MODULE, CALLED, rule="init-process-group")(
     "shims.init_distributed()",
     does="needs another backend",
 )
+# Makes the process group as well, if the script has not.
+MESHES = frozenset(
+    f"{MODULE}.{place}init_device_mesh"
+    for place in ("", "device_mesh.", "tensor.", "_tensor.", "_tensor.device_mesh.")
+)
 AVERAGE = Family(MODULE, RAISES, "XLA810", "average")(
     "ReduceOp.AVG", "SUM, then divide by the world size", 'op="mean" of the collective in shims'
 )

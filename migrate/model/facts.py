@@ -254,6 +254,8 @@ class ModuleCalls:
         unread: whether the file was not read, so that nothing is known about it.
         unread_imports: if only this file is rewritten: the unreadable files that it imports, directly or
             indirectly.
+        accelerated_imports: if only this file is rewritten: the files of the project that it imports,
+            directly or indirectly, and that name an accelerator.
         replicated: whether any file of the project uses several processes.
         joins_group: whether any file of the project names `init_process_group`.
         launches_xla: whether any file of the project names a launch of torch_xla.
@@ -311,6 +313,7 @@ class ModuleCalls:
     seeding: Seeding = NO_SEEDING
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
+    accelerated_imports: tuple[Path, ...] = ()
     replicated: bool = False
     joins_group: bool = False
     launches_xla: bool = False
@@ -495,6 +498,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         sampled=dict(_sampled(analysis, scope)),
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
+        accelerated_imports=tuple(programs_of(analysis).accelerated_imports(scope.module.path))
+        if alone
+        else (),
         replicated=_is_replicated(analysis),
         joins_group=any(
             b"init_process_group" in module.data for module in analysis.project.modules.values()

@@ -97,7 +97,8 @@ class Rewrite:
         source: the original.
         data: the rewritten content.
         edits, findings: what was done, and what remains to do by hand.
-        elsewhere: other files whose functions its steps call. Nothing is reported about these functions.
+        elsewhere: other files whose functions its steps call, or which it imports and which name an
+            accelerator. Nothing is reported about them.
         unread: why imported files could not be read. What they do is unknown.
         hints: further findings that cost little. `migrate check` shows them.
         comments: the comments that silence findings.

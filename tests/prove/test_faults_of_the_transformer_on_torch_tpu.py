@@ -71,7 +71,9 @@ def test_a_fault_is_found_at_its_step_and_named(
     assert judgement.verdict is ProofVerdict.DIFFERS, judgement.message
     assert judgement.difference is not None
     message = RUNTIMES[TPU].in_words(judgement.message)
-    assert (judgement.difference.step, judgement.difference.kind) == (fault.step, fault.kind), message
+    assert (judgement.difference.step, judgement.difference.kind) == (fault.step, fault.kind), (
+        message
+    )
     for part in fault.says:
         assert part in message
     if fault.at:

@@ -13,6 +13,7 @@ from migrate.catalogue.target import TPU
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.rules import all_hazards
+from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
@@ -92,7 +93,37 @@ fully_shard(torch.nn.Linear(2, 2), mesh=mesh)
 """
     done = run(script)
     assert done.data.decode() == script.replace('"cuda"', '"tpu"')
-    assert not done.findings
+    # The mesh joins the process group.
+    assert [(note.line, note.rule) for note in done.findings] == [(5, "tpu-process-group")]
+    joined = run(script.replace("mesh =", "torch.distributed.init_process_group()\nmesh ="))
+    assert [(note.line, note.rule) for note in joined.findings] == [(5, "tpu-process-group")]
+
+
+def test_a_count_that_a_module_asks_for_is_reported_in_a_distributed_project(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "machine.py").write_text(
+        "import torch\n\ndef enough(least):\n    return torch.accelerator.device_count() >= least\n"
+    )
+    train = tmp_path / "train.py"
+    text = """\
+import torch
+import torch.distributed as dist
+from machine import enough
+
+assert enough(2)
+dist.init_process_group("nccl")
+weight = torch.ones(4, device="cuda", requires_grad=True)
+weight.sum().backward()
+"""
+    train.write_text(text)
+    found = rewrite_folder(tmp_path, options=OPTIONS, processes=1).left_to_do
+    assert [str(path) for path, note in found if note.rule == "tpu-count"] == ["machine.py"]
+    train.write_text(
+        text.replace('dist.init_process_group("nccl")\n', "").replace(".distributed as dist", "")
+    )
+    found = rewrite_folder(tmp_path, options=OPTIONS, processes=1).left_to_do
+    assert [note for _, note in found if note.rule == "tpu-count"] == []
 
 
 def test_saves_and_evaluation_stay_below_their_rank_test() -> None:

@@ -302,6 +302,13 @@ class ProjectPrograms:
         """Whether the file `path` names an accelerator."""
         return self._signs_of(self._analysis.scopes[path].module)[0]
 
+    def accelerated_imports(self, path: Path) -> list[Path]:
+        """Return the files that the file `path` imports, directly or not, and that name an accelerator."""
+        modules, imports = self._analysis.project.modules, self._analysis.project.imports
+        reached = closure([path], lambda file: imports(modules[file]) if file in modules else ())
+        known = (file for file in reached if file != path and file in self._analysis.scopes)
+        return sorted(file for file in known if self.names_accelerator(file))
+
     def is_accelerated(self, path: Path) -> bool:
         """Whether the file `path`, or a file that imports it, names an accelerator."""
         return any(

@@ -8,6 +8,8 @@ where the numbers depend on values on the device (`multinomial`, `bernoulli` and
 
 An original that runs on GPUs (`prove.reference`) draws on the host in the same way.
 
+A DTensor of a mesh on the host draws each rank's part by itself, and so does one on the device here.
+
 XLA's tensors have no strides: a draw for a transposed tensor is made in the order of its indices, on the
 original's side too.
 
@@ -31,6 +33,7 @@ import torch
 from migrate.draws import FILLS, LIKES
 from migrate.prove.record import cuda_seeds, seeds, tpu_seeds
 from migrate.prove.record import drawn as seen
+from migrate.prove.recording.shards import local
 from migrate.prove.settings import ON
 from shims import activate
 from shims.patches import rng
@@ -112,10 +115,14 @@ class DeviceGenerator:
         """Fill a tensor, on the device or elsewhere."""
         if not _on_device(tensor):
             return fill(tensor, *args, **kwargs)
+        part = local(tensor)
         with self._drawing(kwargs):
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            host = torch.empty(part.shape, dtype=tensor.dtype, device="cpu")
             drawn = fill(host, *map(_host, args), **_hosts(kwargs))
-        return tensor.copy_(drawn)
+        if part is tensor:
+            return tensor.copy_(drawn)
+        part.copy_(drawn)
+        return tensor
 
     def like(
         self, make: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any
@@ -128,10 +135,15 @@ class DeviceGenerator:
             return make(tensor, *args, **kwargs)
         grad = kwargs.pop("requires_grad", False)
         kwargs |= {"device": "cpu", "memory_format": torch.contiguous_format}
+        part = local(tensor)
         with self._drawing(kwargs):
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            host = torch.empty(part.shape, dtype=tensor.dtype, device="cpu")
             drawn = make(host, *args, **kwargs)
-        return drawn.to(tensor.device).requires_grad_(grad)
+        if part is tensor:
+            return drawn.to(tensor.device).requires_grad_(grad)
+        whole = torch.empty_like(tensor, dtype=drawn.dtype)
+        local(whole).copy_(drawn)
+        return whole.requires_grad_(grad)
 
     def make(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make a tensor of a size."""

@@ -38,6 +38,7 @@ from migrate.prove.record.stop import StepLimit, StoppedError
 from migrate.prove.record.unread import UnreadValues
 from migrate.prove.recording import records
 from migrate.prove.recording.elements import save as save_elements
+from migrate.prove.recording.shards import local
 from migrate.prove.recording.weights import parts, save
 from migrate.prove.settings import ON, STEPS
 from shims import activate
@@ -113,7 +114,7 @@ class Recorder:
     def saw_losses(self, losses: list[torch.Tensor]) -> None:
         """Keep the values that a backward pass starts from."""
         self._limit.leave_if_it_goes_on()
-        self._losses += losses
+        self._losses += map(local, losses)
         self.gathering.at("backward")
 
     def saw_dropout(self, probability: float) -> None:
@@ -339,7 +340,7 @@ class _Gradients:
             values = {
                 index: parameter.grad.coalesce().values()
                 if parameter.grad.is_sparse
-                else parameter.grad
+                else local(parameter.grad)
                 for index, parameter in enumerate(held)
                 if parameter.grad is not None
             }
@@ -384,7 +385,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def _kept(value: Any) -> Any:
     # A tensor of the script may change in place before it is read.
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    return local(value).detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _parameters(named_roots: dict[str, torch.nn.Module]) -> dict[str, torch.Tensor]:

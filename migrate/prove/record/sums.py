@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from migrate.prove.recording.shards import local
+
 # A power of two. For fewer elements more operations cost more than longer sums.
 _FOLDS = 8
 _LEAST = 8192
@@ -20,8 +22,10 @@ _LEAST = 8192
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """Convert values to float32, complex numbers with a last dimension of two.
 
-    Values of torch_tpu are added on the host: it would compile each operation for each shape.
+    Of a DTensor, the values are this rank's part. Values of torch_tpu are added on the host: it would
+    compile each operation for each shape.
     """
+    tensor = local(tensor)
     if tensor.device.type == "tpu":
         tensor = tensor.detach().cpu()
     if tensor.is_complex():

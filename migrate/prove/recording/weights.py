@@ -11,6 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from migrate.prove.recording.shards import local
+
 # Some gradients are mathematically zero: of a bias before a batch normalization, of the key bias of an
 # attention. In float32 they are rounding noise, which Adam divides by itself: such a parameter walks at
 # random, on a GPU too, and changes no output. Measured over 20 steps of a small attention and convolution
@@ -34,7 +36,7 @@ def save(
     """Write tensors of any device to a safetensors file; it appears complete or not at all.
 
     Args:
-        tensors: tensors by name.
+        tensors: tensors by name; of a DTensor, this rank's part is written.
         path: path of the file.
         shares: for each parameter by name, and each of its `parts`: the largest share that the gradient
             ever had in the global gradient norm, from 0 to 1.
@@ -43,7 +45,7 @@ def save(
     # Copied: safetensors refuses tensors that share memory.
     save_file(
         {
-            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            name: local(tensor).detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         },
         temporary,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed
 
 INIT = names(*torch_distributed.INIT)
+JOINS = INIT | torch_distributed.MESHES
 USING = DDP | names(*torch_other.SAMPLERS) | {"apex.parallel.DistributedDataParallel"}
 # Frameworks with a launcher of their own.
 FRAMEWORKS = names(*libraries.LAUNCHERS)
@@ -239,7 +240,7 @@ class Launch:
         if not isinstance(node, cst.Call):
             return False
         name = self._context.qualified_name(node.func) or ""
-        if name in INIT or self._module_named_for_joining(node):
+        if name in JOINS or self._module_named_for_joining(node):
             return True
         joins = self._context.calls.joins
         return bool(joins) and self._context.place(node) in joins
@@ -349,7 +350,7 @@ class Launch:
     def _inits(self, function: cst.FunctionDef) -> bool:
         """Whether `function` joins a process group: it then runs in a replica, whoever calls it."""
         calls = nodes_of(function, cst.Call)
-        return any(self._context.qualified_name(call.func) in INIT for call in calls)
+        return any(self._context.qualified_name(call.func) in JOINS for call in calls)
 
     def in_replica(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs in a replica, after the launch, as far as this file shows."""

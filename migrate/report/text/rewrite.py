@@ -41,7 +41,7 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
     yield from findings_summary(done)
     if done.elsewhere:
         files = escape(", ".join(path.name for path in done.elsewhere))
-        yield f"{name}: its training steps call functions in {files}; pass the folder to rewrite them too"
+        yield f"{name}: {files}, imported by it, may need edits as well; pass the folder to rewrite it all"
 
 
 def findings_summary(done: Rewrite) -> Iterator[RenderableType]:

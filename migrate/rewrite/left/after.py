@@ -172,7 +172,10 @@ def _origin_of_read(
 
 
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
-    """Return the other files of the project with functions that steps of a script call, in order."""
+    """Return the other files of the project that need the look that only a folder's rewrite takes, in order.
+
+    They have functions that steps of the script call, or name an accelerator.
+    """
     context, here = facts.context, facts.context.file
     calls = [call for call, _ in facts.steps.calls]
     ran = (
@@ -181,6 +184,7 @@ def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
         for definition in (*context.run_by(call), *context.run_later(call))
     )
     paths = {definition.path: None for definition in ran}
+    paths |= dict.fromkeys(context.calls.accelerated_imports)
     return tuple(path for path in paths if path != here)
 
 

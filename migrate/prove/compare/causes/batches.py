@@ -15,12 +15,12 @@ def cause(case: StepCase, step: StepComparison) -> str | None:
     """Detect data that is not sharded, shuffled or cut differently; labels in a different order."""
     if same := _same_on_all_ranks(case):
         return same
-    if found := _of_rank(case, step):
-        return f": {found}"
+    if cause_here := _of_rank(case, step):
+        return f": {cause_here}"
     # The gradients of a rank are averages over all: another rank's data changes them.
     for other in case.ranks:
-        if found := _of_rank(case, other):
-            return f": on rank {other.rank} {found}"
+        if cause_here := _of_rank(case, other):
+            return f": on rank {other.rank} {cause_here}"
     return None
 
 

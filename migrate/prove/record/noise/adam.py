@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from migrate.prove.record import sums
+from migrate.prove.recording.shards import local
 from migrate.prove.recording.weights import NOISE_SHARE, parts
 
 
@@ -89,4 +90,4 @@ def _squares(
     same_sign = 2 * off * eps / ((most + eps) * (least.abs() + eps))
     other_sign = most / (most + eps) + least.abs() / (least.abs() + eps)
     moved = torch.where(least >= 0, same_sign, other_sign) * (rate / 2)
-    return sums.joined([sums.squares(parameter), sums.squares(moved, parts(parameter))])
+    return sums.joined([sums.squares(parameter), sums.squares(moved, parts(local(parameter)))])

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from migrate.prove.recording.shards import local
+
 # Number of elements of a parameter's gradient to keep, evenly spread.
 _MOST_KEPT = 65_536
 
@@ -33,7 +35,7 @@ class Elements:
         """Inspect an optimizer right after its step; optimizers without divisors are skipped."""
         with torch.no_grad():
             for parameter, scale in _divisors(optimizer):
-                gradient = parameter.grad
+                gradient = local(parameter.grad)
                 if gradient is None or gradient.is_sparse or gradient.is_complex():
                     continue
                 share = scale / gradient.float().square().mean().sqrt()
@@ -55,7 +57,7 @@ def gradients(held: Sequence[torch.Tensor], names: Sequence[str]) -> dict[str, t
     """Return some elements of the gradient of each of these parameters, by name."""
     elements = {}
     for parameter, name in zip(held, names, strict=True):
-        gradient = parameter.grad
+        gradient = local(parameter.grad)
         if gradient is not None and not gradient.is_sparse and not gradient.is_complex():
             flat = gradient.detach().float().flatten()
             elements[name] = flat[:: max(1, -(-flat.numel() // _MOST_KEPT))].clone()
@@ -84,6 +86,7 @@ def _divisors(
                 squares = state["sum"]
             else:
                 continue
-            if isinstance(squares, torch.Tensor) and squares.shape == parameter.shape:
+            squares = local(squares)
+            if isinstance(squares, torch.Tensor) and squares.shape == local(parameter).shape:
                 root = squares.float().sqrt()
                 yield parameter, torch.where(root == 0, 0.0, root + eps)

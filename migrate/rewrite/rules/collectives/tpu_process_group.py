@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.replicas.launch import INIT, Style
+from migrate.reading.replicas.launch import INIT, JOINS, Style
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import environment_name, sets
 from migrate.rewrite.edits.nodes import argument, with_args
@@ -46,7 +46,8 @@ class TpuProcessGroup(Rule):
     `dist.barrier`, which takes no other index than 0. Where a spawned worker gives its rank and the world
     size, they are set as `RANK` and `WORLD_SIZE` too: torch_tpu reads them there.
 
-    **Reported.** What torchrun needs in its environment, at the call of a script that it starts. A group
+    **Reported.** What torchrun needs in its environment, at the call of a script that it starts: also at
+    `init_device_mesh`, which joins the group if nothing did before. A group
     over gloo or MPI of a script that uses no accelerator, and `**` arguments.
 
     Source: torch_tpu 0.2.0 (measured over gloo with its name; its own group needs TPUs).
@@ -57,7 +58,7 @@ class TpuProcessGroup(Rule):
     targets = TPU_ONLY
     stage = Stage.LAUNCH
     nodes = (cst.Call,)
-    words = "init_process_group|barrier"
+    words = "init_process_group|init_device_mesh|barrier"
     examples = (
         rewritten(
             """
@@ -155,6 +156,19 @@ class TpuProcessGroup(Rule):
             "eval $(python -m torch.tpu.distributed",
             target=TPU,
         ),
+        reported(
+            """
+            import torch
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+            mesh = init_device_mesh("tpu", (2,))
+            weight = distribute_tensor(torch.ones(4, requires_grad=True), mesh, [Shard(0)])
+            weight.sum().backward()
+            """,
+            "eval $(python -m torch.tpu.distributed",
+            target=TPU,
+        ),
         checked(
             """
             import torch
@@ -184,6 +198,8 @@ class TpuProcessGroup(Rule):
                 yield from self.report(node, message)
                 return
             yield from self._joined(node, bound, context)
+        elif context.qualified_name(node.func) in JOINS and context.launch.joining() is node:
+            yield from self._started(node, context)
 
     def _joined(
         self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace
@@ -200,14 +216,20 @@ class TpuProcessGroup(Rule):
             yield from self.report(node, message)
         if context.uses_rpc:
             yield from self.report(node, "RPC has no equivalent on a TPU")
-        if context.launch.style in (Style.MAIN, Style.MODULE):
-            yield from self.report(node, TORCHRUN, Severity.INFO)
-        elif "rank" in bound and "world_size" in bound:
+        passed = "rank" in bound and "world_size" in bound
+        if passed and context.launch.style not in (Style.MAIN, Style.MODULE):
             yield from self._variables(node, bound, context)
             values = (bound["rank"].value, bound["world_size"].value)
             elsewhere = any(_variables_in(value, context) for value in values)
             if elsewhere and not context.launch.spawns:
                 yield from self.report(node, STARTED, Severity.INFO)
+        else:
+            yield from self._started(node, context)
+
+    def _started(self, node: cst.Call, context: Workspace) -> Iterator[RuleFinding]:
+        """Yield what starts the ranks from outside has to set."""
+        if context.launch.style in (Style.MAIN, Style.MODULE):
+            yield from self.report(node, TORCHRUN, Severity.INFO)
         elif not context.launch.spawns:
             yield from self.report(node, STARTED, Severity.INFO)
 

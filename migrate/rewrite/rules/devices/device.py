@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
+from migrate.catalogue.torch_distributed import MESHES
 from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import only_with_cuda
@@ -59,15 +60,12 @@ PINNED = "XLA605"  # the code of the rule `pinned-memory`
 GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "tensorrt"})
 
 # Calls whose device stays an argument on torch_tpu; the parameter of the device of a mesh.
-TAKE_ON_TORCH_TPU = frozenset(
+TAKE_ON_TORCH_TPU = MESHES | frozenset(
     {
         "torch.Generator",
-        "torch.distributed.init_device_mesh",
-        "torch.distributed.device_mesh.init_device_mesh",
         "torch.distributed.device_mesh.DeviceMesh",
         "torch.distributed.DeviceMesh",
         "torch.distributed.tensor.DeviceMesh",
-        "torch.distributed.tensor.init_device_mesh",
     }
 )
 MESH = "device_type"

@@ -32,7 +32,8 @@ class TpuCount(Rule):
 
     **Left alone.** `rank % torch.cuda.device_count()` is an index: of one chip it is 0, which is right.
 
-    **Reported.** The number of devices that a worker of `mp.spawn` asks for.
+    **Reported.** The number of devices that a worker of `mp.spawn` asks for, or a module that the scripts of
+    a distributed project import: it may run in a rank.
 
     Source: torch_tpu 0.2.0 (measured on XLA:CPU).
     """
@@ -150,10 +151,25 @@ class TpuCount(Rule):
             size = cst.parse_expression(f"int({os}.environ[{key}])")
             message = f"{name}() → {LOCAL}, which torchrun sets: it is 1 in a rank"
             yield self.edit(node, lambda _: size, message, consumes=[node])
-        elif name in OLD:
+            return
+        if not plain and _may_run_in_a_rank(node, context):
+            yield from self.report(node, f"{name}() {IN_A_RANK}", Severity.WARNING)
+        if name in OLD:
             torch = context.imports.require("torch")
             count = cst.parse_expression(COUNT.replace("torch", torch, 1))
             yield self.edit(node.func, lambda _: count, f"{name} → {COUNT}", consumes=[node.func])
+
+
+def _may_run_in_a_rank(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` is in a function of a module that the scripts of a distributed project import."""
+    calls, around = context.calls, context.function_around(node)
+    return (
+        calls.replicated
+        and calls.imported
+        and context.launch.style is Style.NONE
+        and around is not None
+        and context.position(around.name).line not in calls.at_launch
+    )
 
 
 def _is_modulus(node: cst.Call, context: Workspace) -> bool:
