@@ -34,6 +34,8 @@ def proved(
     ranks: int,
     seconds: float,
     target: Target = XLA,
+    *,
+    over: bool = False,
 ) -> Proved:
     """Run the original and its rewrite, each in a mirror of the repository's copy, and compare them."""
     rewriting = ""
@@ -48,7 +50,7 @@ def proved(
     try:
         # A copy for each: a rewritten project takes the place of the original's files.
         theirs, mine = (_prepared(script, repositories, scratch / name) for name in ("a", "b"))
-        path, rewriting = rewritten(script, mine.repository, target)
+        path, rewriting = rewritten(script, mine.repository, target, over=over)
         # A rewritten folder takes the place of the original, without this empty folder.
         mine.out.mkdir(exist_ok=True)
         originals = runs(theirs, path)

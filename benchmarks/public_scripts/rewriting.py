@@ -17,9 +17,22 @@ from migrate.rewrite.write import beside
 MIGRATE = (sys.executable, "-m", "migrate")
 
 
-def rewritten(script: Script, repository: Path, target: Target = XLA) -> tuple[Path, str]:
-    """Rewrite the script, or the folder that its line names; return its path and what was done."""
+def rewritten(
+    script: Script, repository: Path, target: Target = XLA, *, over: bool = False
+) -> tuple[Path, str]:
+    """Rewrite the script, or the folder that its line names; return its path and what was done.
+
+    Args:
+        script: what is rewritten.
+        repository: its copy.
+        target: for which library.
+        over: whether it is rewritten for torch_xla first, and what that wrote for the target.
+    """
     path = repository / script.path
+    if over:
+        done, _ = rewritten(script, repository)
+        if done != path:
+            done.replace(path)
     if not script.project:
         done = _rewrite(target, str(path))
         return beside(path, target), _counts(done)

@@ -2,12 +2,14 @@
 
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--prove] [--only NAME]
-    python benchmarks/public_scripts/run.py --repositories DIR --prove --target torch_tpu [--only NAME]
+    python benchmarks/public_scripts/run.py --repositories DIR --prove [--over] --target torch_tpu …
 
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
 and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
 the result are run and compared instead, as `migrate prove` does, each in a copy of its own, as some of
-them go on from what an earlier run has saved; every dropout and autocast are switched off.
+them go on from what an earlier run has saved; every dropout and autocast are switched off. With
+`--over` the script is rewritten for torch_xla first, and what that wrote for the target: what moves off
+torch_xla later has to train the same.
 
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
@@ -137,6 +139,9 @@ def main() -> int:
         "--prove", action="store_true", help="compare the rewrite with the original"
     )
     parser.add_argument("--target", choices=TARGETS, default=XLA, help="of the proofs")
+    parser.add_argument(
+        "--over", action="store_true", help="prove the rewrite of its rewrite for torch_xla"
+    )
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
@@ -149,7 +154,13 @@ def main() -> int:
             scratch = Path(folder)
             if options.prove:
                 proof = proved(
-                    script, options.repositories, scratch, RANKS, options.seconds, options.target
+                    script,
+                    options.repositories,
+                    scratch,
+                    RANKS,
+                    options.seconds,
+                    options.target,
+                    over=options.over,
                 )
                 failed += proof.verdict not in ("equal", "vacuous")
                 print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)

@@ -116,6 +116,24 @@ print(dist.get_rank())
     assert "dist.init_process_group('tpu_dist')" in text
 
 
+def test_a_group_that_is_joined_at_times_stays_where_torchrun_starts_the_script() -> None:
+    launches = (
+        "def _mp_fn(index):\n    runpy.run_path(__file__, run_name='__main__')\n\n\n"
+        "if __name__ == '__main__' and 'RANK' not in os.environ:\n"
+        "    torch_xla.launch(_mp_fn, start_method='fork')\n    sys.exit()\n",
+        "if __name__ == '__main__':\n    torch_xla.launch(worker, start_method='fork')\n",
+    )
+    for launch in launches:
+        body = OPTIONAL.replace("model.ddp", "'RANK' in os.environ")
+        done = moved(
+            f"import os\nimport runpy\nimport sys\n\n\ndef worker(index):\n    {body}\n"
+            f"    print(dist.get_rank())\n\n\n{launch}\n"
+        )
+        text = done.data.decode()
+        assert "torch_xla" not in text
+        assert "if 'RANK' in os.environ:\n        dist.init_process_group('tpu_dist')\n" in text
+
+
 def test_the_number_of_ranks_of_a_launch_stays() -> None:
     done = moved(
         "def worker(index):\n    print(index)\n\n\n"

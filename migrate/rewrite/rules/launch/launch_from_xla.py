@@ -157,7 +157,7 @@ class LaunchFromXla(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one launch, or the finding."""
         assert isinstance(node, cst.Call)
-        if _is_optional(node, context) and is_launched(context):
+        if _is_moved(node, context):
             message = f"remove {code(node)}: each rank joins the group, whatever the option says"
             line = context.statement_around(node)
             yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
@@ -295,7 +295,7 @@ class LaunchFromXla(Rule):
         ]
         lines += seed_lines(context) or ()
         joins = context.position(worker).line in context.calls.joining
-        if not joins or any(_is_optional(c, context) for c in context.all_of(cst.Call)):
+        if not joins or any(_is_moved(call, context) for call in context.all_of(cst.Call)):
             dist = context.imports.require("torch.distributed", "dist")
             backend = context.string(context.vocabulary.group_backend).value
             lines.append(f"{dist}.init_process_group({backend})")
@@ -337,6 +337,17 @@ def _is_optional(call: cst.Call, context: Workspace) -> bool:
         and isinstance(line, cst.SimpleStatementLine)
         and len(line.body) == 1
     )
+
+
+def _is_moved(call: cst.Call, context: Workspace) -> bool:
+    """Whether the workers of the script join the group instead of `call`, which does so only at times.
+
+    A forked launch has no worker of its own that could: torchrun starts the script in each rank.
+    """
+    if not _is_optional(call, context) or not is_launched(context):
+        return False
+    launches = (editable_launch(other, context) for other in context.all_of(cst.Call))
+    return not any(launch is not None and is_forked(launch[1]) for launch in launches)
 
 
 def is_launched(context: Workspace) -> bool:
