@@ -18,7 +18,7 @@ from migrate.model.calls.rank_tests import first_attributes, first_functions, un
 from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
-from migrate.model.draws.drawing import drawing_of, drawn_attributes
+from migrate.model.draws.drawing import drawing_of, drawn_attributes, shifting_calls
 from migrate.model.draws.host_generators import host_drawing, host_draws
 from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
@@ -246,6 +246,9 @@ class ModuleCalls:
         makes_fused: whether a file of the project makes an optimizer of torch with `fused=True`.
         host_draws: the calls of `multinomial` with a generator, in loops without gradients.
         host_drawing: the calls that run such a draw, directly or through functions of the project.
+        shifting: the calls that draw on the host with the process's own generators, directly or through
+            functions of the project: later draws of the process are others than without them. The value is
+            whether torch's generator alone is used.
         generators: the calls that make a generator of torch, by any name.
         kept_states: the calls of load_state_dict by which an object of the project keeps the loaded tensors,
             with the statement that keeps them.
@@ -364,6 +367,7 @@ class ModuleCalls:
     makes_fused: bool = False
     host_draws: frozenset[End] = frozenset()
     host_drawing: frozenset[End] = frozenset()
+    shifting: Mapping[End, bool] = field(default_factory=dict)
     run_without_accelerator: bool = False
     extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
@@ -598,6 +602,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         makes_fused=_spells(analysis, b"fused") and makes_fused(analysis),
         host_draws=_ends_of(host_draws, analysis, scope),
         host_drawing=_ends_of(host_drawing, analysis, scope),
+        shifting=_shifting(analysis, scope) if _is_replicated(analysis) else {},
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
             _end(call, scope.module): where
@@ -1016,6 +1021,12 @@ def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
 def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
     for root in scope.all_roots:
         yield from analysis.regions(root)
+
+
+def _shifting(analysis: Analysis, scope: ModuleScope) -> dict[End, bool]:
+    draws = shifting_calls(analysis)
+    here = analysis.calls_in(scope) if draws else ()
+    return {_end(call, scope.module): draws[call] for call, _ in here if call in draws}
 
 
 def _ends_of(

@@ -15,9 +15,10 @@ from migrate.catalogue.drawing import (
     NUMPY_OTHERS,
     OF_ONE_PROCESS,
 )
-from migrate.model.calls.callers import returning
+from migrate.model.calls.callers import reaching, returning
 from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
+from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ DEEPEST = 8
 # Python functions whose result is random if an argument is.
 PLAIN = frozenset({"int", "float", "bool", "round", "abs", "min", "max", "len", "sum"})
 READS = frozenset({"item", "tolist"})
+# Last parts of the names of functions that draw with the generator of torch, `random` or numpy.
+SHIFTS = HOST_DRAWS | MAKERS
 # Methods whose effect lasts for the life of the object.
 MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 
@@ -77,6 +80,43 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
             if place in asked and _is_drawn(passed.node, passed.scope, analysis, drawing):
                 attributes |= asked[place]
     return frozenset(attributes)
+
+
+@lru_cache(maxsize=2)
+def shifting_calls(analysis: Analysis) -> dict[ast.Call, bool]:
+    """Return the calls of a project that draw on the host with the process's own generators.
+
+    They do so directly, or through functions of the project. What the process draws after such a call is
+    another number than it would be without the call. The value is whether torch's generator alone is used.
+    """
+    draws: dict[ast.Call, bool] = {}
+    of_all: dict[Function, bool] = {}
+    of_others: dict[Function, bool] = {}
+    for top in analysis.scopes.values():
+        for call, scope in analysis.calls_in(top):
+            libraries = _shifts(call, scope, analysis) if last_part(call.func) in SHIFTS else set()
+            if libraries:
+                draws[call] = libraries == {"torch"}
+            if libraries and isinstance(scope, Function):
+                of_all[scope] = True
+                if not draws[call]:
+                    of_others[scope] = True
+    functions, others = reaching(analysis, of_all).keys(), reaching(analysis, of_others).keys()
+    for top in analysis.scopes.values() if functions else ():
+        for call, _ in analysis.calls_in(top):
+            ran = analysis.running[call].functions
+            if not functions.isdisjoint(ran):
+                draws[call] = others.isdisjoint(ran)
+    return draws
+
+
+def _shifts(call: ast.Call, scope: Scope, analysis: Analysis) -> set[str]:
+    """Return the libraries with whose own generators a call draws."""
+    if any(keyword.arg == "generator" for keyword in call.keywords):
+        return set()
+    values = analysis.evaluator.values(call.func, scope)
+    names = {value.name for value in values if isinstance(value, External)}
+    return {name.partition(".")[0] for name in names - OF_ONE_PROCESS if _draws(name, call)}
 
 
 def _is_drawn(

@@ -21,10 +21,11 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.random.following import after_silent_seed
 from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import bind, code, nodes_of
 
 OURS = "shims.manual_seed"
 OF_OURS = "generator().device"
+FORK = "torch.random.fork_rng"
 STATES = names(*STATE_OF_ONE)
 BY_HAND = names(*RANDOM_SEEDS, *STATE_OF_ALL)
 
@@ -51,10 +52,19 @@ def portable_rng(
         yield from _state(rule, node, name, context)
     elif makes_generator(node, context):
         yield from _generator(rule, node, name, context)
-    elif name == "torch.random.fork_rng" and node.args:
+    elif name == FORK and forks_a_device(node):
         yield from rule.report(node, f"{code(node)}: raises without CUDA, with devices")
     elif name in BY_HAND and (entry := catalogue.of(name)):
         yield from rule.report(node, f"{name}: {entry.says(portable=True)}", subject=name)
+
+
+def forks_a_device(call: cst.Call) -> bool:
+    """Whether a call of `torch.random.fork_rng` asks for a device; with `devices=[]` it does not."""
+    bound = bind(call, ("devices", "enabled"))
+    if bound is None or "devices" not in bound:
+        return bound is None or bool(bound)
+    devices = bound["devices"].value
+    return not (isinstance(devices, cst.List | cst.Tuple) and not devices.elements)
 
 
 def _is_of_library(name: str) -> bool:

@@ -25,7 +25,7 @@ from migrate.rewrite.rules.random.following import (
     unseeded_here,
 )
 from migrate.rewrite.rules.random.loaded_states import guarded, is_made_here, may_be_asked_twice
-from migrate.rewrite.rules.random.portable_rng import portable_rng
+from migrate.rewrite.rules.random.portable_rng import FORK, forks_a_device, portable_rng
 from migrate.rewrite.rules.random.seeds import (
     AT_IMPORT,
     CPU_SEED,
@@ -275,7 +275,8 @@ class Rng(Rule):
             torch.manual_seed(0)
             torch_xla.manual_seed(0)
             generator = torch.Generator().manual_seed(0)
-            print(torch.rand(3).to('xla'))
+            with torch.random.fork_rng(devices=[]):
+                print(torch.rand(3).to('xla'))
             """
         ),
         rewritten(
@@ -455,8 +456,8 @@ class Rng(Rule):
             yield from self._state(node, name, context)
         elif makes_generator(node, context):
             yield from self._generator(node, name, context)
-        elif name == "torch.random.fork_rng":
-            if node.args:
+        elif name == FORK:
+            if forks_a_device(node):
                 message = (
                     f"{code(node)}: raises on XLA with devices; and it does not restore XLA's state"
                 )

@@ -7,26 +7,44 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.first_replica import Rest, is_local, joined, parts
 from migrate.rewrite.edits.branch import comments_at_end
 from migrate.rewrite.edits.lift import marked, split
-from migrate.rewrite.edits.nodes import split_blank
+from migrate.rewrite.edits.nodes import keyword_arg, split_blank
 from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
-    from migrate.rewrite.rule import Edit, Rule
+    from migrate.rewrite.rule import Edit, Rule, RuleFinding
     from migrate.rewrite.workspace import Workspace
 
 Run = list[cst.BaseStatement]
+FORKED = "# The other replicas draw their next random numbers as if they had not run this."
+SEPARATOR = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 def without_guard(
     rule: Rule, context: Workspace, guard: cst.If, rest: Rest, out: Sequence[cst.BaseStatement]
-) -> Iterator[Edit]:
-    """Yield the edits that take the statements `out` of the branch of `guard` out of it."""
+) -> Iterator[Edit | RuleFinding]:
+    """Yield the edits that take the statements `out` of the branch of `guard` out of it.
+
+    Where they draw with torch's generator on the host, the other replicas put theirs back. Draws of other
+    libraries are reported.
+    """
     message = f"runs on all replicas, no longer below `if {code(guard.test)}:`"
     for statement in out:
+        draw = _draw(statement, context)
+        if draw is not None and context.calls.shifting[context.place(draw)]:
+            yield rule.edit(statement, _drawn_by_first(rest, context), message)
+            continue
         yield rule.edit(statement, marked, message)
+        if draw is not None:
+            yield from rule.report(
+                draw,
+                f"{code(draw.func)} draws random numbers, now on all replicas: what the others draw after it "
+                "is no longer what the original draws; give it a generator of its own to keep that",
+                Severity.INFO,
+            )
     which = [any(part is other for other in rest.others) for part in parts(guard.test)]
 
     def replace(updated: cst.If) -> cst.If | cst.FlattenSentinel[cst.BaseStatement]:
@@ -55,6 +73,36 @@ def without_guard(
         return cst.FlattenSentinel([*statements, *comments_at_end(body)])
 
     yield rule.edit(guard, replace, message)
+
+
+def _draw(statement: cst.BaseStatement, context: Workspace) -> cst.Call | None:
+    """Return a call of `statement` that draws on the host: first of those that not only torch makes."""
+    draws = context.calls.shifting
+    calls = [c for c in nodes_of(statement, cst.Call) if context.place(c) in draws]
+    return min(calls, key=lambda call: draws[context.place(call)], default=None)
+
+
+def _drawn_by_first(
+    rest: Rest, context: Workspace
+) -> Callable[[cst.BaseStatement], cst.BaseStatement]:
+    """Return the edit of a statement after which the other replicas draw as if they had not run it."""
+    torch = context.imports.require("torch")
+    first = _first(rest, context)
+    fork = cst.Call(
+        cst.parse_expression(f"{torch}.random.fork_rng"),
+        [
+            keyword_arg("devices", cst.List([])).with_changes(comma=SEPARATOR),
+            keyword_arg("enabled", cst.UnaryOperation(cst.Not(), first)),
+        ],
+    )
+
+    def replace(updated: cst.BaseStatement) -> cst.BaseStatement:
+        lines = getattr(updated, "leading_lines", ())
+        comment = cst.EmptyLine(comment=cst.Comment(FORKED))
+        inside = cst.IndentedBlock([updated.with_changes(leading_lines=())])
+        return marked(cst.With([cst.WithItem(fork)], inside, leading_lines=[*lines, comment]))
+
+    return replace
 
 
 def alone(
