@@ -109,6 +109,7 @@ def test_an_original_that_goes_on_is_beyond_the_error(
     assert said.startswith("the original was still running on the CPU after 0 s: the error comes")
 
 
+@pytest.mark.long
 def test_what_nothing_answers_for_on_the_cpu_is_not_found_out(tmp_path: Path) -> None:
     script = written(tmp_path, end="torch.cuda.CUDAPluggableAllocator('alloc.so', 'a', 'b')")
     said = whose(script, (), 1, LIMIT)

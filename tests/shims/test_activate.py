@@ -53,6 +53,7 @@ def test_plugins_run_once_torch_is_there(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_a_plugin_may_wait_for_a_torch_xla_that_is_imported_before_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
