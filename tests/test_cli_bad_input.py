@@ -64,6 +64,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "kill"]
     )
+    @pytest.mark.long_cases("kill")
     def test_an_interrupted_command_ends_with_the_signals_code(
         self, tmp_path: Path, number: signal.Signals, code: int
     ) -> None:

@@ -142,6 +142,7 @@ def test_a_part_of_the_model_by_its_class(project: Path) -> None:
         (("--unknown",), "ended with exit code 2 before its model was called 2 times"),
     ],
 )
+@pytest.mark.long_cases("args1-ended with exit code 2 before its model was called 2 times")
 def test_a_script_that_shows_no_model_is_one_line(
     project: Path, args: tuple[str, ...], line: str
 ) -> None:

@@ -75,6 +75,7 @@ def test_an_error_of_the_script_is_said_to_be_its_own(options: str, tmp_path: Pa
     assert "it is the script's own" in said
 
 
+@pytest.mark.long
 def test_run_says_that_the_original_fails_too(tmp_path: Path) -> None:
     script = written(tmp_path, next(iter(OWN)))
     done = invoke("run", script, "--rewrite", "--replicas", 1, "--no-report")

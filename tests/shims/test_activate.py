@@ -102,6 +102,7 @@ except ImportError:
     assert done.stdout.split() == [during, after, kept, during, after], done.stderr
 
 
+@pytest.mark.long
 def test_a_plugin_that_is_missing_fails_the_import() -> None:
     variables = activate.environment("cpu", plugins=["no_such_module:install"])
     done = run("import torch", **variables)

@@ -159,6 +159,7 @@ def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
     assert done.stdout.split() == ["1", "0", "2.0"]
 
 
+@pytest.mark.long
 def test_cuda_code_that_imports_torch_xla_first(tmp_path: Path) -> None:
     path = tmp_path / "first.py"
     path.write_text(
