@@ -242,19 +242,17 @@ class ProjectOptimizers:
                 bases = self._evaluator.external_bases(value)
                 if any(TORCH_OPTIMIZER_BASE.match(base) for base in bases):
                     return True
-        if self._analysis.running[call].functions or not self._gives_parameters(call, scope):
+        if self._analysis.running[call].functions:
             return False
+        # Names first: to follow the arguments takes longest.
         if any(LIBRARY_OPTIMIZER.search(n) and not SCHEDULER.search(n) for n in names):
-            return True
-        return not names and self._is_chosen(call.func, scope)
+            return self._gives_parameters(call, scope)
+        if names or _is_of_an_optimizer(call.func):
+            return False
+        return self._gives_parameters(call, scope) and self._is_chosen(call.func, scope)
 
     def _is_chosen(self, function: ast.expr, scope: Scope) -> bool:
-        """Whether the class `function` is chosen among torch's: `getattr(torch.optim, name)`.
-
-        A method of an optimizer, or of an object that holds one, is no class: `state.update(…)`.
-        """
-        if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
-            return False
+        """Whether the class `function` is chosen among torch's: `getattr(torch.optim, name)`."""
         nodes: set[ast.expr] = set()
         for node, at in self._behind(function, scope):
             for part in walk(node):  # the callee comes before the names in it
@@ -711,6 +709,11 @@ def optimizers_of(analysis: Analysis) -> ProjectOptimizers:
 def _at(call: ast.Call, top: ModuleScope) -> Position:
     line, offset = call.end_lineno or 0, call.end_col_offset or 0
     return line, top.module.column(line, offset)
+
+
+def _is_of_an_optimizer(function: ast.expr) -> bool:
+    """Whether `function` is a method of an optimizer, or of an object that holds one: `state.update`."""
+    return isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS
 
 
 def _arguments(call: ast.Call) -> Iterable[ast.expr]:
