@@ -10,6 +10,8 @@ INSTALLED := $(VENV)/.installed
 # No TPU is looked for, and none of the checks below needs one.
 export JAX_PLATFORMS ?= cpu
 export PJRT_DEVICE ?= CPU
+# Hundreds of processes of the tests import the same modules: their bytecode is kept, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 # Much memory is taken and given back; in large pages that is several times cheaper on virtual machines.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 

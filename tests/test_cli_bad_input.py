@@ -64,6 +64,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "kill"]
     )
+    @pytest.mark.long_cases("kill")
     def test_an_interrupted_command_ends_with_the_signals_code(
         self, tmp_path: Path, number: signal.Signals, code: int
     ) -> None:
@@ -168,6 +169,7 @@ class TestDeepNesting:
     SUM = f"{CUDA}y = {' + '.join(['x'] * 500)}\n"
 
     @pytest.mark.parametrize("command", ["rewrite", "check"])
+    @pytest.mark.long_cases("check")
     def test_more_parentheses_than_python_takes(self, script: Path, command: str) -> None:
         script.write_text(self.PARENTHESES)
         # In a process of its own: it ended with SIGSEGV.
@@ -200,6 +202,7 @@ class TestDeepNesting:
         assert (file.problem, file.changed) == ("", True)
         assert sys.getrecursionlimit() == limit
 
+    @pytest.mark.long
     def test_a_long_chain_of_elif(self, script: Path) -> None:
         chain = "".join(f"elif y == {k}:\n    y = x.cuda()\n" for k in range(250))
         script.write_text(f"{CUDA}y = 1\nif y == -1:\n    y = 2\n{chain}")

@@ -74,19 +74,29 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     ("words", "first", "extras"),
     [
         ("run train.py", "torch", "xla"),
-        ("run train.py --rewrite", "torch", "xla"),
+        pytest.param("run train.py --rewrite", "torch", "xla", marks=pytest.mark.long),
         ("prove train.py", "torch", "xla"),
-        ("prove train.py --record x.rec", "torch", "torch"),
+        pytest.param("prove train.py --record x.rec", "torch", "torch", marks=pytest.mark.long),
         ("fit train.py", "torch", "xla,tpu"),
-        (f"fit net.py:make {INPUTS}", "jax", "tpu"),
+        pytest.param(f"fit net.py:make {INPUTS}", "jax", "tpu", marks=pytest.mark.long),
         ("assess . --script train.py", "torch", "xla,tpu"),
         ("train train.py -o program", "torch", "torch,jax"),
-        ("prove train.py --against .", "torch", "torch,jax"),
+        pytest.param("prove train.py --against .", "torch", "torch,jax", marks=pytest.mark.long),
         (f"port net.py:make {INPUTS} -o ported", "torch", "torch"),
         (f"parity net.py:make flax_net.py:make {INPUTS}", "side A: torch", "torch"),
-        (f"parity flax_net.py:make net.py:make {INPUTS}", "side A: flax", "jax"),
+        pytest.param(
+            f"parity flax_net.py:make net.py:make {INPUTS}",
+            "side A: flax",
+            "jax",
+            marks=pytest.mark.long,
+        ),
         ("weights net.safetensors -o out.safetensors", "torch", "torch"),
-        ("weights net.safetensors --model net.py:make -o out.safetensors", "torch", "torch"),
+        pytest.param(
+            "weights net.safetensors --model net.py:make -o out.safetensors",
+            "torch",
+            "torch",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_nothing_is_installed(folder: Path, words: str, first: str, extras: str) -> None:
@@ -103,10 +113,25 @@ def test_nothing_is_installed(folder: Path, words: str, first: str, extras: str)
     ("blocked", "words", "line"),
     [
         ("torch_xla", "run train.py", "torch_xla is not installed; pip install '.[xla]'"),
-        ("torch_xla", "prove train.py", "torch_xla is not installed; pip install '.[xla]'"),
-        ("torch_xla", "fit train.py", "torch_xla is not installed; pip install '.[xla]'"),
+        pytest.param(
+            "torch_xla",
+            "prove train.py",
+            "torch_xla is not installed; pip install '.[xla]'",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "torch_xla",
+            "fit train.py",
+            "torch_xla is not installed; pip install '.[xla]'",
+            marks=pytest.mark.long,
+        ),
         ("libtpu", "fit train.py", "libtpu is not installed; pip install '.[tpu]'"),
-        ("libtpu", "assess . --script train.py", "libtpu is not installed; pip install '.[tpu]'"),
+        pytest.param(
+            "libtpu",
+            "assess . --script train.py",
+            "libtpu is not installed; pip install '.[tpu]'",
+            marks=pytest.mark.long,
+        ),
         (
             "flax",
             f"parity flax_net.py:make flax_net.py:make {INPUTS}",
@@ -123,8 +148,8 @@ def test_one_framework_is_missing(folder: Path, blocked: str, words: str, line: 
     "words",
     [
         "run train.py --target torch_tpu",
-        "prove train.py --target torch_tpu",
-        f"fit tpu:net.py:make {INPUTS}",
+        pytest.param("prove train.py --target torch_tpu", marks=pytest.mark.long),
+        pytest.param(f"fit tpu:net.py:make {INPUTS}", marks=pytest.mark.long),
         f"parity net.py:make tpu:net.py:make {INPUTS}",
     ],
 )

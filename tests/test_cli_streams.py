@@ -47,6 +47,12 @@ def unread(folder: Path, *words: str, stream: str = "stdout") -> subprocess.Comp
         "run --help",
     ],
 )
+@pytest.mark.long_cases(
+    "rewrite train.py",
+    "rewrite train.py --json",
+    "check train.py --format sarif",
+    "check --explain list",
+)
 def test_a_command_ends_quietly(folder: Path, words: str) -> None:
     (folder / "train.py").write_text(f"{CUDA}print(torch.cuda.device_count())\n")
     done = unread(folder, *words.split())
@@ -81,6 +87,7 @@ def test_a_message_that_nobody_reads(folder: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize("output", ["-o out", ""])
+@pytest.mark.long_cases("")
 def test_nothing_half_written_stays(folder: Path, output: str) -> None:
     script = folder / "train.py"
     before = set(folder.iterdir())
@@ -101,6 +108,7 @@ def test_nothing_half_written_stays(folder: Path, output: str) -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.long_cases("2>&-", "<&- >&- 2>&-")
 def test_streams_that_the_shell_has_closed(folder: Path, closed: str) -> None:
     """A file that is opened first must not become stdout."""
     done = subprocess.run(

@@ -74,6 +74,7 @@ def test_llama_on_8_devices_prints_what_its_page_says() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_port_passes_ruff_and_mypy() -> None:
     folder = GALLERY / "llama"
     ruff = [sys.executable, "-m", "ruff"]

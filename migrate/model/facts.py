@@ -78,6 +78,7 @@ from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
 from migrate.model.replicated.used_by_some import Used, used_by_some
+from migrate.syntax.walk_ast import walk
 
 # End of a call: line (from 1) and column (from 0, in characters). No two calls end at the same position.
 End = tuple[int, int]
@@ -833,7 +834,7 @@ def _only_sets_attributes(loop: ast.For) -> bool:
     """Whether a loop over classes only sets attributes of them: `for c in (A, B): setattr(c, …)`."""
     if not isinstance(loop.target, ast.Name) or not isinstance(loop.iter, ast.Tuple | ast.List):
         return False
-    inside = [node for statement in loop.body for node in ast.walk(statement)]
+    inside = [node for statement in loop.body for node in walk(statement)]
     name = loop.target.id
     set_on = {
         id(node.args[0])

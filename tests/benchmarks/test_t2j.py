@@ -145,6 +145,7 @@ SHORT = {"a parameter renamed", "schedule off by one", "labels not shifted", "st
 @pytest.mark.parametrize(
     "mistake", [pytest.param(m, marks=() if m in SHORT else pytest.mark.long) for m in MISTAKES]
 )
+@pytest.mark.long_cases("stop_gradient lost", "labels not shifted")
 def test_a_mistake_is_refused_by_the_right_stage(
     mistake: str, recording: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -281,6 +281,7 @@ class TestOutput:
 
 
 @pytest.mark.parametrize("others", [0, 20], ids=["here", "in other processes"])
+@pytest.mark.long_cases("in other processes")
 def test_a_link_that_leads_nowhere_is_one_file_of_many(others: int, tmp_path: Path) -> None:
     for number in range(2 * others):
         (tmp_path / f"file_{number}.py").write_text("import torch\n")

@@ -30,7 +30,7 @@ def difference(output):
 @pytest.mark.parametrize(
     ("name", "tolerance"), [("mlp", 1e-6), ("minilm", 1e-5), ("resnet_target", 1e-5)]
 )
-@pytest.mark.long_cases("resnet_target-1e-05")
+@pytest.mark.long_cases("minilm-1e-05", "resnet_target-1e-05")
 def test_outputs_equal_torchs(name, tolerance):
     run = run_example(name, EXAMPLES)
     assert run.returncode == 0, run.stdout + run.stderr

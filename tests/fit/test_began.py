@@ -74,7 +74,7 @@ def taken(folder: Path, steps: int, cut: str = "", grad: str = "@torch.no_grad()
         (3, {"evaluation": "with torch_xla.step():"}),
     ],
 )
-@pytest.mark.long_cases("2-options1", "3-options2", "2-options3")
+@pytest.mark.long_cases("3-options4", "2-options1", "3-options2", "2-options3")
 def test_reads_of_an_evaluation_do_not_cut_the_step(
     steps: int, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -90,6 +90,7 @@ def test_a_read_in_the_step_cuts_it(tmp_path: Path) -> None:
     assert [cut.rpartition("/")[2] for cut in step.cuts] == ["train.py:18"]
 
 
+@pytest.mark.long
 def test_the_line_that_began_the_backward_pass_is_known(tmp_path: Path) -> None:
     """What hooks of the backward pass do has no line of the user's in its own frames."""
     assert taken(tmp_path, 3).backward.rpartition("/")[2] == "train.py:17"

@@ -416,6 +416,7 @@ class TestTorch:
             (("--loss", "nowhere.py:loss", "--train", "sgd"), "nowhere.py"),
         ],
     )
+    @pytest.mark.long_cases("more1-nowhere.py")
     def test_what_would_have_no_effect_is_refused(self, more: tuple[str, ...], said: str) -> None:
         done = run(f"{NETS}:Net", "--inputs", "x=float32[4,256]", *more)
         assert done.exit_code == 2

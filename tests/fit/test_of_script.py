@@ -57,6 +57,7 @@ def test_it_is_told_where_it_ended_and_what_it_said(code: int | None, said: str,
 
 
 @pytest.mark.parametrize(("torchrun", "address"), [(False, "None"), (True, "127.0.0.1")])
+@pytest.mark.long_cases("False-None")
 def test_a_script_sees_an_address_only_where_torchrun_sets_one(
     torchrun: bool, address: str, tmp_path: Path
 ) -> None:

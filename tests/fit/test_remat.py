@@ -47,6 +47,7 @@ def _kept(function: Callable[..., Any], *args: Any) -> int:
 
 
 @pytest.mark.parametrize("function", [_one_by_one, jax.jit(_one_by_one), _in_a_loop])
+@pytest.mark.long_cases("_in_a_loop", "_one_by_one1")
 def test_what_goes_from_block_to_block_is_kept_and_gradients_are_the_same(
     function: Callable[..., Any],
 ) -> None:

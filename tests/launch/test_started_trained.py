@@ -65,6 +65,7 @@ def preempted(
     return (killed.updates() | last, weights(tmp_path)) == uninterrupted
 
 
+@pytest.mark.long
 def test_a_preempted_program_resumes_to_the_same_losses_and_weights(
     tmp_path: Path, program: Path, uninterrupted: tuple[dict[int, str], bytes]
 ) -> None:

@@ -23,7 +23,19 @@ from tests.launch.jobs import LAUNCHERS, TARGETS, request, slices_of, trained_pr
 # An interpreter with the launchers' packages; this one by default.
 PYTHON = os.environ.get("LAUNCH_PYTHON", sys.executable)
 ASKED: dict[tuple[str, str], Validation] = {}
-CASES = [(launcher, tpu) for launcher in LAUNCHERS for tpu in slices_of(launcher)]
+CASES = [
+    pytest.param(
+        launcher,
+        tpu,
+        framework,
+        id=f"{launcher}-{tpu}-{framework}",
+        # By default each kind of program on one slice, and each slice with one kind.
+        marks=[pytest.mark.long] if place and framework != next(iter(TARGETS)) else [],
+    )
+    for launcher in LAUNCHERS
+    for place, tpu in enumerate(slices_of(launcher))
+    for framework in TARGETS
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +49,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
     }
 
 
-@pytest.mark.parametrize("framework", TARGETS)
-@pytest.mark.parametrize(("launcher", "tpu"), CASES)
+@pytest.mark.parametrize(("launcher", "tpu", "framework"), CASES)
 def test_the_files_of_a_job(
     launcher: str,
     tpu: str,
@@ -69,8 +80,7 @@ def test_the_files_of_a_job(
     )
 
 
-@pytest.mark.parametrize("framework", TARGETS)
-@pytest.mark.parametrize(("launcher", "tpu"), CASES)
+@pytest.mark.parametrize(("launcher", "tpu", "framework"), CASES)
 def test_the_launchers_own_parser(
     launcher: str,
     tpu: str,

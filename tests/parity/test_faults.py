@@ -25,6 +25,9 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long_cases(
+    "jax_softmax_pool/softmax-axis", "mlp_gelu/gelu-tanh", "layernorm_mlp/transposed-kernel"
+)
 def test_a_fault_is_found_where_it_is(name: str, tmp_path: Path) -> None:
     pair, fault = FAULTS[name]
     found = run(pair, tmp_path, fault)

@@ -33,6 +33,7 @@ def test_there_are_enough_pairs_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long_cases("conv_bn")
 def test_a_correct_port_matches(name: str, tmp_path: Path) -> None:
     require_match(run(PAIRS[name], tmp_path))
 

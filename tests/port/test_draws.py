@@ -230,6 +230,7 @@ def distance(
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("distributions")
 def test_both_sides_compute_the_same_of_the_same_draws(name: str, load: Callable[..., Any]) -> None:
     model, x, made = ported(name)
     assert not made.missing

@@ -144,6 +144,7 @@ def test_what_is_wrong_by_more_than_torch_s_own_error_differs(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("times", "matches"), [("", True), (" * jnp.bfloat16(1.1)", False)])
+@pytest.mark.long_cases("-True")
 def test_a_port_that_draws_gets_the_draws_of_the_original(
     tmp_path: Path, times: str, matches: bool
 ) -> None:

@@ -271,6 +271,7 @@ def test_source_that_is_not_python_is_a_fault_of_ours(run: Run, tmp_path: Path) 
     assert not (tmp_path / "ported").exists()
 
 
+@pytest.mark.long
 def test_a_model_without_weights_has_no_file_of_them(run: Run, tmp_path: Path) -> None:
     source = """\
         import flax.linen as nn

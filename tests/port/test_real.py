@@ -103,6 +103,7 @@ def test_an_odd_model_is_ported_and_proven(odd: tuple[Path, dict[str, Any]]) -> 
     }
 
 
+@pytest.mark.long
 def test_zeros_hide_nothing_from_the_proof_and_stay_in_the_weights(
     odd: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -111,6 +112,7 @@ def test_zeros_hide_nothing_from_the_proof_and_stay_in_the_weights(
     assert not np.any(load_file(folder / "params.safetensors")["params/gated/gate"])
 
 
+@pytest.mark.long
 def test_a_stored_table_of_integers_is_there_from_the_start(
     odd: tuple[Path, dict[str, Any]],
 ) -> None:

@@ -128,6 +128,7 @@ def test_the_script_s_own_model_and_what_it_is_given(project: Path) -> None:
     assert runner.module.encoder.fc.out_features == 4
 
 
+@pytest.mark.long
 def test_a_part_of_the_model_by_its_class(project: Path) -> None:
     found = recorded(project, target="net.py:Encoder")
     assert (found.name, found.target) == ("Encoder", "net.py:Encoder")
@@ -141,6 +142,7 @@ def test_a_part_of_the_model_by_its_class(project: Path) -> None:
         (("--unknown",), "ended with exit code 2 before its model was called 2 times"),
     ],
 )
+@pytest.mark.long_cases("args1-ended with exit code 2 before its model was called 2 times")
 def test_a_script_that_shows_no_model_is_one_line(
     project: Path, args: tuple[str, ...], line: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_training_that_says_nothing_is_vacuous(tmp_path: Path) -> None:
     assert not proof.equal
 
 
+@pytest.mark.long
 def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
     broken = edited(
         BEFORE, ("    loss_fn =", "    raise ValueError('no data here')\n    loss_fn =")
@@ -287,6 +288,7 @@ def test_autocast_can_be_kept_or_off_or_in_bfloat16(
     assert any("without --amp keep" in note for note in proof.notes) is (amp == "keep")
 
 
+@pytest.mark.long
 def test_by_default_a_script_in_float16_is_compared_in_bfloat16(tmp_path: Path) -> None:
     before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
     before.write_text(

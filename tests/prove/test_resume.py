@@ -139,6 +139,7 @@ def test_a_script_that_does_not_read_its_file(tmp_path: Path) -> None:
     assert "the original does not read snapshot.pt" in direction.proof.message
 
 
+@pytest.mark.long
 def test_a_script_that_never_writes_it(tmp_path: Path) -> None:
     with pytest.raises(NotWrittenError, match=r"the original ended without writing snapshot\.pt"):
         resumed(written(tmp_path, before=(LOAD, "pass")))

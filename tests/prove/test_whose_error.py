@@ -75,6 +75,7 @@ def test_an_error_of_the_script_is_said_to_be_its_own(options: str, tmp_path: Pa
     assert "it is the script's own" in said
 
 
+@pytest.mark.long
 def test_run_says_that_the_original_fails_too(tmp_path: Path) -> None:
     script = written(tmp_path, next(iter(OWN)))
     done = invoke("run", script, "--rewrite", "--replicas", 1, "--no-report")
@@ -109,6 +110,7 @@ def test_an_original_that_goes_on_is_beyond_the_error(
     assert said.startswith("the original was still running on the CPU after 0 s: the error comes")
 
 
+@pytest.mark.long
 def test_what_nothing_answers_for_on_the_cpu_is_not_found_out(tmp_path: Path) -> None:
     script = written(tmp_path, end="torch.cuda.CUDAPluggableAllocator('alloc.so', 'a', 'b')")
     said = whose(script, (), 1, LIMIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from abc import ABCMeta
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import libcst as cst
 import pytest
 from libcst.metadata import MetadataWrapper, ParentNodeProvider
 
-from migrate.syntax import walk
+from migrate.syntax import walk, walk_ast
 
 EVERYTHING = dedent(
     '''
@@ -103,6 +104,15 @@ def test_code_is_what_is_no_white_space() -> None:
     module = cst.parse_module(EVERYTHING)
     expected = [id(node) for node in slowly(module) if not isinstance(node, walk.WHITE)]
     assert [id(node) for node in walk.code_nodes(module)] == expected
+
+
+def test_trees_of_ast_are_walked_in_the_order_of_ast_without_their_contexts() -> None:
+    tree = ast.parse(
+        EVERYTHING + "global a\nmatch a:\n    case {'k': None, **rest} | C(x=1): pass\n"
+    )
+    expected = [node for node in ast.walk(tree) if not isinstance(node, ast.expr_context)]
+    assert len(expected) > 200
+    assert all(a is b for a, b in zip(walk_ast.walk(tree), expected, strict=True))
 
 
 def test_of_which_kind_a_node_is_as_abstract_classes_answer() -> None:

@@ -72,8 +72,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-@pytest.fixture(scope="module")
-def looks(tab: Browser, pages: dict[str, Path]) -> dict[tuple[str, int, str], dict[str, Any]]:
+# Each width and each scheme by default, the other pairs with the long tests.
+VIEWS = [((400, "light"), (1200, "dark")), ((400, "dark"), (1200, "light"))]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[VIEWS[0], pytest.param(VIEWS[1], marks=pytest.mark.long)],
+    ids=["400 light and 1200 dark", "400 dark and 1200 light"],
+)
+def looks(
+    request: pytest.FixtureRequest, tab: Browser, pages: dict[str, Path]
+) -> dict[tuple[str, int, str], dict[str, Any]]:
     """What Chromium shows of each page, by its name, the width and the scheme; folded parts are open."""
     tab.console.clear()
     tab.requested.clear()
@@ -83,7 +93,7 @@ def looks(tab: Browser, pages: dict[str, Path]) -> dict[tuple[str, int, str], di
         tab.evaluate(
             "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
         )
-        for width, scheme in itertools.product((400, 1200), ("light", "dark")):
+        for width, scheme in request.param:
             tab.looks(width, 900, scheme)
             results[name, width, scheme] = tab.evaluate(LOOK)
     assert tab.console == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -39,6 +40,15 @@ OF_HAZARDS = [
 ]
 
 
+def some(cases: list[Any], step: int) -> list[Any]:
+    """Return each third of a `step` of `cases`: every `step`-th runs by default, the two between are long."""
+    return [
+        pytest.param(*case.values, id=case.id, marks=pytest.mark.long if number % step else ())
+        for number, case in enumerate(cases)
+        if number % (step // 3) == 0
+    ]
+
+
 def run(*args: str | Path) -> Result:
     return CliRunner().invoke(commands, [str(arg) for arg in args])
 
@@ -65,14 +75,14 @@ def holds(path: Path) -> None:
     assert [one for one in checked(after) if one.fix is not Fix.NONE] == []
 
 
-@pytest.mark.parametrize("before", OF_RULES[::3])
+@pytest.mark.parametrize("before", some(OF_RULES, 9))
 def test_examples_of_rules(before: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(before)
     holds(path)
 
 
-@pytest.mark.parametrize("script", OF_HAZARDS[::5])
+@pytest.mark.parametrize("script", some(OF_HAZARDS, 15))
 def test_examples_of_hazards(script: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(script)

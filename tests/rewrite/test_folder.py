@@ -276,6 +276,7 @@ class TestTurns:
         assert parsed["steps.py"] == 1
 
     @pytest.mark.parametrize("processes", [1, 2])
+    @pytest.mark.long_cases("2")
     def test_progress_tells_the_files(self, project: Path, processes: int) -> None:
         told: list[tuple[str, int, int]] = []
 

@@ -1,11 +1,13 @@
-"""After a rewrite, what is left of CUDA is named by a finding: an independent look at the output."""
+"""After a rewrite, what is left of CUDA is named by a finding: an independent look at the output.
+
+The examples of the rules are looked at where they are rewritten: test_rules.py, test_torch_tpu.py.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,8 @@ from migrate.check.config import Config
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.rule import ExampleKind, RuleExample
-from migrate.rewrite.rules import all_rules
 from migrate.syntax.source import parse
+from tests.rewrite.cuda_left import imports_of, is_cuda, unaccounted
 
 NAMES = sorted(
     name
@@ -27,12 +28,6 @@ NAMES = sorted(
     and not isinstance(getattr(torch.cuda, name), types.ModuleType)
     and getattr(getattr(torch.cuda, name), "__module__", "torch.cuda").startswith("torch")
 )
-EXAMPLES = [
-    pytest.param(example, id=f"{rule.name}-{number}")
-    for rule in all_rules()
-    for number, example in enumerate(rule.examples)
-    if example.kind is not ExampleKind.LEFT_ALONE
-]
 TRAINING = {
     "options": """
         import argparse
@@ -148,84 +143,8 @@ def rewritten(text: str, target: Target) -> str:
     return run(text, target).data.decode()
 
 
-def unaccounted(text: str, target: Target) -> list[str]:
-    """Return what of CUDA the script `text`, an output, holds on lines of which nothing is said."""
-    said = {note.line for note in run(text, target).findings}
-    tree = ast.parse(text)
-    imported = dict(_imports(tree))
-    tree = ast.fix_missing_locations(_WithoutDisabledScalers().visit(tree))
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    found: list[str] = []
-
-    def look(statement: ast.AST, excused: bool) -> None:
-        inner = [
-            child
-            for part in ("body", "orelse", "finalbody", "handlers")
-            for child in getattr(statement, part, ())
-            if isinstance(child, ast.stmt | ast.ExceptHandler)
-        ]
-        first = getattr(statement, "lineno", 0)
-        last = max(first, inner[0].lineno - 1) if inner else getattr(statement, "end_lineno", 0)
-        spoken = any(line in said for line in range(first, last + 1))
-        if not (spoken or excused):
-            inside = {id(node) for child in inner for node in ast.walk(child)}
-            found.extend(
-                ast.unparse(node)
-                for node in ast.walk(statement)
-                if id(node) not in inside and _is_cuda(node, imported, own)
-            )
-        for child in inner:
-            look(child, excused or (spoken and isinstance(statement, ast.If)))
-
-    look(tree, excused=False)
-    return found
-
-
-class _WithoutDisabledScalers(ast.NodeTransformer):
-    """Takes out scalers that are switched off: they need no CUDA."""
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        off = [ast.unparse(word.value) for word in node.keywords if word.arg == "enabled"] == [
-            "False"
-        ]
-        if off and ast.unparse(node.func).endswith("GradScaler"):
-            return ast.Name("switched_off", ast.Load())
-        return ast.fix_missing_locations(self.generic_visit(node))  # type: ignore[return-value]
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                root = alias.name.split(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (root, root)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _is_cuda(node: ast.AST, imported: dict[str, str], own: set[str]) -> bool:
-    if isinstance(node, ast.Constant):
-        return node.value == "nccl"
-    if isinstance(node, ast.Call):
-        moves = isinstance(node.func, ast.Attribute) and node.func.attr == "cuda"
-        return moves and "cuda" not in own
-    if isinstance(node, ast.Attribute | ast.Name):
-        text = ast.unparse(node)
-        root, _, rest = text.partition(".")
-        name = f"{imported.get(root, '')}.{rest}".rstrip(".")
-        return name.startswith("torch.cuda.")
-    return False
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_of_the_rules_own_examples(example: RuleExample) -> None:
-    assert unaccounted(rewritten(example.before, example.target), example.target) == []
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_of_the_rules_own_examples_for_torch_tpu(example: RuleExample) -> None:
-    assert unaccounted(rewritten(example.before, TPU), TPU) == []
+def unaccounted_for(text: str, target: Target) -> list[str]:
+    return unaccounted(text, run(text, target).findings)
 
 
 @pytest.mark.parametrize(("target", "device"), [(XLA, "xla"), (TPU, "tpu")])
@@ -233,7 +152,7 @@ def test_of_the_rules_own_examples_for_torch_tpu(example: RuleExample) -> None:
 def test_of_training_scripts(script: str, target: Target, device: str) -> None:
     text = rewritten(inspect.cleandoc(script) + "\n", target)
     assert device in text
-    assert unaccounted(text, target) == []
+    assert unaccounted_for(text, target) == []
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -251,7 +170,7 @@ def test_of_training_scripts(script: str, target: Target, device: str) -> None:
 def test_of_every_name_of_torch_cuda(top: str, spelled: str, use: str, target: Target) -> None:
     text = "\n".join([top, *(use.format(spelled.format(name)) for name in NAMES)]) + "\n"
     assert len(NAMES) > 100
-    assert unaccounted(rewritten(text, target), target) == []
+    assert unaccounted_for(rewritten(text, target), target) == []
 
 
 def test_the_look_itself_finds_what_is_left() -> None:
@@ -259,7 +178,7 @@ def test_the_look_itself_finds_what_is_left() -> None:
         "from torch import cuda as c\nimport torch\n\nx = torch.ones(3)\nc.synchronize\nx.cuda()\n"
     )
     tree = ast.parse(text)
-    found = [n for n in ast.walk(tree) if _is_cuda(n, dict(_imports(tree)), set())]
+    found = [n for n in ast.walk(tree) if is_cuda(n, dict(imports_of(tree)), set())]
     assert sorted(ast.unparse(node) for node in found) == ["c.synchronize", "x.cuda()"]
 
 

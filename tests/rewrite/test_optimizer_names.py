@@ -443,6 +443,7 @@ def test_a_schedule_is_no_optimizer() -> None:
 
 
 @pytest.mark.parametrize("opt", ["o", pytest.param("optimizer_G", marks=pytest.mark.long)])
+@pytest.mark.long_cases("o")
 def test_the_rewritten_script_trains(opt: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     done = rewrite_source(parse(named(opt).encode(), path))

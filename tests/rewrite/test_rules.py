@@ -15,6 +15,7 @@ from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import ExampleKind, Rule, RuleExample, left_alone, reported, rewritten
 from migrate.rewrite.rules import all_rules
 from migrate.syntax.source import parse
+from tests.rewrite.cuda_left import unaccounted
 
 EXAMPLES = [
     pytest.param(rule, example, id=f"{rule.name}-{number}-{example.kind.value}")
@@ -52,12 +53,26 @@ def test_example(rule: Rule, example: RuleExample) -> None:
             assert not example.after
 
 
+@functools.cache
+def run_again(example: RuleExample, rule: Rule) -> Rewrite:
+    once = run(example, rule).data
+    return rewrite_source(parse(once, path(rule)), options=rule.options_of(example))
+
+
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_a_second_run_changes_nothing(rule: Rule, example: RuleExample) -> None:
-    once = run(example, rule).data
-    again = rewrite_source(parse(once, path(rule)), options=rule.options_of(example))
+    again = run_again(example, rule)
     assert not again.changed
     assert not again.edits
+
+
+HANDLED = [one for one in EXAMPLES if one.values[1].kind is not ExampleKind.LEFT_ALONE]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("rule", "example"), HANDLED)
+def test_what_is_left_of_cuda_is_named(rule: Rule, example: RuleExample) -> None:
+    again = run_again(example, rule)
+    assert unaccounted(again.data.decode(), again.findings) == []
 
 
 CHECKED = [one for one in EXAMPLES if one.values[1].kind is ExampleKind.CHECKED]  # type: ignore[union-attr]

@@ -53,6 +53,7 @@ def test_plugins_run_once_torch_is_there(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_a_plugin_may_wait_for_a_torch_xla_that_is_imported_before_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ except ImportError:
     assert done.stdout.split() == [during, after, kept, during, after], done.stderr
 
 
+@pytest.mark.long
 def test_a_plugin_that_is_missing_fails_the_import() -> None:
     variables = activate.environment("cpu", plugins=["no_such_module:install"])
     done = run("import torch", **variables)

@@ -256,6 +256,7 @@ def test_written_on_xla_loaded_on_the_cpu_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.long_cases("True")
 def test_two_ranks_write_once_and_do_not_wait(guarded: bool, tmp_path: Path) -> None:
     code = """
         import os, sys, torch, torch.distributed as dist

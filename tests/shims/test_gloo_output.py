@@ -24,6 +24,7 @@ print("after")
 
 
 @pytest.mark.parametrize("closed", ["", "2>&-", ">&-"])
+@pytest.mark.long_cases("2>&-", ">&-")
 def test_stdout_has_only_what_the_script_prints(closed: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, PROGRAM],

@@ -85,6 +85,7 @@ def _end_of(group: str, backend: str) -> str:
     ],
     ids=["launched", "joined", "written for CUDA", "simulated", "of torch_tpu"],
 )
+@pytest.mark.long_cases("simulated", "launched", "written for CUDA")
 def test_the_end_waits_for_a_thread_that_is_late(group: str, backend: str) -> None:
     assert _end_of(group, backend) == "let go"
 

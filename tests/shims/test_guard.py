@@ -109,6 +109,7 @@ def test_on_xla_the_input_that_varies_is_named_and_a_clean_loop_passes(tmp_path:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_on_xla_a_python_number_is_told_from_a_shape(tmp_path: Path) -> None:
     lines = on_xla(
         """

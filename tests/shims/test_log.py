@@ -96,6 +96,7 @@ def test_logged_scalars_cost_no_execution_and_item_does() -> None:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_nothing_is_lost_at_exit_or_behind_an_error(tmp_path: Path) -> None:
     lines = python(
         """

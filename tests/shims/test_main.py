@@ -77,6 +77,7 @@ def test_what_the_shims_themselves_name_is_no_sign(tmp_path: Path) -> None:
     assert find_start(script, [str(root)]) == Start("alone")
 
 
+@pytest.mark.long
 def test_collectives_for_nccl_in_two_ranks(tmp_path: Path) -> None:
     done = shims(
         tmp_path, "--ranks", "2", "--backend", "cpu", str(PROGRAMS / "nccl_collectives.py"), "."

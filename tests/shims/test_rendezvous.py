@@ -88,6 +88,7 @@ def test_a_world_of_another_size_is_refused() -> None:
 @pytest.mark.parametrize(
     "place", ["cpu", pytest.param("xla", marks=[pytest.mark.xla, pytest.mark.long])]
 )
+@pytest.mark.long_cases("cpu")
 def test_ranks_meet_here_though_the_script_names_another_host(place: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -30,6 +30,7 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["shims", "converters", "migrate"])
+@pytest.mark.long_cases("converters", "migrate")
 def test_the_user_gets_the_users_module_and_the_toolkit_its_own(tmp_path: Path, name: str) -> None:
     write(tmp_path / f"{name}.py", "def resize(x):\n    return x + 1\n")
     script = write(

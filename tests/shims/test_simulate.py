@@ -137,6 +137,7 @@ def test_the_processes_of_torchrun_are_replicas(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_torchrun_on_several_machines_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch_xla\n")
@@ -146,6 +147,7 @@ def test_torchrun_on_several_machines_is_refused(tmp_path: Path) -> None:
     assert "simulated replicas are all on one machine" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text(
@@ -157,6 +159,7 @@ def test_without_a_launch_there_is_one_replica(tmp_path: Path) -> None:
     assert done.stdout.split() == ["1", "0", "2.0"]
 
 
+@pytest.mark.long
 def test_cuda_code_that_imports_torch_xla_first(tmp_path: Path) -> None:
     path = tmp_path / "first.py"
     path.write_text(

@@ -67,6 +67,7 @@ def test_what_a_replica_computes_with_lives_no_longer_because_another_asked() ->
     assert _run(ASKED).splitlines() == ["None", "None"]
 
 
+@pytest.mark.long
 def test_no_thread_of_the_watch_outlives_the_program() -> None:
     assert _run(PROGRAM) == "['MainThread']\n"
 

@@ -11,6 +11,7 @@ from migrate.catalogue.words import RANK_FUNCTION
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.syntax.walk_ast import walk
 
 GET_RANK = "torch.distributed.get_rank"
 # Maximum number of functions between a test and the question for the index.
@@ -50,7 +51,7 @@ def _returns(function: Function, answering: set[Function], analysis: Analysis) -
         _asks(node, function, analysis)
         or (node in analysis.running and answering & set(analysis.running[node].functions))
         for value in function.returns
-        for node in ast.walk(value)
+        for node in walk(value)
         if isinstance(node, ast.Call)
     )
 
@@ -73,7 +74,7 @@ def _group(call: ast.Call, scope: Scope, analysis: Analysis) -> ast.expr | None:
         return group
     for function in analysis.running[call].functions if call in analysis.running else ():
         for value in function.returns:
-            for node in ast.walk(value):
+            for node in walk(value):
                 passed = [*node.args, *(k.value for k in node.keywords)] if _is_rank(node) else []
                 if any(isinstance(p, ast.Name) and p.id in function.all_parameters for p in passed):
                     return group

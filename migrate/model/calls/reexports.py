@@ -11,6 +11,7 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import ModuleScope, ValueBinding, is_main_guard
 from migrate.model.project.project import file_of
+from migrate.syntax.walk_ast import walk
 
 # The dotted name of an external object, or a module or package of the project.
 Target = str | Path
@@ -196,9 +197,9 @@ def _acts(statement: ast.stmt) -> bool:
             return False
         case ast.Assign(targets=targets, value=value):
             is_named = all(isinstance(target, ast.Name) for target in targets)
-            return not is_named or any(isinstance(node, ast.Call) for node in ast.walk(value))
+            return not is_named or any(isinstance(node, ast.Call) for node in walk(value))
         case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
-            return any(isinstance(node, ast.Call) for node in ast.walk(value))
+            return any(isinstance(node, ast.Call) for node in walk(value))
         case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=last):
             inside = [
                 *body,

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Literal
 
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import walk
 
 Loop = ast.For | ast.AsyncFor | ast.While
 MARK = re.compile(r"#\s*migrate:\s*step\b")
@@ -477,7 +478,7 @@ class _ScopeWalk:
             for part, of in parts:
                 self._bind_element(part, of, scope)
             return
-        for name in ast.walk(target):
+        for name in walk(target):
             if isinstance(name, ast.Name):
                 self._home(scope, name.id)[name.id].append(ValueBinding("element", scope, value))
 
@@ -540,7 +541,7 @@ def _marks(module: SourceModule, mark: re.Pattern[str]) -> set[int]:
 
 def is_main_guard(test: ast.expr) -> bool:
     """Whether `test` asks whether the module is the script: `__name__ == "__main__"`."""
-    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    names = {node.id for node in walk(test) if isinstance(node, ast.Name)}
     return "__name__" in names and "__main__" in ast.unparse(test)
 
 

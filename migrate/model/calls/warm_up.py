@@ -16,6 +16,7 @@ from migrate.model.calls.order import closure
 from migrate.model.calls.scopes import Function, Loop, Region
 from migrate.model.calls.training import Running
 from migrate.model.calls.values import Evaluator
+from migrate.syntax.walk_ast import walk
 
 GRAPH = "torch.cuda.graph"
 
@@ -122,7 +123,7 @@ def _losses(call: ast.Call) -> set[str]:
     match loss:
         case ast.Call(func=ast.Attribute(attr="scale"), args=[scaled]):
             loss = scaled
-    parts = list(ast.walk(loss))
+    parts = list(walk(loss))
     if any(isinstance(part, ast.Call) for part in parts):
         return set()
     return {part.id for part in parts if isinstance(part, ast.Name)}

@@ -20,6 +20,7 @@ from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -62,7 +63,7 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
                         continue
                     if _is_drawn(binding.value, method, analysis, drawing):
                         attributes.add((class_, name))
-                    for part in ast.walk(binding.value) if binding.value is not None else ():
+                    for part in walk(binding.value) if binding.value is not None else ():
                         if isinstance(part, ast.Name) and part.id in method.parameters:
                             asked[method, part.id].add((class_, name))
         for name, sets in top.assigned.items():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, Scope
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -89,7 +90,7 @@ class OptionalSeeds:
         """Whether `test` reads the seed of `call`, and may fail."""
         for asked in _asked(test):
             arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-            names = {ast.dump(node) for arg in arguments for node in ast.walk(arg)}
+            names = {ast.dump(node) for arg in arguments for node in walk(arg)}
             if ast.dump(asked) in names:
                 default = self._defaults.get(last_part(asked), ...)
                 return default is ... or not _holds(test, asked, default)
@@ -137,7 +138,7 @@ def _seeds(statements: list[ast.stmt]) -> bool:
     return any(
         isinstance(node, ast.Call) and "seed" in last_part(node.func).lower()
         for statement in statements
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 

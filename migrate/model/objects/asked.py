@@ -33,6 +33,7 @@ from migrate.model.calls.kinds import (
     class_around,
 )
 from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
+from migrate.syntax.walk_ast import walk
 
 # Methods and functions that take a device.
 TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})
@@ -219,7 +220,7 @@ def _composed_of(
             continue
         values = analysis.evaluator.values(value.func, binding.scope)
         if any(isinstance(value, External) and COMPOSED.fullmatch(value.name) for value in values):
-            for part in ast.walk(value):
+            for part in walk(value):
                 if isinstance(part, ast.Call):
                     for name in _named(part.func, binding.scope, analysis):
                         return name if name in names else None

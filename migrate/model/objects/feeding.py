@@ -16,6 +16,7 @@ from migrate.model.calls.effect import Effect
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import parents
 from migrate.model.calls.scopes import Function, Region, Scope
+from migrate.syntax.walk_ast import walk
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOP = (ast.For, ast.AsyncFor, ast.While)
@@ -65,13 +66,13 @@ def _before(backward: ast.Call, scope: Scope) -> Iterator[ast.Call]:
         block = above[block]
     assigned = [
         node
-        for node in ast.walk(block)
+        for node in walk(block)
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
         and node.value is not None
         and node.lineno <= backward.lineno
     ]
     needed = _names(backward)
-    yield from (node for node in ast.walk(backward) if isinstance(node, ast.Call))
+    yield from (node for node in walk(backward) if isinstance(node, ast.Call))
     for assign in sorted(assigned, key=lambda node: node.lineno, reverse=True):
         targets = assign.targets if isinstance(assign, ast.Assign) else [assign.target]
         if needed.isdisjoint(name for target in targets for name in _names(target)):
@@ -79,12 +80,12 @@ def _before(backward: ast.Call, scope: Scope) -> Iterator[ast.Call]:
         value = assign.value
         assert value is not None
         needed |= _names(value)
-        yield from (node for node in ast.walk(value) if isinstance(node, ast.Call))
+        yield from (node for node in walk(value) if isinstance(node, ast.Call))
 
 
 def _names(node: ast.AST) -> set[str]:
     """Return the names and attributes, each as it is spelled, in `node`."""
-    named = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))
+    named = (part for part in walk(node) if isinstance(part, ast.Name | ast.Attribute))
     return {ast.unparse(part) for part in named}
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import Scope
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import walk
 
 
 @lru_cache(maxsize=2)
@@ -30,7 +31,7 @@ def _lines(module: SourceModule) -> set[int]:
 
 
 def _counts(function: ast.FunctionDef) -> bool:
-    inside = list(ast.walk(function))
+    inside = list(walk(function))
     yielded = [node.value for node in inside if isinstance(node, ast.Yield)]
     if not yielded or any(isinstance(node, ast.YieldFrom) for node in inside):
         return False

@@ -9,6 +9,7 @@ from migrate.catalogue.words import LOADER, MODEL, NO_OPTIMIZER
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import Function, Scope
 from migrate.model.objects.unfollowed import arguments, is_outside
+from migrate.syntax.walk_ast import walk
 
 
 def handed_with(
@@ -60,7 +61,7 @@ def _is_at(node: ast.FunctionDef | ast.AsyncFunctionDef, function: Function) -> 
 
 def _kept_as(name: str, maker: ast.AST) -> str | None:
     """Return the attribute that keeps the parameter `name`: `self.o` of `self.o = o`."""
-    for node in ast.walk(maker):
+    for node in walk(maker):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             pairs = [(target, value)]
@@ -88,7 +89,7 @@ def _handing(spelled: str, model: str, scope: Scope, analysis: Analysis) -> Iter
 def _is_used(spelled: str, places: tuple[ast.AST, ...], handed: set[int]) -> bool:
     """Whether the expression spelled so has a use other than being passed on."""
     for place in places:
-        for node in ast.walk(place):
+        for node in walk(place):
             if not isinstance(node, ast.Name | ast.Attribute) or id(node) in handed:
                 continue
             if isinstance(node.ctx, ast.Load) and ast.unparse(node) == spelled:

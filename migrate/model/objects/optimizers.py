@@ -34,6 +34,7 @@ from migrate.model.objects.handed import handed_with
 from migrate.model.objects.objects import WRAPPERS, Origin, end, objects_of
 from migrate.model.objects.programs import programs_of
 from migrate.model.objects.separate_processes import scripts_of
+from migrate.syntax.walk_ast import walk
 
 # Functions of torch that compute with tensors.
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
@@ -192,7 +193,7 @@ class ProjectOptimizers:
             part
             for node in top.module.nodes
             if isinstance(node, ast.For) and _marks(node)
-            for part in ast.walk(node.iter)
+            for part in walk(node.iter)
             if isinstance(part, ast.Call) and _is_parameters(part)
         }
         for call, scope in self._evaluator.calls() if loops else ():
@@ -241,22 +242,20 @@ class ProjectOptimizers:
                 bases = self._evaluator.external_bases(value)
                 if any(TORCH_OPTIMIZER_BASE.match(base) for base in bases):
                     return True
-        if self._analysis.running[call].functions or not self._gives_parameters(call, scope):
+        if self._analysis.running[call].functions:
             return False
+        # Names first: to follow the arguments takes longest.
         if any(LIBRARY_OPTIMIZER.search(n) and not SCHEDULER.search(n) for n in names):
-            return True
-        return not names and self._is_chosen(call.func, scope)
+            return self._gives_parameters(call, scope)
+        if names or _is_of_an_optimizer(call.func):
+            return False
+        return self._gives_parameters(call, scope) and self._is_chosen(call.func, scope)
 
     def _is_chosen(self, function: ast.expr, scope: Scope) -> bool:
-        """Whether the class `function` is chosen among torch's: `getattr(torch.optim, name)`.
-
-        A method of an optimizer, or of an object that holds one, is no class: `state.update(…)`.
-        """
-        if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
-            return False
+        """Whether the class `function` is chosen among torch's: `getattr(torch.optim, name)`."""
         nodes: set[ast.expr] = set()
         for node, at in self._behind(function, scope):
-            for part in ast.walk(node):  # the callee comes before the names in it
+            for part in walk(node):  # the callee comes before the names in it
                 if isinstance(part, ast.Call):
                     nodes.add(part.func)
                 if part not in nodes and isinstance(part, ast.Name | ast.Attribute):
@@ -284,7 +283,7 @@ class ProjectOptimizers:
         key = node, id(scope)
         if key not in self._bound_to:
             self._bound_to[key] = [
-                bound for part in ast.walk(node) for bound in self._bound_part(part, scope)
+                bound for part in walk(node) for bound in self._bound_part(part, scope)
             ]
         return self._bound_to[key]
 
@@ -316,9 +315,7 @@ class ProjectOptimizers:
         """Return the `parameters()` calls in an expression; cached, since it is asked many times."""
         if node not in self._with_parameters:
             self._with_parameters[node] = [
-                part
-                for part in ast.walk(node)
-                if isinstance(part, ast.Call) and _is_parameters(part)
+                part for part in walk(node) if isinstance(part, ast.Call) and _is_parameters(part)
             ]
         return self._with_parameters[node]
 
@@ -335,7 +332,7 @@ class ProjectOptimizers:
             return
         for arg in _arguments(call):
             for node, at in self._behind(arg, scope):
-                for part in ast.walk(node):
+                for part in walk(node):
                     if isinstance(part, ast.Name | ast.Attribute) and is_module(
                         part, at, self._analysis
                     ):
@@ -714,6 +711,11 @@ def _at(call: ast.Call, top: ModuleScope) -> Position:
     return line, top.module.column(line, offset)
 
 
+def _is_of_an_optimizer(function: ast.expr) -> bool:
+    """Whether `function` is a method of an optimizer, or of an object that holds one: `state.update`."""
+    return isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS
+
+
 def _arguments(call: ast.Call) -> Iterable[ast.expr]:
     return (*call.args, *(keyword.value for keyword in call.keywords))
 
@@ -726,7 +728,7 @@ def _has_groups(function: Function, name: str) -> bool:
         and isinstance(node.value, ast.Name)
         and node.value.id == name
         for definition in _definitions(function)
-        for node in ast.walk(definition)
+        for node in walk(definition)
     )
 
 
@@ -742,7 +744,7 @@ def _is_operand(function: Function, index: int) -> bool:
             for part in (node.left, node.right)
         )
         for definition in _definitions(function)
-        for node in ast.walk(definition)
+        for node in walk(definition)
     )
 
 
@@ -755,7 +757,7 @@ def _is_configuration(function: Function, name: str) -> bool:
                 text = ast.unparse(parameter.annotation)
                 if SETTINGS.search(text) and not re.search(r"Optimizer\b", text):
                     return True
-        for node in ast.walk(definition):
+        for node in walk(definition):
             if not isinstance(node, ast.keyword) or node.arg is not None:
                 continue
             if isinstance(node.value, ast.Name) and node.value.id == name:
@@ -773,12 +775,12 @@ def _definitions(function: Function) -> Iterator[ast.FunctionDef | ast.AsyncFunc
 
 def _marks(loop: ast.For) -> bool:
     """Whether a loop gives its elements attributes or hooks."""
-    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+    names = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
 
     def is_own(node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id in names
 
-    for node in (part for statement in loop.body for part in ast.walk(statement)):
+    for node in (part for statement in loop.body for part in walk(statement)):
         if isinstance(node, ast.Assign) and any(
             isinstance(target, ast.Attribute) and is_own(target.value) for target in node.targets
         ):

@@ -30,6 +30,7 @@ from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.objects.asked import is_module
 from migrate.model.project.decided import idle_nodes
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import walk
 
 # A file without any of these words uses no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
@@ -160,7 +161,7 @@ class ProjectPrograms:
             for call, _ in self._calls(function)
             if not movers.isdisjoint(self._analysis.running[call].functions)
             for arg in call.args
-            for part in ast.walk(arg)
+            for part in walk(arg)
         )
 
     @cached_property

@@ -16,6 +16,7 @@ from migrate.model.calls.registries import registers
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.programs import programs_of
+from migrate.syntax.walk_ast import walk
 
 # Methods that a framework, or torch itself, runs with gradients.
 FORWARDS = frozenset({"forward", "__call__", "training_step"})
@@ -179,7 +180,7 @@ def _below_blocks(top: ModuleScope) -> Iterator[ast.Call]:
     for node in top.module.nodes:
         if isinstance(node, ast.With) and any(_is_free(item.context_expr) for item in node.items):
             for statement in node.body:
-                yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+                yield from (node for node in walk(statement) if isinstance(node, ast.Call))
 
 
 def _is_free(node: ast.expr) -> bool:

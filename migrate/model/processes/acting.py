@@ -30,6 +30,7 @@ from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
 from migrate.model.calls.scopes import Class
 from migrate.model.processes.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -162,7 +163,7 @@ def _evaluating(call: ast.Call, scope: Scope, function: Function) -> bool:
 
 
 def _names_in(value: ast.expr) -> Iterator[ast.expr]:
-    return (node for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute))
+    return (node for node in walk(value) if isinstance(node, ast.Name | ast.Attribute))
 
 
 def _in_training(node: ast.AST, scope: Scope) -> bool:
@@ -218,14 +219,14 @@ def _in_both(condition: ast.If) -> bool:
 
 
 def _named(branch: list[ast.stmt]) -> set[str]:
-    calls = (node for part in branch for node in ast.walk(part) if isinstance(node, ast.Call))
+    calls = (node for part in branch for node in walk(part) if isinstance(node, ast.Call))
     return {name for name in (last_part(call.func) for call in calls) if name in MEETINGS}
 
 
 def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether `test` asks for a parameter of its function that the function also compares with -1."""
     arguments = function.args
-    asked = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    asked = {node.id for node in walk(test) if isinstance(node, ast.Name)}
     asked &= {
         parameter.arg
         for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
@@ -234,8 +235,8 @@ def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunction
         isinstance(node, ast.Compare)
         and isinstance(node.left, ast.Name)
         and node.left.id in asked
-        and any(ast.unparse(part) == "-1" for other in node.comparators for part in ast.walk(other))
-        for node in ast.walk(function)
+        and any(ast.unparse(part) == "-1" for other in node.comparators for part in walk(other))
+        for node in walk(function)
     )
 
 

@@ -12,6 +12,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import reaching
 from migrate.model.calls.kinds import ClassInstance, Value
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
+from migrate.syntax.walk_ast import walk
 
 NAMES = RANKS | CLUSTER.keys()
 PROPERTIES = ("property", "cached_property", "classproperty")
@@ -219,7 +220,7 @@ def _asked(node: ast.AST, aliases: frozenset[str]) -> ast.expr | None:
 def _aliases(tree: ast.Module) -> frozenset[str]:
     """Return the names under which a file keeps the environment: `env = os.environ`."""
     aliases = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and any(
             _is_environment(inner, frozenset()) for inner in _of_copy(node.value)
         ):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import EXITS
 from migrate.model.calls.callers import reaching
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -63,7 +64,7 @@ def _stops(node: ast.AST) -> bool:
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         return not (isinstance(raised, ast.Name) and raised.id in OF_ARGUMENTS)
     if isinstance(node, ast.Assert):
-        calls = (part.func for part in ast.walk(node.test) if isinstance(part, ast.Call))
+        calls = (part.func for part in walk(node.test) if isinstance(part, ast.Call))
         return not any(
             isinstance(callee, ast.Name) and callee.id == "isinstance" for callee in calls
         )

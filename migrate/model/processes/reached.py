@@ -11,6 +11,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.processes.early_ranks import early_nodes
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import walk
 
 # Line and column where a call or an import ends.
 End = tuple[int, int]
@@ -83,26 +84,35 @@ def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]
 
     An import is optional under `try:`, and if a test asks for a framework: `if backend == "jax":`.
     """
-    tree: ast.AST = running.module.tree
+    module = running.module
+    tree: ast.AST = module.tree
     if isinstance(running, Function):
-        tree = _definition(running) or ast.Module([], [])
-    optional = {
-        id(node)
-        for attempt in ast.walk(tree)
-        if isinstance(attempt, ast.Try)
-        for statement in attempt.body
-        for node in ast.walk(statement)
-    }
-    optional |= {
-        id(node)
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and _asks_for_framework(test.test)
-        for statement in test.body
-        for node in ast.walk(statement)
-    }
-    for node in early_nodes(tree, guard=guard):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, id(node) in optional
+        definition = module.definitions.get(running.line)  # None for a lambda
+        if definition is None:
+            return
+        end = definition.end_lineno or definition.lineno
+        if not any(definition.lineno <= line <= end for line in module.import_lines):
+            return
+        tree = definition
+    imports = [
+        node
+        for node in early_nodes(tree, guard=guard)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    optional = _optional(tree) if imports else set()
+    for node in imports:
+        yield node, id(node) in optional
+
+
+def _optional(tree: ast.AST) -> set[int]:
+    """Return the ids of the nodes under `try:`, or under a test for a framework."""
+    optional: set[int] = set()
+    for node in walk(tree):
+        if isinstance(node, ast.Try) or (
+            isinstance(node, ast.If) and _asks_for_framework(node.test)
+        ):
+            optional.update(id(below) for statement in node.body for below in walk(statement))
+    return optional
 
 
 def _asks_for_framework(test: ast.expr) -> bool:
@@ -111,7 +121,7 @@ def _asks_for_framework(test: ast.expr) -> bool:
         return False
     return any(
         isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value in CHOICES
-        for part in ast.walk(test)
+        for part in walk(test)
     )
 
 
@@ -130,16 +140,3 @@ def _run_by(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Functi
         if isinstance(arg, ast.Name | ast.Attribute):
             values = analysis.evaluator.values(arg, scope)
             yield from (value for value in values if isinstance(value, Function))
-
-
-def _definition(function: Function) -> ast.AST | None:
-    """Return the tree of a function; None for a lambda."""
-    return next(
-        (
-            node
-            for node in function.module.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and node.lineno == function.line
-        ),
-        None,
-    )

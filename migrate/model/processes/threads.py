@@ -23,6 +23,7 @@ from migrate.model.processes.reached import (
     reached,
 )
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import walk
 
 _WORDS = tuple(name.rpartition(".")[2].encode() for name in IN_THREADS)
 # These raise in any thread but the main one.
@@ -86,7 +87,7 @@ def _is_in(call: ast.Call, statement: ast.stmt) -> bool:
 
 
 def _words(node: ast.expr) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running, End | None]]:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.syntax.walk_ast import walk
+
 if TYPE_CHECKING:
     from migrate.model.project.project import SourceModule
 
@@ -26,10 +28,10 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
         bound: whether the call does not pass the first parameter: `self`.
     """
     constants = _constants(call, function, bound)
-    for node in ast.walk(function) if constants else ():
+    for node in walk(function) if constants else ():
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             constants.pop(node.id, None)
-    return _idle(ast.walk(function), constants) if constants else frozenset()
+    return _idle(walk(function), constants) if constants else frozenset()
 
 
 def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, object]:
@@ -129,7 +131,7 @@ def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozense
                     if _leaves(statement, constants)
                 )
                 dead += block[next(ends, len(block)) + 1 :]
-        idle.update(below for statement in dead for below in ast.walk(statement))
+        idle.update(below for statement in dead for below in walk(statement))
     return frozenset(idle)
 
 

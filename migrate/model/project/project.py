@@ -15,6 +15,7 @@ from pathlib import Path
 
 from migrate.syntax.notebook.cells import code_of
 from migrate.syntax.unwarned import syntax_tree
+from migrate.syntax.walk_ast import walk
 
 # Files that mark the folder of a project, as seen from a script in it.
 ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
@@ -35,7 +36,19 @@ class SourceModule:
     @cached_property
     def nodes(self) -> list[ast.AST]:
         """Every node of the tree."""
-        return list(ast.walk(self.tree))
+        return list(walk(self.tree))
+
+    @cached_property
+    def import_lines(self) -> tuple[int, ...]:
+        """Lines of its import statements."""
+        imports = (n for n in self.nodes if isinstance(n, ast.Import | ast.ImportFrom))
+        return tuple(node.lineno for node in imports)
+
+    @cached_property
+    def definitions(self) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Definitions of its functions by their lines; the first of two on one line."""
+        functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return {node.lineno: node for node in reversed(functions)}
 
     @cached_property
     def strings(self) -> frozenset[str]:

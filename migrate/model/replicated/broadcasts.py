@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.model.calls.rank_tests import last_part, parents
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -81,13 +82,13 @@ def _hands_on(module: SourceModule, aliases: Set[str]) -> bool:
         if isinstance(node, ast.Call):
             apart.append(node.func)
             if last_part(node.func) in ("isinstance", "issubclass", "hasattr"):
-                apart += [part for arg in node.args for part in ast.walk(arg)]
+                apart += [part for arg in node.args for part in walk(arg)]
         elif isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
-            apart += ast.walk(node.annotation)
+            apart += walk(node.annotation)
         elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-            apart += ast.walk(node.returns)
+            apart += walk(node.returns)
         elif isinstance(node, ast.Compare):  # type(net) is DDP
-            apart += ast.walk(node)
+            apart += walk(node)
     ids = {id(node) for node in apart}
     return any(
         isinstance(node, ast.Name | ast.Attribute)
@@ -137,7 +138,7 @@ class _Loops:
         self, value: ast.expr, function: ast.FunctionDef | None, depth: int = 0
     ) -> Iterator[str]:
         """Yield the tensors of a model that `value` yields, directly or by a name of `function`."""
-        for node in ast.walk(value):
+        for node in walk(value):
             if isinstance(node, ast.Call):
                 yield from OF_MODEL.get(last_part(node.func), ())
             elif isinstance(node, ast.Name) and function is not None and depth < DEEPEST:
@@ -147,7 +148,7 @@ class _Loops:
                     yield from self._parts(passed, None)
 
     def _bound(self, name: str, function: ast.FunctionDef) -> Iterator[ast.expr]:
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.Assign) and any(
                 isinstance(target, ast.Name) and target.id == name for target in node.targets
             ):

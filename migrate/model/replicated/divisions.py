@@ -24,6 +24,7 @@ from migrate.model.replicated.shares import (
     Shares,
     shares_of,
 )
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -97,7 +98,7 @@ class Divisions(Shares):
         depth: int = 0,
     ) -> bool:
         """Whether one of `tests` selects every n-th element: `i % world_size == rank`."""
-        compared = (c for test in tests for c in ast.walk(test) if isinstance(c, ast.Compare))
+        compared = (c for test in tests for c in walk(test) if isinstance(c, ast.Compare))
         return any(
             _has_operator(comparison, (ast.Mod,)) and self._ranks.tests([comparison], scope)
             for comparison in compared
@@ -165,7 +166,7 @@ class Divisions(Shares):
         return any(self._rounds_up(side, scope, 0) for side in (lower, upper))
 
     def _rounds_up(self, node: ast.expr, scope: Scope, depth: int) -> bool:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Call) and last_part(part.func) == "ceil":
                 return True
             if isinstance(part, ast.Name | ast.Attribute) and depth < DEEPEST:
@@ -407,7 +408,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _has_operator(node: ast.AST, operators: tuple[type[ast.operator], ...]) -> bool:
-    return any(isinstance(n, ast.BinOp) and isinstance(n.op, operators) for n in ast.walk(node))
+    return any(isinstance(n, ast.BinOp) and isinstance(n.op, operators) for n in walk(node))
 
 
 def _is_made_equal(name: str, scope: Scope) -> bool:

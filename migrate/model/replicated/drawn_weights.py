@@ -19,6 +19,7 @@ from migrate.model.draws.optional_seeds import Site
 from migrate.model.draws.randomness import Randomness, randomness_of
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.replicated.shares import shares_of
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -146,7 +147,7 @@ class _Weights:
         return isinstance(default, ast.Constant) and not passed
 
     def _is_by_chance(self, node: ast.AST, scope: Scope, depth: int = 0) -> bool:
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Call):
                 values = self._evaluator.values(part.func, scope)
                 names = [value.name for value in values if isinstance(value, External)]

@@ -17,6 +17,7 @@ from migrate.catalogue.words import words
 from migrate.model.calls.kinds import ClassInstance
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import ModuleScope, Scope
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -69,12 +70,12 @@ def _only_copies(receiver: ast.expr, call: ast.Call, scope: Scope, kept: KeptSta
     around = [
         node
         for node in scope.module.nodes
-        if isinstance(node, FUNCTIONS) and any(child is call for child in ast.walk(node))
+        if isinstance(node, FUNCTIONS) and any(child is call for child in walk(node))
     ]
     if not around:
         return False
     above = parents(scope.module)
-    for node in ast.walk(around[-1]):
+    for node in walk(around[-1]):
         if isinstance(node, ast.arg) and node.arg == receiver.id:
             return False
         if not isinstance(node, ast.Name) or node.id != receiver.id:
@@ -160,7 +161,7 @@ def _keeps(definition: ast.ClassDef) -> ast.Assign | None:
         for name, value in _put_on_self(function)
         if _calls(value) & MAKES_TENSORS
     }
-    for node in ast.walk(method):
+    for node in walk(method):
         if isinstance(node, ast.Assign) and _is_of(node.value, state):
             for target in node.targets:
                 if _own(target) in tensors:
@@ -173,15 +174,15 @@ def _computing(definition: ast.ClassDef, kept: Set[str]) -> Iterator[str]:
     for method in definition.body:
         if not isinstance(method, FUNCTIONS) or method.name in OF_STATES:
             continue
-        asks = any(isinstance(node, ast.expr) and _own(node) in kept for node in ast.walk(method))
-        computes = any(isinstance(node, ast.BinOp | ast.AugAssign) for node in ast.walk(method))
+        asks = any(isinstance(node, ast.expr) and _own(node) in kept for node in walk(method))
+        computes = any(isinstance(node, ast.BinOp | ast.AugAssign) for node in walk(method))
         if asks and (computes or not _calls(method) & {"copy_"} or _calls(method) & COMPUTES):
             yield method.name
 
 
 def _put_on_self(function: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield the attributes that a method assigns, directly or in their contents, with the values."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 name = _own(target.value if isinstance(target, ast.Subscript) else target)
@@ -203,8 +204,8 @@ def _own(target: ast.expr) -> str:
 
 def _is_of(value: ast.expr, state: str) -> bool:
     """Whether `value` is taken from the dictionary `state`, directly or nested: `state["shadow"]`."""
-    return any(isinstance(node, ast.Name) and node.id == state for node in ast.walk(value))
+    return any(isinstance(node, ast.Name) and node.id == state for node in walk(value))
 
 
 def _calls(root: ast.AST) -> set[str]:
-    return {last_part(node.func) for node in ast.walk(root) if isinstance(node, ast.Call)}
+    return {last_part(node.func) for node in walk(root) if isinstance(node, ast.Call)}

@@ -24,6 +24,7 @@ from migrate.model.objects.asked import is_module
 from migrate.model.objects.objects import KEEPS, objects_of
 from migrate.model.processes.meetings import TENSORS
 from migrate.model.replicated.constants import constants
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -312,9 +313,9 @@ def _reaching(bindings: list[ValueBinding], node: ast.Name, scope: Scope) -> lis
         and binding.kind == "value"
         and binding.value is not None
         and (binding.value.lineno, binding.value.col_offset) < (node.lineno, node.col_offset)
-        and any(isinstance(n, ast.Name) and n.id == node.id for n in ast.walk(binding.value))
+        and any(isinstance(n, ast.Name) and n.id == node.id for n in walk(binding.value))
     ]
-    if any(node is n for b in bindings if b.value is not None for n in ast.walk(b.value)):
+    if any(node is n for b in bindings if b.value is not None for n in walk(b.value)):
         return [b for b in bindings if b not in again] or bindings  # within `x = x.cuda()`
     return again[-1:] or bindings
 

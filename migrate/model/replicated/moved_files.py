@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.model.calls.rank_tests import first_attributes, is_for_first, last_part, parents
 from migrate.model.calls.scopes import ModuleScope, Scope
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -82,7 +83,7 @@ def _changes(statement: ast.stmt, path: str, scope: Scope, analysis: Analysis) -
                 if not isinstance(call.func, ast.Attribute) or call.func.attr not in METHODS:
                     return False
                 parts = [call.func.value]
-            return any(ast.dump(node) == path for part in parts for node in ast.walk(part))
+            return any(ast.dump(node) == path for part in parts for node in walk(part))
         case ast.If(test=test, body=body, orelse=[]):
             if is_for_first(test, first_attributes(analysis)):
                 return False

@@ -16,6 +16,7 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.framework_training import led_of
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -204,7 +205,7 @@ class _Loaders:
                 for around in function.module.nodes
                 if isinstance(around, ast.FunctionDef)
                 and (around.name, around.lineno) == (function.name, function.line)
-                for node in ast.walk(around)
+                for node in walk(around)
             ]
             yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
             self._generators[function] = yields and not any(
@@ -220,5 +221,5 @@ class _Loaders:
 def _is_moved(value: ast.expr | None) -> bool:
     """Whether `value` moves something: `x.to(device)`, `{k: v.to(device) for …}`, `send_to_device(x, d)`."""
     return value is not None and any(
-        isinstance(node, ast.Call) and last_part(node.func) in MOVING for node in ast.walk(value)
+        isinstance(node, ast.Call) and last_part(node.func) in MOVING for node in walk(value)
     )

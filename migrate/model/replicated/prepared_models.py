@@ -11,6 +11,7 @@ from migrate.model.calls.kinds import MOVES_INPUTS
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import ModuleScope, Scope
 from migrate.model.objects.parts import assigned_or_passed
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -30,7 +31,7 @@ def unwrapped_modules(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Attr
             return
     seen: set[int] = set()
     for root, scope in _expressions(analysis, top):
-        for node in ast.walk(root):
+        for node in walk(root):
             if not isinstance(node, ast.Attribute) or node.attr != "module" or id(node) in seen:
                 continue
             seen.add(id(node))

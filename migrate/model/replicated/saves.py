@@ -38,6 +38,7 @@ from migrate.model.project.decided import ruled_out
 from migrate.model.pure import bound_with_effects
 from migrate.model.replicated.moved_files import SAVES, moved_files
 from migrate.model.replicated.shares import handler_of
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -312,13 +313,13 @@ class Saves:
 
 def _first_call(statement: ast.stmt) -> str:
     """Return the source text of the first call that stands alone in `statement`."""
-    alone = (node.value for node in ast.walk(statement) if isinstance(node, ast.Expr))
+    alone = (node.value for node in walk(statement) if isinstance(node, ast.Expr))
     return next((ast.unparse(call) for call in alone), "")
 
 
 def _names_state(node: ast.expr) -> bool:
     """Whether an expression calls `state_dict()` and does not copy it to the host."""
-    asked = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    asked = [n for n in walk(node) if isinstance(n, ast.Call)]
     names = {last_part(call.func) for call in asked}
     return "state_dict" in names and names.isdisjoint(READ_METHODS)
 
@@ -365,14 +366,14 @@ def _is_filled(name: str, scope: Scope) -> bool:
     A name of another function is another variable.
     """
     defined = scope.definition if isinstance(scope, Function) else None
-    for node in scope.module.nodes if defined is None else ast.walk(defined):
+    for node in scope.module.nodes if defined is None else walk(defined):
         put: list[ast.expr] = []
         if isinstance(node, ast.Assign) and any(_is_item(target, name) for target in node.targets):
             put = [node.value]
         elif isinstance(node, ast.Call) and last_part(node.func) in KEEPING:
             of = node.func.value if isinstance(node.func, ast.Attribute) else None
             put = [*node.args, *(k.value for k in node.keywords)] if _root(of) == name else []
-        if any(isinstance(n, ast.Name) and n.id != name for value in put for n in ast.walk(value)):
+        if any(isinstance(n, ast.Name) and n.id != name for value in put for n in walk(value)):
             return True
     return False
 
@@ -430,10 +431,10 @@ def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
         return False
     if around.decorator_list or function.is_bound or around.name != function.name:
         return False
-    returns = (node for node in ast.walk(around) if isinstance(node, ast.Return))
+    returns = (node for node in walk(around) if isinstance(node, ast.Return))
     if any(node.value is not None for node in returns):
         return False
-    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(around)):
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in walk(around)):
         return False
     if not all(_is_plain(save) and _stands_in(save, around, above) for save in saves):
         return False
@@ -458,7 +459,7 @@ def _may_leave(statement: ast.stmt) -> bool:
     return any(
         isinstance(node, leaving)
         or (isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS)
-        for node in ast.walk(statement)
+        for node in walk(statement)
     )
 
 
@@ -474,7 +475,7 @@ def _is_plain(save: ast.Call) -> bool:
     if len(save.args) > 2 or any(keyword.arg not in PARAMETERS for keyword in save.keywords):
         return False
     for value in (*save.args[1:], *(k.value for k in save.keywords if k.arg == "f")):
-        for node in ast.walk(value):
+        for node in walk(value):
             if isinstance(node, ast.Call) and last_part(node.func) in OPENS:
                 return False
             if isinstance(node, ast.Name | ast.Attribute) and RANK_NAME.fullmatch(last_part(node)):

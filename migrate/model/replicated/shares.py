@@ -32,6 +32,7 @@ from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.meetings import EQUALIZE
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -179,7 +180,7 @@ class Shares:
         depth: int = 0,
     ) -> bool:
         """Whether one of `tests` compares with a value that depends on the replica."""
-        compared = (c for test in tests for c in ast.walk(test) if isinstance(c, ast.Compare))
+        compared = (c for test in tests for c in walk(test) if isinstance(c, ast.Compare))
         return any(
             self._first(iter((c.left, *c.comparators)), scope, bound, depth) is not None
             for c in compared
@@ -326,7 +327,7 @@ class Shares:
         return any(
             last_part(call.func) in EQUALIZE
             and any(
-                isinstance(n, ast.Name) and n.id == name for a in call.args[:1] for n in ast.walk(a)
+                isinstance(n, ast.Name) and n.id == name for a in call.args[:1] for n in walk(a)
             )
             for region in self._analysis.regions(scope.region)
             for call, _ in region.calls

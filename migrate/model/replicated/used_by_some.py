@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from migrate.catalogue.words import DESCRIBES, DESCRIBING_METHODS, ENDING_METHODS
 from migrate.model.calls.rank_tests import is_for_first, is_for_others
 from migrate.model.calls.scopes import Function
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -64,7 +65,7 @@ def _of_some(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _settles(statement: ast.stmt) -> bool:
     """Whether all replicas read a value in `statement`, or end the graph."""
-    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    calls = (node for node in walk(statement) if isinstance(node, ast.Call))
     return any(getattr(call.func, "attr", "") in ENDING_METHODS for call in calls)
 
 

@@ -14,6 +14,7 @@ from migrate.model.facts import ModuleCalls
 from migrate.model.project.project import Project, SourceModule
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules.ranks.rank_environment import RankEnvironmentRule
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
@@ -127,13 +128,13 @@ def _fails_unset(path: Path, note: Note, project: Project) -> bool:
 def _asks(test: ast.expr, name: object, functions: Mapping[str, ast.FunctionDef]) -> bool:
     """Whether a test names the variable, or calls a function of the file that does."""
     roots: list[ast.AST] = [test]
-    for call in ast.walk(test):
+    for call in walk(test):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             roots += [functions[call.func.id]] if call.func.id in functions else []
     return any(
         isinstance(node, ast.Constant) and node.value == name
         for root in roots
-        for node in ast.walk(root)
+        for node in walk(root)
     )
 
 

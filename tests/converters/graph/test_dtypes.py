@@ -272,6 +272,11 @@ def multiplied(jaxpr: Any) -> list[str]:
 @pytest.mark.parametrize("mixed", [False, True], ids=["bfloat16", "float32 weights"])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.long_cases(
+    "layers-bfloat16",
+    "masked-float32 weights",
+    "angles-float32 weights",
+    "timed-float32 weights",
+    "timed-bfloat16",
     "recurrent-float32 weights",
     "recurrent-bfloat16",
     "tokens-float32 weights",

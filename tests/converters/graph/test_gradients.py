@@ -83,6 +83,7 @@ def of_flax(flax: Any, weights: Any, inputs: Inputs) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("detach_", "set_grad_enabled", "inference_mode", "decorated")
 def test_its_gradients_are_those_of_torch(name: str, load: Callable[[Port], Any]) -> None:
     model, inputs, written = made(name)
     flax, weights = load(written), variables(model, written, inputs)

@@ -129,6 +129,7 @@ def test_a_layer_that_evaluation_does_not_call_is_refused() -> None:
     assert "then alone calls more, which has weights" in written.refused
 
 
+@pytest.mark.long
 def test_the_generators_are_as_they_were() -> None:
     before = random.getstate(), str(np.random.get_state())
     functions = np.random.choice, random.random, torch.from_numpy

@@ -45,6 +45,7 @@ def source(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("latents", "film", "heads list", "dilated")
 def test_it_computes_what_torch_does(name: str, load: Any) -> None:
     model, written = made(name)
     inputs = drawn(name)

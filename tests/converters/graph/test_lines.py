@@ -41,6 +41,7 @@ def real(name: str, rows: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("calls two", "routed two")
 def test_it_computes_what_torch_does(name: str, load: Any) -> None:
     model, written = made(name)
     x = real(name, 5)

@@ -79,7 +79,7 @@ def near(found: Any, wanted: torch.Tensor, limit: float = 2e-6) -> None:
 
 
 @pytest.mark.parametrize(("name", "method"), ALL)
-@pytest.mark.long_cases("lm-embed", "coder-encode")
+@pytest.mark.long_cases("flow-inverse", "lm-embed", "coder-encode")
 def test_values_are_those_of_the_method(name: str, method: str, load: Any) -> None:
     model, inputs, written = made(name)
     flax, weights = load(written), variables(model, written, inputs)
@@ -90,7 +90,7 @@ def test_values_are_those_of_the_method(name: str, method: str, load: Any) -> No
 
 
 @pytest.mark.parametrize(("name", "method"), [one for one in ALL if one[1] != "sample"])
-@pytest.mark.long_cases("lm-embed")
+@pytest.mark.long_cases("flow-inverse", "coder-decode", "lm-embed")
 def test_gradients_are_those_of_the_method(name: str, method: str, load: Any) -> None:
     model, inputs, written = made(name)
     flax, weights = load(written), variables(model, written, inputs)

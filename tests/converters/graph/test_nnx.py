@@ -125,7 +125,7 @@ def of_case(name: str, folder: Path) -> None:
     "name",
     [pytest.param(name, marks=pytest.mark.long if name == "attentive" else ()) for name in USUAL],
 )
-@pytest.mark.long_cases("pyramid", "sequences", "stack")
+@pytest.mark.long_cases("stored", "pyramid", "sequences", "stack")
 def test_it_computes_what_torch_does(name: str, tmp_path: Path) -> None:
     of_case(name, tmp_path)
 

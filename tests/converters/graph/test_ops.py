@@ -18,13 +18,19 @@ def _given(one: Sample) -> Any:
 
 
 def _cases() -> Iterator[Any]:
-    """Every sample that an operator takes: the first of each by default, the others with the long tests."""
+    """Every sample that an operator takes.
+
+    By default the first of each operator, once for the operators of a lowering that begin with the same
+    sample: `add` and `add_`. The others run with the long tests.
+    """
     for lowering in dict.fromkeys(lowerings().values()):
+        begun: set[int] = set()
         for name in lowering.names:
             samples = enumerate(lowering.samples)
             taken = [(number, one) for number, one in samples if takes(name, *_given(one))]
             for place, (number, one) in enumerate(taken):
-                marks = [pytest.mark.long] if place else []
+                marks = [pytest.mark.long] if place or number in begun else []
+                begun.update([number] if not place else [])
                 yield pytest.param(name, lowering, one, id=f"{name}-{number}", marks=marks)
 
 

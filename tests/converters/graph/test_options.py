@@ -64,7 +64,7 @@ def agree(model: torch.nn.Module, flax: Any, weights: Any, inputs: Inputs) -> No
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.long_cases("truths", "added")
+@pytest.mark.long_cases("filled", "truths", "added")
 def test_a_port_equals_torch_with_any_of_its_optional_inputs(
     name: str, load: Callable[..., Any]
 ) -> None:

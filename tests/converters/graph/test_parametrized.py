@@ -81,6 +81,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_cases("orthogonal, reflections")
 def test_values_and_gradients_are_the_original_s(name: str, load: Callable[[Port], Any]) -> None:
     torch.manual_seed(0)
     model = CASES[name]().eval()

@@ -130,7 +130,19 @@ def leaves(value: Any) -> list[np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.long_cases(
-    "attentive", "two towers", "tagger", "encoder", "two lstms", "shifted", "stack", "overlapping"
+    "pyramid",
+    "named",
+    "giver",
+    "commented",
+    "refined",
+    "attentive",
+    "two towers",
+    "tagger",
+    "encoder",
+    "two lstms",
+    "shifted",
+    "stack",
+    "overlapping",
 )
 def test_it_computes_what_torch_does(name: str, load: Callable[[Port], Any]) -> None:
     model, inputs, written = made(name)

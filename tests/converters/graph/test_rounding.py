@@ -80,6 +80,7 @@ def test_rounding_once_it_is_as_exact_as_one_rounding_is(
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["plain", "rounded once"])
+@pytest.mark.long_cases("plain")
 def test_its_gradients_have_the_dtypes_of_its_weights(
     once: bool, written: tuple[nn.Module, Port], load: Callable[[Port], Any]
 ) -> None:

@@ -65,7 +65,7 @@ def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load:
 @pytest.mark.parametrize(
     "kind", [rows.Centered, rows.Shared, rows.Counted, rows.Averaged, rows.Many]
 )
-@pytest.mark.long_cases("Averaged")
+@pytest.mark.long_cases("Shared", "Many", "Averaged")
 def test_rows_that_depend_on_each_other_are_not_in_a_port(kind: type[torch.nn.Module]) -> None:
     assert "refused" in outcome(kind().eval())
 

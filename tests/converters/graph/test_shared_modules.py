@@ -92,7 +92,12 @@ def ported(
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("make", "shape"), [(Temporal, (2, 5, 9)), (Several, (3, 6))])
-@pytest.mark.long_cases("Temporal-shape0-orthogonal")
+@pytest.mark.long_cases(
+    "Temporal-shape0-spectral_norm, old",
+    "Temporal-shape0-weight_norm, old",
+    "Several-shape1-orthogonal",
+    "Temporal-shape0-orthogonal",
+)
 def test_it_computes_what_torch_does(
     make: Callable[[Norm], nn.Module],
     shape: tuple[int, ...],

@@ -127,6 +127,9 @@ LONG = {"classifier", "encoder"}
     "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in CASES]
 )
 @pytest.mark.long_cases(
+    "the only layer that reads",
+    "layers left out by Python",
+    "replaced",
     "vision",
     "recurrent",
     "frozen",

@@ -15,13 +15,21 @@ CASES = [
     for entry in entries().values()
     for case in entry.cases
 ]
+# By default two cases of each layer, the others with the long tests.
+COMPARED = [
+    pytest.param(entry, case, id=f"{entry.kind}: {case.name}", marks=marks)
+    for entry in entries().values()
+    for case, marks in zip(
+        entry.cases, itertools.chain(((), ()), itertools.repeat(pytest.mark.long)), strict=False
+    )
+]
 # One kind of each layout; the others of its family share the layout's code and are held by CASES.
 PERMUTED = ["Linear", "Bilinear", "Conv2d", "ConvTranspose2d", "MultiheadAttention", "RNNCell"]
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize(("entry", "case"), CASES)
+@pytest.mark.parametrize(("entry", "case"), COMPARED)
 def test_the_outputs_agree_and_the_weights_come_back(entry, case):
     comparison = compare_forward(entry, case)
     assert comparison.misfits == ()

@@ -263,6 +263,7 @@ def test_a_single_layer_is_a_model():
 
 @pytest.mark.xla
 @pytest.mark.parametrize("bidirectional", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long_cases("True")
 def test_a_gru_is_a_gru_after_torch_xla_was_imported(bidirectional):
     """That import puts a class of its own in its place, which makes torch's for two directions."""
     own_rows = rows_of(nn.GRU(5, 3, bidirectional=bidirectional))

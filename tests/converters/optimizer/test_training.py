@@ -190,6 +190,7 @@ def assert_same_state(found, expected):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.long_cases("adam", "transformers' adafactor", "amsgrad", "lion")
 def test_20_more_steps_in_linen(name, tmp_path):
     make, text = OPTIMIZERS[name]
     model, optimizer = trained(make)
@@ -232,7 +233,7 @@ def _saved(state_dict, folder):
 
 
 @pytest.mark.parametrize("name", ["adamw", "groups", "adafactor"])
-@pytest.mark.long_cases("adamw")
+@pytest.mark.long_cases("adafactor", "groups", "adamw")
 def test_20_more_steps_in_nnx(name, tmp_path):
     model, optimizer = trained(OPTIMIZERS[name][0])
     made = plan(model.state_dict(), model=model, to="nnx")

@@ -52,6 +52,7 @@ def peaks(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["safetensors", "msgpack", "orbax"])
+@pytest.mark.long_cases("msgpack")
 def test_the_peak_is_bounded_by_the_largest_tensor(tmp_path, form):
     # 400 MB, of which every second tensor is transposed.
     side = 3536

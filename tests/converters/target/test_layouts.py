@@ -134,6 +134,7 @@ class BigVisionViT(linen.Module):
 
 
 @pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.long_cases("True")
 def test_big_visions_vit(tmp_path, scan):
     model = randomized(TorchViT())
     images = np.random.default_rng(0).standard_normal((2, 3, 8, 12)).astype(np.float32)

@@ -41,6 +41,7 @@ def fitted(work: Path, form: str = "", wrong: str = "", model: Any = None) -> Fi
         pytest.param("unrolled", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long_cases("folded")
 def test_a_function_is_fitted_and_its_mapping_converts_alone(form: str, tmp_path: Path) -> None:
     found = fitted(tmp_path, form)
     assert found.proven, found.sentence
@@ -56,6 +57,7 @@ def test_a_function_is_fitted_and_its_mapping_converts_alone(form: str, tmp_path
     assert np.abs(truth - mine).max() < 1e-4 * np.abs(truth).max()
 
 
+@pytest.mark.long
 def test_a_query_with_as_many_elements_as_key_and_value_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_there_and_back_by_the_mapping_that_was_saved(here: Path) -> None:
     assert all(torch.equal(returned[key], value) for key, value in state.items())
 
 
+@pytest.mark.long
 def test_a_function_with_a_pytree_of_its_own(here: Path) -> None:
     words = (
         "--target",

@@ -52,6 +52,7 @@ def test_foreign_names_are_fitted_and_proven(order: str, tmp_path: Path) -> None
     assert independent(model, flax, words()[0], tmp_path, last=False) < 1e-5
 
 
+@pytest.mark.long
 def test_a_factor_that_is_folded_into_the_query_is_written_and_proven(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model, flax = Tower(), FlaxTower("scale", everywhere=True)

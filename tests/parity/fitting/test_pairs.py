@@ -40,6 +40,7 @@ def marked(name: str, quick: tuple[str, ...]) -> object:
 @pytest.mark.parametrize(
     "name", [marked(name, QUICK) for name, pair in PAIRS.items() if pair.kind in ("linen", "nnx")]
 )
+@pytest.mark.long_cases("tied_lm")
 def test_a_right_port_is_fitted(name: str, tmp_path: Path) -> None:
     found = fitted(PAIRS[name], "", tmp_path)
     assert found.proven, found.sentence

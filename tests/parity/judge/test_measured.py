@@ -42,6 +42,7 @@ def parity(
         (Recurrent, "ids=int64[2,7]<50"),
     ],
 )
+@pytest.mark.long_cases("Recurrent-ids=int64[2,7]<50", "Attention-x=float32[2,6,16]")
 def test_the_figures_are_those_of_the_written_tensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, spec: str
 ) -> None:

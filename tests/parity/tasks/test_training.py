@@ -50,6 +50,7 @@ def test_trailing_means() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+@pytest.mark.long_cases("momentum")
 def test_the_same_model_trains_alike(optimizer: str, tmp_path: Path) -> None:
     made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 4), tmp_path)
     section = compare_training(made, TrainingOptions(10, optimizer, 1e-2))
@@ -90,6 +91,7 @@ def with_b(made: Parties, **changes: object) -> Parties:
     [{"learning_rate": 1.01e-2}, {"optimizer": "adam"}, {"optimizer": "sgd"}],
     ids=["rate 1 % more", "no weight decay", "sgd"],
 )
+@pytest.mark.long_cases("no weight decay", "sgd")
 def test_another_optimizer_is_found(changes: dict[str, object], tmp_path: Path) -> None:
     made = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 4), tmp_path)
     section = compare_training(with_b(made, **changes), TrainingOptions(8, learning_rate=1e-2))

@@ -75,6 +75,7 @@ def proved(folder: Path, **settings: bool) -> Proof:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_draws_on_the_device_are_equal(tmp_path: Path) -> None:
     proof = proved(tmp_path)
     assert proof.verdict is ProofVerdict.EQUAL, proof.message

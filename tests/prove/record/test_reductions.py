@@ -73,6 +73,7 @@ def on_xla() -> dict[str, float]:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_xla_is_off_by_the_same_or_less() -> None:
     """The same with AVX-512 and SSE; less with AVX2, for which XLA adds several numbers at once."""
     there = in_own_process(on_xla)

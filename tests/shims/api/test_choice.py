@@ -127,6 +127,7 @@ def test_to_choose_does_not_start_the_xla_runtime() -> None:
     assert done.stdout.strip() == "<xla: MIGRATE_BACKEND=xla> False", done.stderr
 
 
+@pytest.mark.long
 def test_a_runtime_in_use_before_launch_names_the_mistake() -> None:
     need_torch_xla()
     done = run("import shims; shims.rank(); shims.launch(print)", MIGRATE_BACKEND="xla")
@@ -134,6 +135,7 @@ def test_a_runtime_in_use_before_launch_names_the_mistake() -> None:
 
 
 @pytest.mark.parametrize("first", ["shims.log", "shims.guard"])
+@pytest.mark.long_cases("shims.guard")
 def test_a_function_stays_one_when_its_module_is_imported(first: str) -> None:
     program = f"import {first}; import shims; print(callable({first}))"
     assert run(program).stdout.strip() == "True"

@@ -59,6 +59,7 @@ def test_the_ranks_of_torchrun_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "ranks"), [("cpu", 1), ("cpu", 2), pytest.param("xla", 2, marks=pytest.mark.long)]
 )
+@pytest.mark.long_cases("cpu-1")
 def test_a_file_is_run_in_every_rank(backend: str, ranks: int, tmp_path: Path) -> None:
     if backend == "xla":
         need_torch_xla()

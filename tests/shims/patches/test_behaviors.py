@@ -34,7 +34,7 @@ def losses(done: subprocess.CompletedProcess[str]) -> list[float]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.long_cases("cpu")
+@pytest.mark.long_cases("xla", "cpu")
 def test_collectives_and_batch_norm(place: str, tmp_path: Path) -> None:
     done = run(place, PROGRAMS / "nccl_collectives.py", str(tmp_path), place)
     assert "rank 0 of 2 is right" in done.stdout
@@ -63,7 +63,7 @@ def test_training_gives_the_same_losses_and_checkpoints(other: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.long_cases("cpu")
+@pytest.mark.long_cases("xla", "cpu")
 def test_training_in_mixed_precision(place: str, tmp_path: Path) -> None:
     found = losses(run(place, PROGRAMS / "cuda_training.py", str(tmp_path), "amp"))
     assert len(found) == 8

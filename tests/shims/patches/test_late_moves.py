@@ -33,5 +33,6 @@ def test_on_the_cpu() -> None:
 
 
 @pytest.mark.xla
+@pytest.mark.long
 def test_an_optimizer_from_before_the_move_trains_the_model_on_xla() -> None:
     assert losses("xla") == pytest.approx(losses("cpu"), abs=1e-5)

@@ -20,11 +20,13 @@ generator = torch.Generator("cuda")
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.long_cases("cpu")
 def test_one_process_with_two_devices(place: str) -> None:
     assert "one process is right" in run(place, PROGRAMS / "one_process.py").stdout
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.long_cases("cpu")
 def test_the_log_has_mixed_precision(place: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(AMP)

@@ -214,6 +214,7 @@ def adafactor():
         {"beta1": 0.9, "clip_threshold": 0.5, "eps": (1e-6, 0.1)},
     ],
 )
+@pytest.mark.long_cases("options1")
 def test_adafactor_of_transformers(adafactor, options):
     recorded = optimizer(adafactor, lr=0.01, relative_step=False, **options)
     written = write_optimizer(recorded, ARRAYS)

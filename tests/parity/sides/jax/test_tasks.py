@@ -133,6 +133,7 @@ def optimizer_of(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
         ("nnx", "adamw", "cross_entropy"),
     ],
 )
+@pytest.mark.long_cases("linen-sgd-mse", "nnx-momentum-mse", "linen-adam-cross_entropy")
 def test_training_is_torchs(kind: Any, optimizer: str, loss: str, tmp_path: Path) -> None:
     runner, module = both(kind, tmp_path)
     inputs = given(tmp_path / "inputs", 2, x=(5, 4))
