@@ -33,7 +33,7 @@ LOOKS_UP = frozenset({"getattr", "globals", "locals", "vars", "eval"})
 
 
 class Shelves:
-    """What is stored by name in a project.
+    """Storage of classes and functions by name in a project.
 
     Args:
         analysis: the project.
@@ -217,18 +217,18 @@ class Shelves:
         """Return the stored classes and functions that `node` is, or of which it is an object."""
         if not self.stored and not self.looks_up:
             return []
-        found: dict[Stored, None] = {}
+        held: dict[Stored, None] = {}
         seen = {(node, scope)}
         nearest = [(node, scope)]
         for _ in range(MOST_STEPS):
             farther: list[Item] = []
             for inner, at in nearest:
                 for shelf in self._taken_from(inner, at):
-                    found.update(dict.fromkeys(self._held(shelf)))
+                    held.update(dict.fromkeys(self._held(shelf)))
                 farther += [item for item in self._made_of(inner, at) if item not in seen]
                 seen.update(farther)
             nearest = farther
-        return [*found]
+        return [*held]
 
     def _held(self, shelf: Shelf) -> Mapping[Stored, None]:
         if isinstance(shelf, ModuleScope):
