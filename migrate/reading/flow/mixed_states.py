@@ -31,9 +31,10 @@ def put(node: cst.CSTNode) -> Put | None:
         target = node.targets[0].target
         if len(node.targets) == 1 and isinstance(target, cst.Subscript):
             return target.value, node.value
-    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        if node.func.attr.value == "update" and len(node.args) == 1:
-            return node.func.value, node.args[0].value
+        return None
+    is_method = isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
+    if is_method and node.func.attr.value == "update" and len(node.args) == 1:
+        return node.func.value, node.args[0].value
     return None
 
 
