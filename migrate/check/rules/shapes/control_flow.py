@@ -205,7 +205,7 @@ class ControlFlow(Hazard):
         yield self.hit(node, message)
 
     def _choice(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield Python's `min(a, b)`, `max(a, b)` or `sorted(list)` of tensors, in a step or at every step."""
+        """Yield Python's `min(a, b)`, `max(a, b)` or `sorted(list)` of tensors at every step."""
         name = call.func.value if isinstance(call.func, cst.Name) else ""
         if name not in CHOICES or facts.context.bindings(call.func) or keyword(call, "key"):
             return
