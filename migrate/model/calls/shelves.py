@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.kinds import Class, ClassInstance, Function, ProjectModule
+from migrate.model.calls.kinds import ClassInstance, ProjectModule
 from migrate.model.calls.passing import passed_by
-from migrate.model.calls.scopes import ModuleScope, Scope, ValueBinding
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 
 Stored = Class | Function
 Shelf = ValueBinding | Class | ModuleScope

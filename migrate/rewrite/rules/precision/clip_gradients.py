@@ -237,8 +237,8 @@ def _truth(node: cst.BaseExpression, context: Workspace) -> bool | None:
         parameter = facts_of(context).bindings.parameter(node)
         if parameter is not None and parameter[1].default is not None:
             function, param = parameter
-            given = [*facts_of(context).bindings.passed(function, node.value), param.default]
-            values = {truth(value, facts_of(context)) for value in given if value is not None}
+            options = [*facts_of(context).bindings.passed(function, node.value), param.default]
+            values = {truth(value, facts_of(context)) for value in options if value is not None}
             return values.pop() if len(values) == 1 else None
     return known
 
