@@ -32,10 +32,10 @@ def put(node: cst.CSTNode) -> Put | None:
         if len(node.targets) == 1 and isinstance(target, cst.Subscript):
             return target.value, node.value
         return None
-    is_method = isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
-    if is_method and node.func.attr.value == "update" and len(node.args) == 1:
-        return node.func.value, node.args[0].value
-    return None
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    is_update = node.func.attr.value == "update" and len(node.args) == 1
+    return (node.func.value, node.args[0].value) if is_update else None
 
 
 def is_mixed(node: cst.CSTNode, facts: Facts) -> bool:
