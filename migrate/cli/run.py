@@ -175,10 +175,13 @@ class _RunReport:
 
 def _look_at_graphs(folder: Path, names: Mapping[Path, str], limits: Sequence[str]) -> _RunReport:
     """Read the report of a run on torch_xla."""
+    from migrate.observe.records import errors_of
     from migrate.observe.report import observed
+    from migrate.prove.failure import is_own_ending
     from migrate.report.text.run import run_as_json, run_summary
 
-    seen = observed(folder, names)
+    # A replica that raised an exception, or left, has run less than the others: that is no parting.
+    seen = observed(folder, names, stopped=any(map(is_own_ending, errors_of(folder))))
     return _RunReport(
         run_summary(seen),
         run_as_json(seen),

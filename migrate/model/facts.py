@@ -51,6 +51,7 @@ from migrate.model.objects.ties import FileTies, ties_of
 from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
 from migrate.model.processes.acting import (
     acting_of,
+    combining_of,
     holds_nothing,
     meeting_of,
     waiting_of,
@@ -108,6 +109,7 @@ class Definition:
         calls: the last parts of the names of what its body calls.
         returns: whether it returns a value.
         reads: whether it reads values of tensors, itself or by a function that it calls.
+        combines: whether it makes a collective of tensors, itself or by a function that it calls.
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
     """
 
@@ -118,6 +120,7 @@ class Definition:
     calls: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     returns: bool = field(default=False, compare=False, repr=False)
     reads: bool = field(default=False, compare=False, repr=False)
+    combines: bool = field(default=False, compare=False, repr=False)
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
 
 
@@ -721,6 +724,7 @@ def _definition(
         calls,
         bool(function.returns),
         function in programs_of(analysis).readers,
+        function in combining_of(analysis),
         # Asked of functions in other files only.
         used_by_some(analysis).get(function, frozenset())
         if len(analysis.scopes) > 1

@@ -9,6 +9,7 @@ from itertools import zip_longest
 
 from migrate.observe.graph_dump import DumpFrame
 from migrate.observe.graphs import differences, without_places
+from migrate.observe.places import ExecutionCause
 from migrate.observe.programs import ObservedProgram, ObservedPrograms, reads
 from migrate.observe.records import Execution, Interval
 
@@ -42,6 +43,29 @@ _Known = Sequence[Mapping[str, Sequence[str]]]
 
 _NONE = (None, None)
 _READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronizes"
+
+
+def is_cut(steps: Sequence[Interval]) -> bool:
+    """Whether a simulation cut graphs of a run at collectives."""
+    return any(
+        execution.cause is ExecutionCause.SIMULATION
+        for step in steps
+        for execution in step.executions
+    )
+
+
+def alone_words(simulated: bool) -> str:
+    """Return what is known of replicas that run different graphs with no collective in them.
+
+    Args:
+        simulated: whether graphs were cut at the collectives.
+    """
+    if simulated:
+        return (
+            "no replica waited in the simulation, which cuts graphs at collectives; a TPU does not, so call "
+            "torch_xla.sync() on all replicas before and after these lines"
+        )
+    return "nothing waits on a TPU"
 
 
 def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[GraphDivergence]:

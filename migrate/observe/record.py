@@ -11,6 +11,7 @@ import atexit
 import hashlib
 import multiprocessing.util
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -25,7 +26,13 @@ from migrate.observe.graph_dump import DumpFrame, executions
 from migrate.observe.graphs import without_places
 from migrate.observe.places import cause_of, current_line, users_frame
 from migrate.observe.programs import ObservedPrograms, reads
-from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
+from migrate.observe.records import (
+    OBSERVE_DIRECTORY,
+    Execution,
+    Interval,
+    note_error,
+    write_line,
+)
 from migrate.observe.untrained import OptimizerWatch
 from shims import activate
 from shims.errors import ReplicasDisagreeError
@@ -115,9 +122,20 @@ class Observer:
         register_optimizer_step_post_hook(self._optimizer_stepped)
         # After torch_xla's own, so that it comes before them: the runtime is still there.
         atexit.register(self.finish)
+        self._follow_errors()
         # Children of multiprocessing skip atexit; those that are forked have to say so themselves.
         _finish_with(self)
         os.register_at_fork(after_in_child=lambda: _finish_with(self))
+
+    def _follow_errors(self) -> None:
+        """Write the exception that ends the process."""
+        show = sys.excepthook
+
+        def noting(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            note_error(self._folder, error)
+            show(kind, error, trace)
+
+        sys.excepthook = noting
 
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         self._optimizer_steps += 1

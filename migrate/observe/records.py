@@ -13,6 +13,7 @@ from migrate.observe.places import ExecutionCause
 
 # The environment variable that names the folder they write to.
 OBSERVE_DIRECTORY = "MIGRATE_OBSERVE_DIRECTORY"
+ERRORS = "errors"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,20 @@ class Interval:
     memory: tuple[int, int] | None = None
     steps_in_graph: int = 0
     unended: DumpFrame | None = None
+
+
+def note_error(folder: Path, error: BaseException) -> None:
+    """Write the exception that ends a process of a run, as Python shows it, in one line."""
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    with (folder / ERRORS).open("a") as file:
+        file.write(f"{name}: {' '.join(str(error).split())}\n")
+
+
+def errors_of(folder: Path) -> list[str]:
+    """Return the exceptions that ended processes of a run, one line each."""
+    path = folder / ERRORS
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def write_line(interval: Interval) -> str:

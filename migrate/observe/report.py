@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from migrate.observe.boundaries import MOST_STEPS
-from migrate.observe.divergences import GraphDivergence, alone, partings
+from migrate.observe.divergences import GraphDivergence, alone, is_cut, partings
 from migrate.observe.graph_dump import DumpFrame
 from migrate.observe.graphs import differences
 from migrate.observe.places import ExecutionCause
@@ -185,7 +185,7 @@ class Observed:
         steps: every interval between two syncs, as recorded.
         simulated: whether graphs were cut at the collectives, as only the simulation does.
         alone: where replicas first run different graphs with no collective in them; nothing waits there,
-            unless a collective may be pending.
+            unless a collective may be pending, or the simulation has cut a graph at one.
         untrained: optimizers whose parameters never got a gradient.
     """
 
@@ -229,11 +229,7 @@ def observed(
         alone=tuple(_divergences(alone(steps), of)),
         untrained=tuple(untrained_optimizers(folder, of)),
         unended=tuple(_unended(steps, of)),
-        simulated=any(
-            execution.cause is ExecutionCause.SIMULATION
-            for step in steps
-            for execution in step.executions
-        ),
+        simulated=is_cut(steps),
         steps=tuple(steps),
     )
 

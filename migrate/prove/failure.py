@@ -113,12 +113,21 @@ _NOT_ANSWERED = (
 _OF_REPLICA = re.compile(r"shims\.errors\.ReplicaFailedError: replica \d+ of \d+ failed: ")
 
 
-def is_own_exception(reason: str) -> bool:
-    """Whether a run ended with an exception that the script raised, not with one of the simulation.
+# A replica that left by `sys.exit` or `os._exit`, or that a signal ended.
+_LEFT = re.compile(
+    r"shims\.errors\.ReplicaFailedError: replica \d+ of \d+ "
+    r"(?:exited with status |failed: (?:killed by |the process ended with exit code ))"
+)
+
+
+def is_own_ending(reason: str) -> bool:
+    """Whether a replica ended by itself: by an exception or an exit of the script, not of the simulation.
 
     Args:
         reason: the error's last line: see `last_error`.
     """
+    if _LEFT.match(reason):
+        return True
     cause = last_error(_OF_REPLICA.sub("", reason, count=1))
     if cause is None:
         return False

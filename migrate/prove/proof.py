@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from migrate.catalogue.target import XLA, Target
-from migrate.observe.divergences import GraphDivergence, alone, partings
+from migrate.observe.divergences import GraphDivergence, alone, alone_words, is_cut, partings
 from migrate.observe.records import read_lines
 from migrate.place import Place
 from migrate.progress import Progress, no_progress
@@ -23,7 +23,7 @@ from migrate.prove.errors import (
     RunTimeoutError,
     ScriptFailedError,
 )
-from migrate.prove.failure import failure, is_own_exception
+from migrate.prove.failure import failure, is_own_ending
 from migrate.prove.progress import recorded_steps, steps_told
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
@@ -392,7 +392,8 @@ def parted_replicas(folder: Path, *, stopped: bool = False) -> str:
 
 def _alone_replicas(folder: Path) -> tuple[str, ...]:
     """Return a note on graphs without collectives that only some replicas of a watched run execute."""
-    for parting in alone(read_lines(folder / OBSERVED)):
+    steps = read_lines(folder / OBSERVED)
+    for parting in alone(steps):
         if parting.pending:
             return (
                 f"the replicas of the rewrite run different graphs at sync {parting.step}, after a read: "
@@ -402,7 +403,7 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
             )
         return (
             f"the replicas of the rewrite run different graphs without collectives at sync {parting.step}: "
-            f"{_in_words(parting)}. Nothing waits on a TPU, but each shape is compiled",
+            f"{_in_words(parting)}: {alone_words(is_cut(steps))}. Each shape is compiled",
         )
     return ()
 
@@ -511,8 +512,8 @@ def record_run(
     )
     if result.returncode:
         failed = failure(path, side, result.returncode, result.output)
-        # A replica that raised an exception has run less than the others: that is no parting.
-        stopped = is_own_exception(failed.reason)
+        # A replica that raised an exception, or left, has run less than the others: that is no parting.
+        stopped = is_own_ending(failed.reason)
         if observed is not None and (parted := parted_replicas(folder, stopped=stopped)):
             raise ReplicasPartedError(
                 failed.what, failed.remedy, failed.output, failed.reason, parted

@@ -79,7 +79,11 @@ def _in_float32(kernel: Any) -> Callable[..., Any]:
     """Let a kernel compute tensors of bfloat16 in float32, and round its results."""
 
     def run(keys: Any, *args: Any, **options: Any) -> Any:
-        if options.get("dtype") is not None or not _is_half(args):
+        dtype = options.get("dtype")
+        if dtype is torch.bfloat16:  # torch rounds what it adds first
+            args = tuple(v.to(dtype) if isinstance(v, torch.Tensor) else v for v in args)
+            options = {**options, "dtype": torch.float32}
+        elif dtype is not None or not _is_half(args):
             return kernel.call_boxed(keys, *args, **options)
         results = kernel.call_boxed(keys, *map(_wide, args), **options)
         if isinstance(results, torch.Tensor):

@@ -6,20 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from migrate.observe.records import errors_of, note_error
 from migrate.prove import settings
 from migrate.prove.errors import RewriteFailedError
-from migrate.prove.failure import is_own_exception
+from migrate.prove.failure import is_own_ending
 from migrate.prove.proof import record_run
+from shims.errors import ReplicaFailedError
 
 OF_REPLICA = "shims.errors.ReplicaFailedError: replica 0 of 2 "
 
 
 @pytest.mark.parametrize(
     "reason",
-    [f"{OF_REPLICA}failed: RuntimeError: not on this device; all replicas", "ValueError: x"],
+    [
+        f"{OF_REPLICA}failed: RuntimeError: not on this device; all replicas",
+        f"{OF_REPLICA}exited with status 1; all replicas were stopped",
+        f"{OF_REPLICA}failed: the process ended with exit code 1 before its function returned",
+        f"{OF_REPLICA}failed: killed by SIGKILL; all replicas were stopped",
+        "ValueError: x",
+    ],
 )
-def test_an_exception_of_the_script(reason: str) -> None:
-    assert is_own_exception(reason)
+def test_an_ending_of_the_script(reason: str) -> None:
+    assert is_own_ending(reason)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +35,13 @@ def test_an_exception_of_the_script(reason: str) -> None:
     [
         f"{OF_REPLICA}failed: ReplicasDisagreeError: replica 1 waits in all_reduce",
         f"{OF_REPLICA}failed: RefusedOnTpuError: a broadcast",
-        f"{OF_REPLICA}exited with status -9; all replicas were stopped",
+        f"{OF_REPLICA}failed: PeerLostError: the other replica is gone; all replicas were stopped",
         "shims.errors.ReplicasDisagreeError: replica 1 waits",
         "exit code 1",
     ],
 )
 def test_an_error_of_the_simulation_or_none(reason: str) -> None:
-    assert not is_own_exception(reason)
+    assert not is_own_ending(reason)
 
 
 RAISES = """
@@ -69,3 +77,12 @@ def test_a_replica_that_raises_does_not_part_from_the_others(tmp_path: Path) -> 
     with pytest.raises(RewriteFailedError, match="no such figure on this device") as raised:
         record_run(script, [], side="xla", replicas=2, folder=folder, settings=settings.Settings())
     assert type(raised.value) is RewriteFailedError
+
+
+def test_the_exceptions_that_end_processes_are_kept_in_one_line_each(tmp_path: Path) -> None:
+    assert errors_of(tmp_path) == []
+    note_error(tmp_path, ReplicaFailedError("replica 0 of 2 exited with status 1", "they stopped"))
+    note_error(tmp_path, ValueError("one\ntwo"))
+    first, second = errors_of(tmp_path)
+    assert is_own_ending(first)
+    assert second == "ValueError: one two"

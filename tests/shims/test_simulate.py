@@ -240,6 +240,6 @@ def test_sums_of_bfloat16_are_added_in_float32() -> None:
     done = run(PROGRAMS / "half_sums.py", replicas=1)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 16
+    assert len(lines) == 18
     assert [line for line in lines if not line.endswith(" is right")] == []
     assert "Warning" not in done.stderr

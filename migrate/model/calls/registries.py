@@ -12,15 +12,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from migrate.catalogue.words import HIDDEN_TRAINING, NO_GRADIENTS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import BOTH, Effect
-from migrate.model.calls.kinds import UNKNOWN
+from migrate.model.calls.kinds import UNKNOWN, ClassInstance
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
+from migrate.model.calls.shelves import Shelves, Stored, shelves_of
 
 REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
 # Functions that make an object of a class named by a string.
@@ -71,6 +72,7 @@ class Registries:
     """
 
     analysis: Analysis
+    _shelves: Shelves = field(init=False)
     _methods: dict[str, list[tuple[Class, Effect]]] = field(init=False)
     _called: dict[str, list[tuple[str, Function]]] = field(init=False)
     _found: set[Region] = field(default_factory=set)
@@ -78,11 +80,12 @@ class Registries:
 
     def __post_init__(self) -> None:
         named = self._named()
+        self._shelves = shelves_of(self.analysis)
         self._methods = defaultdict(list)
         self._called = defaultdict(list)
         for scope in self.analysis.scopes.values():
             for class_ in scope.classes:
-                if class_.name not in named and not any(map(registers, class_.decorators)):
+                if class_.name not in named and not is_stored(class_, self.analysis):
                     continue
                 for name, effect in self._training(class_):
                     self._methods[name].append((class_, effect))
@@ -175,7 +178,7 @@ class Registries:
                 or self._looks_up(binding.value, binding.scope)
             )
             for binding in self.analysis.evaluator.origins(receiver, scope)
-        )
+        ) or bool(self._shelves.made(receiver, scope))
 
     def _looks_up(self, call: ast.Call, scope: Scope) -> bool:
         """Whether `call` runs a function of the project that calls a function it looks up by name."""
@@ -219,13 +222,14 @@ class Registries:
         return methods
 
     def may_run(self, scope: ModuleScope) -> Mapping[ast.Call, list[Function]]:
-        """Return the calls in a module of unknown objects, with the methods of classes named like them.
+        """Return the calls in a module of unknown objects, with the methods that they may run.
 
-        The name of the object is all that the source shows of its class. A `forward` with gradients is left
-        out: it runs in a step, whoever calls it.
+        What the object was made from decides: the methods of the classes that are stored there. If that is
+        not known, those of classes named like the object. A `forward` with gradients is left out: it runs in
+        a step, whoever calls it.
         """
         if scope not in self._may_run:
-            self._may_run[scope] = dict(self._unknown_calls(scope)) if self._called else {}
+            self._may_run[scope] = dict(self._unknown_calls(scope))
         return self._may_run[scope]
 
     def _unknown_calls(self, scope: ModuleScope) -> Iterator[tuple[ast.Call, list[Function]]]:
@@ -234,12 +238,53 @@ class Registries:
             func = call.func
             if self.analysis.running[call].functions or not self._is_unknown(func, at):
                 continue
-            methods = _closest(_last(func), of_object)
-            if isinstance(func, ast.Attribute):
-                methods += _closest(_last(func.value), self._called.get(func.attr, []))
-            fitting = [m for _, m in methods if _fits(call, m) and not is_step_alone(m)]
+            methods = [*self._stored_methods(func, at)]
+            if not methods:
+                named = _closest(_last(func), of_object)
+                if isinstance(func, ast.Attribute):
+                    named += _closest(_last(func.value), self._called.get(func.attr, []))
+                methods = [method for _, method in named]
+            fitting = [m for m in methods if _fits(call, m) and not is_step_alone(m)]
             if fitting:
                 yield call, list(dict.fromkeys(fitting))
+
+    def _stored_methods(self, func: ast.expr, scope: Scope) -> Iterator[Function]:
+        """Yield what a call of `func` runs if its object was made from a class that is stored by name."""
+        for item in self._shelves.made(func, scope):
+            if isinstance(item, Function):
+                yield item
+            yield from self._named_methods(item, CALLED)
+        if isinstance(func, ast.Attribute) and self._may_be_stored(func.attr):
+            for item in self._shelves.made(func.value, scope):
+                yield from self._named_methods(item, (func.attr,))
+
+    def _may_be_stored(self, name: str) -> bool:
+        """Whether a class that is stored by name has a method `name`, as far as that is known."""
+        return self._shelves.looks_up or name in self._stored_names
+
+    @cached_property
+    def _stored_names(self) -> frozenset[str]:
+        return frozenset(
+            name
+            for item in self._shelves.stored
+            for class_ in self._classes(item)
+            for name, _ in self._all_methods(class_)
+        )
+
+    def _named_methods(self, item: Stored, names: Collection[str]) -> Iterator[Function]:
+        """Yield the methods of these names of a stored class, or of the classes a stored function returns."""
+        for class_ in self._classes(item):
+            yield from (method for name, method in self._all_methods(class_) if name in names)
+
+    def _classes(self, item: Stored) -> Iterator[Class]:
+        """Yield a stored class, or the classes of what a stored function returns."""
+        if isinstance(item, Class):
+            yield item
+            return
+        for returned in item.returns:
+            for value in self.analysis.evaluator.values(returned, item):
+                if isinstance(value, ClassInstance):
+                    yield value.of
 
     def methods_of(self, call: ast.Call) -> list[Function]:
         """Return the methods that `call` may run if it calls an unknown object."""
@@ -254,10 +299,10 @@ class Registries:
         }
 
     def _is_unknown(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether `node` may be an object of any class: a variable, or an attribute, of unknown value."""
+        """Whether `node` may be an object of any class: it is a variable, an attribute or a result."""
         if self.analysis.evaluator.values(node, scope) - {UNKNOWN}:
             return False
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
             return True
         bindings = (
             [*self.analysis.evaluator.bindings_of(node.id, scope)]
@@ -301,10 +346,11 @@ def registries_of(analysis: Analysis) -> Registries:
     return Registries(analysis)
 
 
-def registers(decorator: ast.expr) -> bool:
-    """Whether a decorator registers the decorated object by name."""
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return REGISTERS.search(_last(called)) is not None
+def is_stored(item: Stored, analysis: Analysis) -> bool:
+    """Whether a class or a function is stored under a name: a library's decorator is judged by its own."""
+    return item in shelves_of(analysis).stored or any(
+        REGISTERS.search(_last(d.func if isinstance(d, ast.Call) else d)) for d in item.decorators
+    )
 
 
 def _closest(name: str, methods: list[tuple[str, Function]]) -> list[tuple[str, Function]]:

@@ -468,7 +468,10 @@ class _ScopeWalk:
                 self._put(container, ValueBinding("value", scope, call.args[-1]))
 
     def _put(self, container: ast.expr, binding: ValueBinding) -> None:
-        name = getattr(container, "attr", getattr(container, "id", None))
+        inner = container
+        while isinstance(inner, ast.Subscript):
+            inner = inner.value
+        name = getattr(inner, "attr", getattr(inner, "id", None))
         if name is not None:
             self.top.put[name].append((container, binding))
 

@@ -12,7 +12,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import Callers, callers_of, is_for_each_held, reaching
 from migrate.model.calls.kinds import UNKNOWN
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.registries import registers
+from migrate.model.calls.registries import is_stored
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.programs import programs_of
@@ -102,7 +102,7 @@ def _open_callers(functions: list[Function], callers: Callers, analysis: Analysi
             continue
         if function.owner is not None:
             methods[function.name].append(function)
-        elif any(map(registers, function.decorators)):
+        elif is_stored(function, analysis):
             registered.append(function)
     open_calls: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     if not methods and not registered:

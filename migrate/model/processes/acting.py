@@ -107,6 +107,18 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
     return frozenset(reaching(analysis, _meeting_themselves(analysis), counts))
 
 
+@lru_cache(maxsize=2)
+def combining_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that make a collective of tensors, themselves or by a function that they run."""
+    first = {
+        function: True
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if not scope.names_called[function].isdisjoint(TENSORS)
+    }
+    return frozenset(reaching(analysis, first))
+
+
 def _meeting_themselves(analysis: Analysis) -> Mapping[Function, bool]:
     return {
         function: True

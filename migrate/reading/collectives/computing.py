@@ -45,6 +45,8 @@ WRITING = words(
     "reciprocal_ relu_ remainder_ renorm_ round_ rsqrt_ scatter_ scatter_add_ scatter_reduce_ sigmoid_ "
     "sign_ sin_ sqrt_ square_ sub_ subtract_ tanh_ tril_ triu_ trunc_ uniform_ zero_"
 )
+# Methods of tensors that compute one number, or one for each row.
+REDUCES = words("amax amin max mean median min norm prod std sum var")
 COLLECTIONS = cst.Dict | cst.DictComp | cst.List | cst.ListComp
 DEEPEST = 4
 
@@ -57,11 +59,25 @@ def computes(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bo
         return any(computes(element.value, facts, depth) for element in node.elements)
     if isinstance(node, cst.ListComp | cst.GeneratorExp):
         return computes(node.elt, facts, depth)
-    if v.is_description(node) or not facts.values.on_device(node):
+    if v.is_description(node):
         return False
+    if not facts.values.on_device(node):
+        return _may_compute(node, facts)
     if isinstance(node, cst.Call):
         return _is_computed_by(node, facts, depth)
     return isinstance(node, cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
+
+
+def _may_compute(node: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `node` is a mean or the like of something of which nothing is known: `rewards.mean()`.
+
+    What a library returns that is given tensors of the device may be on the device.
+    """
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return False
+    kinds = facts.values.kind(node), facts.values.kind(node.func.value)
+    is_unknown = facts.names.of(node.func) is None and not facts.context.called(node)
+    return node.func.attr.value in REDUCES and is_unknown and set(kinds) == {Kind.UNKNOWN}
 
 
 def _is_computed_by(call: cst.Call, facts: Facts, depth: int) -> bool:

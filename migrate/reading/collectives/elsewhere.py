@@ -8,7 +8,6 @@ from migrate.catalogue.words import ENDING_METHODS
 from migrate.model.facts import Definition
 from migrate.reading.collectives.computing import WRITING
 from migrate.reading.facts import Facts
-from migrate.reading.values.collectives import TENSORS
 
 
 def changes_elsewhere(call: cst.Call, facts: Facts) -> bool:
@@ -21,8 +20,8 @@ def changes_elsewhere(call: cst.Call, facts: Facts) -> bool:
 
 
 def has_collective(definition: Definition) -> bool:
-    """Whether a function may make a collective of tensors."""
-    return not definition.calls.isdisjoint(TENSORS)
+    """Whether a function may make a collective of tensors, itself or by a function that it calls."""
+    return definition.combines
 
 
 def has_read(definition: Definition) -> bool:

@@ -259,6 +259,8 @@ class Counters:
         if self._facts.steps.when(node) in (When.STEP, When.EVERY_STEP):
             return True
         function = self._script.function_around(node)
+        if function is not None and id(function.body) in self._facts.steps.beside.functions:
+            return True
         calls = self._script.callers.get(id(function), ()) if function is not None else ()
         return depth < MOST_CALLS and any(self._runs_in_steps(call, depth + 1) for call in calls)
 

@@ -171,9 +171,9 @@ class StepCode:
     def beside(self) -> EveryStepFunctions:
         """Functions that run at every step, but outside of it: metrics and their logging."""
         collected = EveryStepFunctions(self._context)
-        for body in list(self._bodies):
+        for body in (*self._bodies, *self._turning):
             for call in self._beside_calls(body):
-                collected.take(call, self._bodies[body])
+                collected.take(call, self._bodies.get(body, ""))
         for function, origin in self._called_beside:
             collected.enter(function, origin)
         return collected
@@ -185,12 +185,28 @@ class StepCode:
                 yield call
 
     @cached_property
+    def _turning(self) -> frozenset[int]:
+        """Ids of the bodies of loops that take a few updates in each turn: `for _ in range(updates)`.
+
+        Such a loop acts in an environment, and has as many turns as steps. One that goes over epochs has few.
+        """
+        return frozenset(
+            id(above.body)
+            for loop in self.loops
+            if isinstance(loop, cst.For) and isinstance(loop.iter, cst.Call)
+            if code(loop.iter.func) in ("range", "trange")
+            for above in [self._context.loop_around(loop)]
+            if above is not None
+        )
+
+    @cached_property
     def _calls_by_body(self) -> Mapping[int, Sequence[cst.Call]]:
         """Calls of the training loops that run functions of the project, by the id of the body."""
         calls: dict[int, list[cst.Call]] = {}
-        for call in self._context.all_of(cst.Call) if self._bodies else ():
+        bodies = {*self._bodies, *self._turning}
+        for call in self._context.all_of(cst.Call) if bodies else ():
             for above in self._context.ancestors(call):
-                if id(above) in self._bodies:
+                if id(above) in bodies:
                     if self._context.run_by(call):
                         calls.setdefault(id(above), []).append(call)
                     break

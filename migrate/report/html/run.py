@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from migrate.counts import many
+from migrate.observe.divergences import alone_words
 from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Interval
 from migrate.observe.report import Divergence, Observed
@@ -63,6 +64,7 @@ def write_run_page(report: Observed, script: Path, path: Path) -> None:
         report=report,
         pending=[divergence for divergence in report.alone if divergence.pending],
         harmless=[divergence for divergence in report.alone if not divergence.pending],
+        unlike=alone_words(report.simulated),
         rank=first[0].rank if first else 0,
         steps=[step for steps in _side_by_side(shown) for step in steps],
         all_shown=all(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.observe.divergences import alone_words
 from migrate.report.text.quantities import shown_bytes
 from migrate.report.text.tables import plain_table
 
@@ -53,7 +54,8 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield _divergences(pending)
     if certain := [entry for entry in report.alone if not entry.pending]:
         yield (
-            "\n[bold]replicas run different graphs without collectives[/bold]: nothing waits on a TPU. "
+            "\n[bold]replicas run different graphs without collectives[/bold]: "
+            f"{alone_words(report.simulated)}. "
             "Each shape costs a compilation; pad the shards to one length if that matters"
         )
         yield _divergences(certain)

@@ -13,7 +13,9 @@ x = torch.rand(8, 32, 32, 32).bfloat16()
 SUMS = {
     "sum": lambda x: x.sum(),
     "sum of axes": lambda x: x.sum((0, 2, 3)),
-    "sum as bfloat16 of float32": lambda x: x.float().sum(),
+    "sum as float32": lambda x: x.float().sum(),
+    "sum as bfloat16": lambda x: x.sum(dtype=torch.bfloat16),
+    "mean of float32 as bfloat16": lambda x: x.float().mean((1, 2), dtype=torch.bfloat16),
     "mean": lambda x: x.mean(),
     "norm": lambda x: x.norm(),
     "vector norm": torch.linalg.vector_norm,

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
+from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.check.common import is_a_type, method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.region_arguments import is_type_of_options
+from migrate.syntax.tree import nodes_of
 
 # Names and dictionaries by which a type goes to its region, at most.
 DEEPEST = 4
@@ -77,6 +79,20 @@ class Float16(Hazard):
                     return model(x)
             """
         ),
+        example(
+            """
+            import torch
+            from safetensors.torch import save_file
+
+
+            def save(model, path, dtype=torch.float16):  # XLA502 info
+                save_file({key: value.to(dtype) for key, value in model.state_dict().items()}, path)
+
+
+            def run(model, x, dtype=torch.float16):  # XLA502
+                return model(x.to(dtype))
+            """
+        ),
     )
     mended = example(
         """
@@ -95,7 +111,12 @@ class Float16(Hazard):
         what = self._what(node, facts)
         if what is None:
             return
-        elsewhere = facts.exports or _is_fetched(node, facts) or only_with_cuda(node, facts)
+        elsewhere = (
+            facts.exports
+            or _is_fetched(node, facts)
+            or _is_of_save(node, facts)
+            or only_with_cuda(node, facts)
+        )
         severity = Severity.INFO if elsewhere else self.severity
         yield self.hit(node, f"{what}: {FLOAT16}", severity)
 
@@ -157,6 +178,25 @@ def _is_cudas_own(call: cst.CSTNode | None, facts: Facts) -> bool:
     if name == "functools.partial" and call.args:
         name = facts.names.of(call.args[0].value)
     return name in BY_SHIMS
+
+
+def _is_of_save(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` is the default of a parameter of a function that saves and does not train."""
+    parameter = facts.context.parent(node)
+    if not isinstance(parameter, cst.Param) or parameter.default is not node:
+        return False
+    function = next(
+        (
+            above
+            for above in facts.context.ancestors(parameter)
+            if isinstance(above, cst.FunctionDef)
+        ),
+        None,
+    )
+    if function is None or facts.context.effects.of(function.body):
+        return False
+    calls = nodes_of(function.body, cst.Call)
+    return any(facts.names.of(call.func) in TORCH_SAVES | SAFETENSORS_SAVES for call in calls)
 
 
 def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:

@@ -14,10 +14,16 @@ from migrate.reading.names.bindings import How
 from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import Loop
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code, keyword, nodes_of
 
 # What is a tensor where it is asked of tensors: `bad = torch.isnan(loss).any()`, `x > 3`.
 ANSWERS = cst.Call | cst.Comparison
+# Functions of Python that compare tensors, and what computes the same on the device.
+CHOICES = {
+    "min": "torch.minimum, torch.clamp(…, max=…) or torch.stack(…).min()",
+    "max": "torch.maximum, torch.clamp(…, min=…) or torch.stack(…).max()",
+    "sorted": "torch.stack(…).sort()",
+}
 
 
 class ControlFlow(Hazard):
@@ -38,6 +44,32 @@ class ControlFlow(Hazard):
     examples = (
         example(
             """
+            import torch
+
+
+            class Range:
+                def __init__(self, device):
+                    self.largest = torch.zeros(1, device=device)
+
+                def see(self, x):
+                    self.largest = max(self.largest, x.abs().max())  # XLA110 info
+
+
+            def train(model, loader, optimizer):
+                seen, best, losses = Range("cuda"), torch.zeros((), device="cuda"), []
+                for x in loader:
+                    x = x.cuda()
+                    loss = model(x).mean()
+                    loss.backward()
+                    optimizer.step()
+                    seen.see(x)
+                    best = min(best, loss.detach())  # XLA110 info
+                    losses.append(loss.item())
+                    print(max(losses))
+            """
+        ),
+        example(
+            """
             import math
             import torch
 
@@ -48,6 +80,9 @@ class ControlFlow(Hazard):
                         x = x / 2
                     assert torch.isfinite(x).all()  # XLA110
                     scale = max(x.std(), 1e-5)  # XLA110
+                    low = min([x.min(), x.mean()])  # XLA110
+                    order = sorted(part.sum() for part in x.chunk(2))  # XLA110
+                    size = max([len(x), x.shape[0]])
                     if any(p.grad.isnan().any() for p in self.parameters()):  # XLA110
                         scale = 1
                     return x / scale
@@ -170,15 +205,33 @@ class ControlFlow(Hazard):
         yield self.hit(node, message)
 
     def _choice(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield Python's `min(a, b)` or `max(a, b)` of a tensor."""
+        """Yield Python's `min(a, b)`, `max(a, b)` or `sorted(list)` of tensors at every step."""
         name = call.func.value if isinstance(call.func, cst.Name) else ""
-        if name not in ("min", "max") or len(call.args) < 2 or facts.context.bindings(call.func):
+        if name not in CHOICES or facts.context.bindings(call.func) or keyword(call, "key"):
             return
-        values = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
-        if facts.steps.inside(call) and any(map(facts.values.on_device, values)):
-            torch = {"min": "torch.clamp(…, max=…)", "max": "torch.clamp(…, min=…)"}[name]
-            message = f"`{code(call)}`: Python must know the value of a tensor; {torch}"
-            yield self.hit(call, message)
+        inside = facts.steps.inside(call)
+        beside = facts.steps.when(call) is When.EVERY_STEP or facts.steps.beside.every_step(call)
+        if not (inside or beside) or not any(_compared(call, facts)):
+            return
+        message = f"`{code(call)}`: Python must know the value of a tensor; {CHOICES[name]}"
+        yield self.hit(call, message, self.severity if inside else Severity.INFO)
+
+
+def _compared(call: cst.Call, facts: Facts) -> Iterator[bool]:
+    """Yield of each value that Python compares whether it is a tensor of the device."""
+    values = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    if len(call.args) > 1 and code(call.func) != "sorted":
+        yield from map(facts.values.on_device, values)
+        return
+    of = values[0] if values else None
+    lists = facts.values.given_to(of) if isinstance(of, cst.Name) else [of]
+    for held in lists:
+        if isinstance(held, cst.ListComp | cst.GeneratorExp | cst.SetComp):
+            yield facts.values.on_device(held.elt)
+        elif isinstance(held, cst.List | cst.Tuple):
+            yield from (facts.values.on_device(element.value) for element in held.elements)
+    if isinstance(of, cst.Name):
+        yield from (facts.values.on_device(put.value) for put in facts.bindings.put_into(of))
 
 
 def _now_and_then(test: cst.BaseExpression, facts: Facts) -> bool:

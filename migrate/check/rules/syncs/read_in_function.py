@@ -27,8 +27,9 @@ class ReadInFunction(Hazard):
     **Why.** The host waits for the device at every step, as it does for `.item()` in the loop itself; the
     line in the loop does not show it, and the function may lie in another file.
 
-    The class of an object may be chosen while the script runs, from a registry or by `getattr`: then the
-    method of a class of the project that is named like the object counts.
+    The class of an object may be chosen while the script runs, from a registry, a dictionary or by `getattr`:
+    then the methods of all classes that are stored there count, whatever stores them. If that is not known,
+    the method of a class of the project that is named like the object counts.
 
     A metric of torchmetrics reads, too: MeanMetric and its like ask at each update whether a value is NaN,
     and `compute()` gathers the states of all replicas.

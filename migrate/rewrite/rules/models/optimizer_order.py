@@ -23,6 +23,7 @@ from migrate.rewrite.rule import (
     rewritten,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import nodes_of
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
@@ -139,6 +140,19 @@ class OptimizerOrder(Rule):
                     self.model = model.to("xla")
                     self.ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
             """,
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def main(loader):
+                model = torch.nn.Linear(4, 4)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                model = model.to("xla")
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                return model, optimizer
+            """
         ),
         left_alone(
             """
@@ -301,6 +315,8 @@ class OptimizerOrder(Rule):
             )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
+        if _is_replaced(node, context):
+            return
         early = context.calls.optimizers.early.get(context.place(node))
         if early is not None and early.on_meta:
             yield from self.report(node, _moves_later(node, context))
@@ -344,6 +360,31 @@ class OptimizerOrder(Rule):
             )
         else:
             yield from self.report(node, BY_HAND)
+
+
+def _is_replaced(node: cst.Call, context: Workspace) -> bool:
+    """Whether the name that is given the optimizer `node` is given another value below, before any use."""
+    statement = context.statement_around(node)
+    block = context.parent(statement)
+    assign = context.parent(node)
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return False
+    name = assign.targets[0].target
+    if not isinstance(name, cst.Name) or not isinstance(block, cst.IndentedBlock | cst.Module):
+        return False
+    below = [*block.body][[*block.body].index(statement) + 1 :]  # type: ignore[arg-type]
+    for other in below:
+        uses = [use for use in nodes_of(other, cst.Name) if use.value == name.value]
+        if not uses:
+            continue
+        small = other.body[0] if isinstance(other, cst.SimpleStatementLine) else None
+        return (
+            len(uses) == 1
+            and isinstance(small, cst.Assign)
+            and len(small.targets) == 1
+            and small.targets[0].target is uses[0]
+        )
+    return False
 
 
 def _moves_later(node: cst.Call, context: Workspace) -> str:

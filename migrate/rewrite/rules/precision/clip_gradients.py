@@ -133,6 +133,23 @@ class ClipGradients(Rule):
 
             def clip_so(model, foreach):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=foreach)  # XLA812 warning
+
+
+            class Clip:
+                def __call__(self, parameters, error_if_nonfinite=False, foreach=None):
+                    return torch.nn.utils.clip_grad_norm_(
+                        parameters, 1.0, error_if_nonfinite=error_if_nonfinite, foreach=foreach
+                    )
+
+
+            def norms(parameters, error_if_nonfinite=False, foreach=True):
+                return torch.nn.utils.clip_grad_norm_(  # XLA812
+                    parameters, 1.0, error_if_nonfinite=error_if_nonfinite, foreach=foreach
+                )
+
+
+            def strict(parameters):
+                return norms(parameters, error_if_nonfinite=True)
             """
         ),
     )
@@ -150,12 +167,12 @@ class ClipGradients(Rule):
             yield from self._portable(node, name, context)
             return
         written = code(foreach.value) if foreach is not None else "None"
-        is_true = truth(foreach.value, facts_of(context)) if foreach is not None else False
+        is_true = _truth(foreach.value, context) if foreach is not None else False
         if written != "True" and is_true is not False:
             message = f"foreach={written}: foreach=True raises for XLA tensors; drop it"
             yield from self.report(node, message, None if is_true else Severity.WARNING)
         error = keyword(node, "error_if_nonfinite")
-        if error is not None and code(error.value) != "False":
+        if error is not None and _truth(error.value, context) is not False:
             message = "error_if_nonfinite reads the norm in every step, which cuts the graph in two"
             yield from self.report(node, message)
         function: cst.BaseExpression | None = None
@@ -211,6 +228,19 @@ class ClipGradients(Rule):
         gone = [bound["foreach"]] if "foreach" in bound else []
         message = f"{code(node.func)} → shims.clip_grad_norm"
         yield self.edit(node, replace, message, consumes=[node.func, *gone])
+
+
+def _truth(node: cst.BaseExpression, context: Workspace) -> bool | None:
+    """Whether an option is true; a parameter for which no call gives a value has its default."""
+    known = truth(node, facts_of(context))
+    if known is None and isinstance(node, cst.Name):
+        parameter = facts_of(context).bindings.parameter(node)
+        if parameter is not None and parameter[1].default is not None:
+            function, param = parameter
+            options = [*facts_of(context).bindings.passed(function, node.value), param.default]
+            values = {truth(value, facts_of(context)) for value in options if value is not None}
+            return values.pop() if len(values) == 1 else None
+    return known
 
 
 def _uses_it(call: cst.Call, context: Workspace) -> bool:

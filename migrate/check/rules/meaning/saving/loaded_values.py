@@ -12,6 +12,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
+from migrate.reading.flow.mixed_states import is_mixed
 from migrate.reading.names.bindings import FILLS
 from migrate.reading.steps.in_step import When
 from migrate.reading.values.devices import is_move
@@ -24,6 +25,10 @@ KEEPS = OF_CHECKPOINTS | words("append extend forward setdefault to type_as upda
 NO_OPERATION = ("torch.save", "torch.is_tensor", "torch.distributed", "torch.utils")
 WHERE = "comes from a checkpoint and is on the host"
 MOVE = "move it to the device where it is loaded"
+MIXED = (
+    "the dictionary holds tensors of a checkpoint, which are on the host, and tensors of a model on the "
+    "device: what joins them raises; add .cpu() to those of the model"
+)
 
 
 class LoadedValues(Hazard):
@@ -34,6 +39,9 @@ class LoadedValues(Hazard):
     tensor" where they meet a tensor of the device, and parameters on the host after `load_state_dict(…,
     assign=True)` or `weight.data = checkpoint["w"]`. Sums and products run, and copy the tensor each time. A
     class of your own may keep what its `load_state_dict` is given: `self.average = state["average"]`.
+
+    A dictionary may hold both, loaded tensors and tensors of a model: `load_state_dict` takes it, and
+    `torch.cat`, an operation or a function of yours that joins them raises.
 
     **What to do.** `.to("xla")` where the tensor is taken out of the checkpoint. Leave `assign=True` out, or
     move the model after it and make the optimizer after that.
@@ -168,6 +176,40 @@ class LoadedValues(Hazard):
                     self.words.weight.data = torch.load(path, map_location="cpu")  # XLA830
             """
         ),
+        example(
+            """
+            import torch
+
+
+            def tune(model, flat, path):
+                model.to("xla")
+                own = model.state_dict()
+                state = torch.load(path, map_location="cpu")
+                for key, value in state.items():
+                    if value.shape != own[key].shape:
+                        state[key] = own[key]  # XLA830 warning
+                model.load_state_dict(state)
+                flat.copy_(torch.cat([state[name].flatten() for name in state]))
+
+
+            def update(model, path, flatten):
+                model.to("xla")
+                own = model.state_dict()
+                own.update(torch.load(path, map_location="cpu"))  # XLA830 warning
+                return flatten(own)
+
+
+            def plain(model, path):
+                model.to("xla")
+                own = model.state_dict()
+                state = torch.load(path, map_location="cpu")
+                for key in state:
+                    if key in own and state[key].shape == own[key].shape:
+                        own[key] = state[key]
+                model.load_state_dict(own)
+                torch.save(own, path)
+            """
+        ),
     )
     mended = example(
         """
@@ -183,6 +225,8 @@ class LoadedValues(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one operation, one call or one assignment."""
+        if isinstance(node, cst.Assign | cst.Call) and is_mixed(node, facts):
+            yield self.hit(node, MIXED, Severity.WARNING)
         if isinstance(node, cst.BinaryOperation):
             yield from self._operation(node, facts)
         elif isinstance(node, cst.Subscript):
