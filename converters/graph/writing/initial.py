@@ -114,7 +114,7 @@ class Initial:
     def unwritten(self) -> dict[str, str]:
         """Arrays that start otherwise, with those for which no initializer was written."""
         names = dict(self.drafter.root.named_parameters())
-        why = "its Flax layer starts in a way of its own"
+        why = "no initializer was written for its Flax layer"
         rest = [key for key in names if key in (self.starts or _NONE) and key not in self._written]
         return {**dict.fromkeys(rest, why), **self.otherwise}
 
@@ -139,6 +139,8 @@ class Initial:
             return expression
         if isinstance(layer.module, torch.nn.MultiheadAttention):
             return self._attention(path, layer, expression)
+        if isinstance(layer.module, torch.nn.PReLU):
+            return self._slope(path, layer, expression)
         inner = next(
             (keyword.value for keyword in expression.keywords if keyword.arg == "layer"), None
         )
@@ -280,6 +282,20 @@ class Initial:
             self._written.add(key)
             if ast.unparse(initializer) != "nn.initializers.zeros":
                 expression.keywords.append(ast.keyword(argument, initializer))
+        return expression
+
+    def _slope(self, path: str, layer: Layer, expression: ast.Call) -> ast.expr:
+        """PReLU: its constructor takes the first slope as a number, not as an initializer."""
+        key = f"{path}.weight"
+        start = (self.starts or _NONE).get(key)
+        if start is None:
+            self.otherwise.setdefault(key, "was not seen to be made")
+        elif not isinstance(start.law, Constant):
+            self.otherwise.setdefault(key, "its Flax layer starts with one number for all slopes")
+        else:
+            self._written.add(key)
+            number = as_code(self._numbers.number(start.law.value, "negative_slope_init"))
+            expression.keywords.append(ast.keyword("negative_slope_init", number))
         return expression
 
     # Arrays of a module's own.
@@ -568,8 +584,8 @@ def copied_starts(starts: Mapping[str, Start], first: Mapping[str, str]) -> list
     drawn: dict[int, str] = {}
     copies: dict[str, str] = {}
     for key, start in starts.items():
-        if first.get(key, key) != key:
-            continue
+        if first.get(key, key) != key or isinstance(start.law, Norm):
+            continue  # the norm of a weight is computed from it, or named as one that starts otherwise
         for serial in serials(start.law):
             if drawn.setdefault(serial, key) != key:
                 copies[key] = drawn[serial]

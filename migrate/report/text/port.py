@@ -143,7 +143,8 @@ def _start(ported: Ported) -> list[str]:
         return said
     if start.error:
         return ["", f"initialization: not compared: {start.error}", *said]
-    verdict = "differs" if start.differs else "matches"
+    count = len(start.otherwise) + len(start.differs)
+    verdict = "matches" if start.matches else f"{count} differ{'s' * (count == 1)}"
     rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
     return ["", f"initialization of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
 

@@ -313,3 +313,29 @@ def test_bounds_that_no_draw_reaches_are_left_out() -> None:
     text = port(model, {"x": torch.randn(2, 4)}, starts).modeling
     assert "nn.initializers.normal(0.02)" in text
     assert "trunc_normal(self.config.std)" in text, "another size may reach its bounds"
+
+
+class Sloped(nn.Module):
+    """PReLU with torch's own slope, with its own, for each channel, and with drawn slopes; weight_norm."""
+
+    def __init__(self, slope: float = 0.1) -> None:
+        super().__init__()
+        self.plain = nn.PReLU()
+        self.own = nn.PReLU(init=slope)
+        self.each = nn.PReLU(3, init=slope)
+        self.drawn = nn.PReLU(3)
+        nn.init.uniform_(self.drawn.weight)
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drawn(self.each(self.own(self.plain(x)))))
+
+
+@pytest.mark.parametrize("api", ["linen", "nnx"])
+def test_slopes_start_as_the_original_and_a_norm_is_no_copy(api: Any) -> None:
+    model, starts = watched(Sloped)
+    made = port(model, {"x": torch.randn(2, 3, 5)}, starts, api=api)
+    assert made.otherwise == {"drawn.weight": "its Flax layer starts with one number for all slopes"}
+    assert made.modeling.count("negative_slope_init=0.25") == 1
+    assert made.modeling.count("negative_slope_init=self.config.slope") == 2
+    assert not any("copies" in note for note in made.notes)

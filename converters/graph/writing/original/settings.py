@@ -232,10 +232,13 @@ class Settings:
         path = self.paths.get(id(owner))
         if path is None:
             return value
-        said = None
-        if _is(getattr(owner, name, None), value):
+        cls, said = _class(owner), None
+        passed = name in constructors.arguments(cls)
+        # torch's own layers do not show what they do with an argument: they keep it by its name.
+        shown = not passed or bool(constructors.assigned(cls, name))
+        if shown and _is(getattr(owner, name, None), value):
             said = self._attribute(path, name, value, 0)
-        if said is None and name in constructors.arguments(_class(owner)):
+        if said is None and passed:
             said = self._argument(path, name, value, 0)
         return value if said is None else _number(value, said)
 
