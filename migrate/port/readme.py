@@ -93,6 +93,7 @@ _FILES = {
     "config.py": "the sizes of the model: an instance for each size",
     "sharding.py": "partition rules for a device mesh; yours to edit",
     "params.safetensors": "the weights, by Flax path",
+    "params.torch.safetensors": "torch's names of the weights; only `migrate weights --to torch` reads it",
     "mapping.yaml": "the place of each key of a torch checkpoint; `convert.py` follows it",
     "convert.py": "converts another checkpoint of the architecture: "
     "`python convert.py CHECKPOINT OUTPUT.safetensors` (needs tpu-migrate)",

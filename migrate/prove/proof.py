@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -233,7 +233,7 @@ class Runs:
             weights=(),
             difference=None,
             notes=(
-                *self.settings.notes(),
+                *self.settings.notes(_most_steps(original.ranks)),
                 *original.notes,
                 *self.runtime.limits(self.replicas),
             ),
@@ -360,7 +360,7 @@ def compared(
         notes=(
             *filter(None, map(words, seen)),
             *failed,
-            *runs.settings.notes(),
+            *runs.settings.notes(_most_steps(original.ranks)),
             *([_WITHOUT_AUTOCAST] if bfloat16 and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
@@ -373,6 +373,11 @@ def compared(
         settings=runs.settings,
         bfloat16=bfloat16,
     )
+
+
+def _most_steps(ranks: Mapping[int, RankRecord]) -> int:
+    """Number of steps of the optimizer with the most."""
+    return max((step.step for record in ranks.values() for step in record.steps), default=0)
 
 
 def parted_replicas(folder: Path, *, stopped: bool = False) -> str:

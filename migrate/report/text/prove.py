@@ -73,6 +73,7 @@ def _shown(numbers: Sequence[int], first_difference: int | None) -> set[int]:
 
 def _steps_table(steps: Sequence[StepComparison]) -> RenderableType:
     several = len({step.optimizer for step in steps}) > 1
+    clipped = any(step.clipped for step in steps)
     table = plain_table(
         "step",
         *(["optimizer"] if several else []),
@@ -80,11 +81,14 @@ def _steps_table(steps: Sequence[StepComparison]) -> RenderableType:
         "loss: original",
         "rewrite",
         "difference",
-        "gradient norm: original",
+        f"gradient norm{' before clipping' if clipped else ''}: original",
         "rewrite",
         "difference",
     )
     for step in steps:
+        norms = list(map(_number, step.norms))
+        if step.clipped and step.norms == (step.original.gradient_norm, step.rewritten.gradient_norm):
+            norms = [f"{norm} after it" for norm in norms]
         table.add_row(
             str(step.step),
             *([str(step.optimizer)] if several else []),
@@ -92,8 +96,7 @@ def _steps_table(steps: Sequence[StepComparison]) -> RenderableType:
             _number(step.original.loss),
             _number(step.rewritten.loss),
             _difference(step.loss_difference),
-            _number(step.original.gradient_norm),
-            _number(step.rewritten.gradient_norm),
+            *norms,
             _difference(step.gradient_difference),
         )
     return table

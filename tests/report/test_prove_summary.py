@@ -1,0 +1,58 @@
+"""The terminal view of a proof: numbers beside the difference between them, steps as the script took them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from migrate.prove.compare.compare import StepComparison, steps
+from migrate.prove.recording.records import Header, RankRecord, StepRecord
+from migrate.prove.settings import Settings
+from migrate.report.text.prove import _steps_table
+from tests.report.test_prove_page import record
+
+BEFORE = "gradient norm before clipping: original"
+
+
+def compared(
+    norms: tuple[float, float], clipped: tuple[Sequence[float], Sequence[float]] = ((), ())
+) -> StepComparison:
+    def side(norm: float, before: Sequence[float]) -> StepRecord:
+        return replace(record(1, 1.0), gradient_norm=norm, clipped_from=tuple(before))
+
+    sides = [side(norm, before) for norm, before in zip(norms, clipped, strict=True)]
+    ranks = [{0: RankRecord(Header(0, 1, {}), (step,))} for step in sides]
+    return steps(*ranks)[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "title", "shown"),
+    [
+        (compared((2.0, 2.5)), "gradient norm: original", ["2", "2.5"]),
+        (compared((1.0, 1.0), ((4.0,), (5.0,))), BEFORE, ["4", "5"]),
+        (compared((1.0, 1.0), ((4.0,), (4.0,))), BEFORE, ["4", "4"]),
+        (compared((1.0, 1.5), ((4.0,), (4.0,))), BEFORE, ["1 after it", "1.5 after it"]),
+    ],
+)
+def test_the_norms_shown_are_those_that_differ(
+    step: StepComparison, title: str, shown: list[str]
+) -> None:
+    table = _steps_table([step])
+    assert table.columns[5].header == title
+    assert [next(iter(column.cells)) for column in table.columns[5:7]] == shown
+    before, after = (float(text.split()[0]) for text in shown)
+    assert step.gradient_difference == pytest.approx((after - before) / before)
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        (20, "at most 20 optimizer steps of each rank were run (--steps)"),
+        (16, "the script takes 16 optimizer steps, fewer than --steps 20"),
+    ],
+)
+def test_a_script_that_ends_before_the_limit_was_not_stopped(taken: int, said: str) -> None:
+    assert Settings(steps=20).notes(taken) == (said,)
+    assert Settings().notes(taken) == ()
