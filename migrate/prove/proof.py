@@ -198,7 +198,7 @@ class Runs:
         self.telling(progress, message)
         original = self.record("original")
         steps = max((len(record.steps) for record in original.ranks.values()), default=0)
-        message = f"running the rewrite on {self.replicas} {self.runtime.replicas}"
+        message = f"compiling and running the rewrite on {self.replicas} {self.runtime.replicas}"
         self.telling(progress, message, steps)
         try:
             ours = self.record(self.runtime.side)
