@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from converters.graph.starts.watch import Start, Starts
 from converters.graph.writing.initial_laws import (
     InitialLaws,
     UnknownLawError,
+    asks_fans,
     flax_axis,
     plain_tree,
 )
@@ -185,6 +187,13 @@ class Initial:
             return None
         if not isinstance(module, torch.nn.modules.conv._ConvTransposeNd) or name != "weight":
             return None
+        if (
+            module.groups > 1
+        ):  # its axes are not torch's: only what counts no inputs and outputs fits
+            iid = isinstance(start.law, Constant) or (
+                isinstance(start.law, Draw) and not asks_fans(start.law)
+            )
+            return Placed("kernel", "params", None) if iid else None
         space = module.weight.dim() - 2
         return Placed("kernel", "params", (space, space + 1, *range(space)))
 
@@ -197,11 +206,12 @@ class Initial:
         for name, tensor in layer.module._parameters.items():
             if tensor is None:
                 continue
-            key, placed = f"{path}.{name}", weight_of(layer.module, name)
+            key = f"{path}.{name}"
+            placed = weight_of(layer.module, name) or self._turned(key, layer.module, name)
             start = (self.starts or _NONE).get(key)
             argument = "" if placed is None else f"{placed.linen.partition('_l')[0]}_init"
             keys.setdefault(argument, []).append(key)
-            if start is not None and _is_default(start.law):
+            if start is not None and _is_default(start.law, layer.module, name):
                 self._written.add(key)
                 written.setdefault(argument, set()).add("")
                 continue
@@ -559,9 +569,15 @@ def _values(tensor: Any) -> np.ndarray[Any, Any] | None:
     return np.array((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
 
 
-def _is_default(law: Law) -> bool:
-    """Whether a parameter starts as torch's own layer makes it."""
-    return isinstance(law, Draw) and bool(law.rule) and law.scale.value == 1 and not law.shift.value
+def _is_default(law: Law, module: Any, name: str) -> bool:
+    """Whether a parameter of a layer starts as torch's own layer makes it."""
+    if not isinstance(law, Draw) or law.scale.value != 1 or law.shift.value:
+        return False
+    if name == "weight" and isinstance(module, torch.nn.modules.conv._ConvNd):
+        called, options = law.named or ("", {})
+        usual = {"a": math.sqrt(5), "mode": "fan_in", "nonlinearity": "leaky_relu"}
+        return called == "kaiming_uniform_" and usual.items() <= options.items()
+    return bool(law.rule)
 
 
 def _guessed(tensor: Any) -> ast.expr:

@@ -335,7 +335,39 @@ class Sloped(nn.Module):
 def test_slopes_start_as_the_original_and_a_norm_is_no_copy(api: Any) -> None:
     model, starts = watched(Sloped)
     made = port(model, {"x": torch.randn(2, 3, 5)}, starts, api=api)
-    assert made.otherwise == {"drawn.weight": "its Flax layer starts with one number for all slopes"}
+    assert made.otherwise == {
+        "drawn.weight": "its Flax layer starts with one number for all slopes"
+    }
     assert made.modeling.count("negative_slope_init=0.25") == 1
-    assert made.modeling.count("negative_slope_init=self.config.slope") == 2
+    assert made.modeling.count("config.slope") == 2
     assert not any("copies" in note for note in made.notes)
+
+
+class Grouped(nn.Module):
+    """Transposed convolutions with groups: as torch makes them, filled, drawn, and by inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.filled = (
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+        )
+        self.drawn, self.by_fans = (
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+        )
+        nn.init.constant_(self.filled.weight, 0.3)
+        nn.init.normal_(self.drawn.weight, std=0.2)
+        nn.init.xavier_normal_(self.by_fans.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.by_fans(self.drawn(self.filled(self.plain(x))))
+
+
+def test_a_grouped_transposed_convolution_starts_as_the_original() -> None:
+    model, starts = watched(Grouped)
+    made = port(model, {"x": torch.randn(2, 4, 9)}, starts)
+    assert made.otherwise == {"by_fans.weight": "the layer has no initializer for it"}
+    text = made.modeling.replace(" ", "").replace("\n", "")
+    assert text.count("kernel_init=nn.initializers.constant(0.3)") == 1
+    assert text.count("kernel_init=nn.initializers.normal(0.2)") == 1
