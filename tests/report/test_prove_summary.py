@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from migrate.prove.compare.compare import StepComparison, steps
+from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.recording.records import Header, RankRecord, StepRecord
+from migrate.prove.resume import Direction, ResumeProof
 from migrate.prove.settings import Settings
-from migrate.report.text.prove import _steps_table
-from tests.report.test_prove_page import record
+from migrate.report.text.prove import _steps_table, resume_summary
+from tests.report.test_prove_page import proof, record
 
 BEFORE = "gradient norm before clipping: original"
 
@@ -39,7 +43,7 @@ def compared(
 def test_the_norms_shown_are_those_that_differ(
     step: StepComparison, title: str, shown: list[str]
 ) -> None:
-    table = _steps_table([step])
+    table = _steps_table([step], ("original", "rewrite"))
     assert table.columns[5].header == title
     assert [next(iter(column.cells)) for column in table.columns[5:7]] == shown
     before, after = (float(text.split()[0]) for text in shown)
@@ -56,3 +60,14 @@ def test_the_norms_shown_are_those_that_differ(
 def test_a_script_that_ends_before_the_limit_was_not_stopped(taken: int, said: str) -> None:
     assert Settings(steps=20).notes(taken) == (said,)
     assert Settings().notes(taken) == ()
+
+
+def test_a_run_of_the_original_is_not_called_the_rewrite() -> None:
+    equal = proof(ProofVerdict.EQUAL, (1.0, 1.0))
+    sides = ("from its own checkpoint", "from the rewrite's")
+    directions = (Direction("forward", equal), Direction("reverse", equal, sides))
+    shown = list(resume_summary(ResumeProof(Path("last.pt"), directions)))
+    tables = [part for part in shown if isinstance(part, Table)]
+    names = [[str(column.header) for column in table.columns[2:4]] for table in tables]
+    assert names == [["loss: original", "rewrite"], [f"loss: {sides[0]}", sides[1]]]
+    assert any("from the rewrite's 2.5 s, 2 ranks" in str(part) for part in shown)

@@ -122,9 +122,7 @@ def _step(rank: int, original: StepRecord, ours: StepRecord) -> StepComparison:
     )
 
 
-def _norms(
-    original: StepRecord, ours: StepRecord
-) -> list[tuple[float | None, float | None]]:
+def _norms(original: StepRecord, ours: StepRecord) -> list[tuple[float | None, float | None]]:
     """The pairs of gradient norms that are compared: before each clipping, then as the step used them."""
     # After clipping the norm is the same for any gradients: the norm before it shows more.
     before = zip(original.clipped_from, ours.clipped_from, strict=False)
