@@ -63,6 +63,7 @@ _LAYERS = frozenset(
         "ConvTranspose",
         "Embed",
         "PaddedEmbed",
+        "EmbeddingBag",
         "LayerNorm",
         "GroupNorm",
         "RMSNorm",
@@ -76,7 +77,6 @@ _AS_TORCH = (
     torch.nn.RNNCellBase,
     torch.nn.modules.conv._ConvTransposeNd,
     torch.nn.Bilinear,
-    torch.nn.EmbeddingBag,
 )
 _NONE: Mapping[str, Start] = {}
 

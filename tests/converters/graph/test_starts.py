@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from torch import nn
 from converters.graph import Port, port
 from converters.graph.starts.law import Computed, Constant, Draw, Other, Patched
 from converters.graph.starts.watch import Starts, watching
+from tests.converters.graph.nnx_side import loaded, variables
 
 DRAWS = 200
 
@@ -371,3 +373,38 @@ def test_a_grouped_transposed_convolution_starts_as_the_original() -> None:
     text = made.modeling.replace(" ", "").replace("\n", "")
     assert text.count("kernel_init=nn.initializers.constant(0.3)") == 1
     assert text.count("kernel_init=nn.initializers.normal(0.2)") == 1
+
+
+class Normed(nn.Module):
+    """Norms and an embedding that Flax has otherwise or not at all, filled with numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(9, 6, mode="sum")
+        self.batch = nn.BatchNorm1d(6, track_running_stats=False)
+        self.each = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+        self.layer, self.rms = nn.LayerNorm((4, 6)), nn.RMSNorm((4, 6))
+        for at, parameter in enumerate(self.parameters(), 2):
+            nn.init.constant_(parameter, at / 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.batch(self.table(ids))
+        return self.rms(self.layer(self.each(rows[:, None] * torch.ones(4, 1))))
+
+
+@pytest.mark.parametrize("api", ["linen", "nnx"])
+def test_layers_of_our_own_start_as_the_original(
+    api: Any, load: Callable[..., Any], tmp_path: Path
+) -> None:
+    model, starts = watched(Normed)
+    ids = torch.randint(0, 9, (2, 3))
+    made = port(model, {"ids": ids}, starts, api=api)
+    assert made.otherwise == {}
+    if api == "nnx":
+        arrays = [array[...] for array in variables(loaded(made, tmp_path)).values()]
+    else:
+        arrays = jax.tree.leaves(load(made).init(jax.random.key(0), ids=jnp.asarray(ids))["params"])
+    theirs = sorted(parameter.flatten()[0].item() for parameter in model.parameters())
+    assert sorted(
+        {float(value) for array in arrays for value in np.unique(array)} - {0.0, 1.0}
+    ) == [value for value in theirs if value != 1.0]
