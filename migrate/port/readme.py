@@ -64,7 +64,7 @@ def readme_text(
         _generation(name, port),
         _weights(weights),
         _list(
-            "## Free dimensions",
+            "## Free axes",
             [*port.free, *(bound.text for bound in port.bounds), *_free_of_methods(port)],
             "None: it takes the inputs that it was recorded with.",
         ),

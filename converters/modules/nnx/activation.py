@@ -30,7 +30,9 @@ class PReLU(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         self.dtype = dtype
-        self.negative_slope = nnx.Param(jnp.full((num_parameters,), negative_slope_init, param_dtype))
+        self.negative_slope = nnx.Param(
+            jnp.full((num_parameters,), negative_slope_init, param_dtype)
+        )
 
     def __call__(self, x: Array) -> Array:
         """Return x, or slope * x where x is negative."""
