@@ -361,6 +361,7 @@ def compared(
             *filter(None, map(words, seen)),
             *failed,
             *runs.settings.notes(_most_steps(original.ranks)),
+            *([_BFLOAT16] if bfloat16 else []),
             *([_WITHOUT_AUTOCAST] if bfloat16 and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
@@ -429,9 +430,12 @@ def _in_words(parting: GraphDivergence) -> str:
     return where + (f" ({parting.changes[0]})" if parting.changes else "")
 
 
+_BFLOAT16 = (
+    "both sides multiplied matrices in bfloat16, so small faults may stay unseen: --amp off compares in "
+    "float32"
+)
 _WITHOUT_AUTOCAST = (
-    "both sides multiplied matrices in bfloat16; autocast was off in the runs that measure the noise of "
-    "the original"
+    "autocast was off in the runs that measure the noise of the original"
 )
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
