@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from migrate.prove.proof import Proof
     from migrate.prove.resume import ResumeProof
 
+_CLIPPED = 1e-3  # a gradient that clipping makes smaller by less was not clipped
 SHOWN_FIRST, SHOWN_LAST = 3, 2  # steps in the table; all of them are compared and are in the JSON
 
 
@@ -95,11 +96,8 @@ def _steps_table(steps: Sequence[StepComparison], sides: tuple[str, str]) -> Ren
     )
     for step in steps:
         norms = list(map(_number, step.norms))
-        if step.clipped and step.norms == (
-            step.original.gradient_norm,
-            step.rewritten.gradient_norm,
-        ):
-            norms = [f"{norm} after it" for norm in norms]
+        if _is_after_clipping(step):
+            norms = [f"{norm} after clipping" for norm in norms]
         table.add_row(
             str(step.step),
             *([str(step.optimizer)] if several else []),
@@ -111,6 +109,14 @@ def _steps_table(steps: Sequence[StepComparison], sides: tuple[str, str]) -> Ren
             _difference(step.gradient_difference),
         )
     return table
+
+
+def _is_after_clipping(step: StepComparison) -> bool:
+    """Whether the norms that differ most are those that clipping had made smaller."""
+    before, after = step.original.clipped_from, step.original.gradient_norm
+    if not before or after is None or step.norms[0] != after:
+        return False
+    return after < (1 - _CLIPPED) * before[0]
 
 
 def _number(value: float | None) -> str:
