@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -304,7 +306,10 @@ class Initial:
             self.otherwise.setdefault(key, "its Flax layer starts with one number for all slopes")
         else:
             self._written.add(key)
-            number = as_code(self._numbers.number(start.law.value, "negative_slope_init"))
+            usual = inspect.signature(torch.nn.PReLU).parameters["init"].default
+            slope = start.law.value
+            slope = replace(slope, literal=slope.literal or slope.value == usual)
+            number = as_code(self._numbers.number(slope, "negative_slope_init"))
             expression.keywords.append(ast.keyword("negative_slope_init", number))
         return expression
 

@@ -342,6 +342,7 @@ def test_slopes_start_as_the_original_and_a_norm_is_no_copy(api: Any) -> None:
     }
     assert made.modeling.count("negative_slope_init=0.25") == 1
     assert made.modeling.count("config.slope") == 2
+    assert made.baked == ()
     assert not any("copies" in note for note in made.notes)
 
 
