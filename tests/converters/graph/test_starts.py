@@ -320,14 +320,14 @@ def test_bounds_that_no_draw_reaches_are_left_out() -> None:
 class Sloped(nn.Module):
     """PReLU with torch's own slope, with its own, for each channel, and with drawn slopes; weight_norm."""
 
-    def __init__(self, slope: float = 0.1) -> None:
+    def __init__(self, slope: float = 0.1, classes: int = 4) -> None:
         super().__init__()
         self.plain = nn.PReLU()
         self.own = nn.PReLU(init=slope)
         self.each = nn.PReLU(3, init=slope)
         self.drawn = nn.PReLU(3)
         nn.init.uniform_(self.drawn.weight)
-        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(5, 4))
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(5, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.drawn(self.each(self.own(self.plain(x)))))
@@ -343,6 +343,7 @@ def test_slopes_start_as_the_original_and_a_norm_is_no_copy(api: Any) -> None:
     assert made.modeling.count("negative_slope_init=0.25") == 1
     assert made.modeling.count("config.slope") == 2
     assert made.baked == ()
+    assert made.modeling.count("config.classes") == 1  # the size of a layer inside of weight_norm
     assert not any("copies" in note for note in made.notes)
 
 

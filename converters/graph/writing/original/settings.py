@@ -22,6 +22,7 @@ import torch
 from converters.graph.expression import SettingFloat, SettingInt
 from converters.graph.ir import Frame
 from converters.graph.writing.original import constructors, names
+from converters.layers.reparametrized import class_before
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
 _SIZES = re.compile(
@@ -687,7 +688,7 @@ def _number(value: int | float, said: _Said) -> Any:
 
 
 def _class(module: Any) -> Any:
-    return type(module)
+    return class_before(module)
 
 
 def _is(held: Any, value: int | float) -> bool:
