@@ -434,9 +434,7 @@ _BFLOAT16 = (
     "both sides multiplied matrices in bfloat16, so small faults may stay unseen: --amp off compares in "
     "float32"
 )
-_WITHOUT_AUTOCAST = (
-    "autocast was off in the runs that measure the noise of the original"
-)
+_WITHOUT_AUTOCAST = "autocast was off in the runs that measure the noise of the original"
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
     "both sides agree without --amp keep, or with --amp off"

@@ -21,7 +21,8 @@ ERROR = Severity.ERROR
         ((Fix.SAFE, Fix.NONE), "[*] `migrate rewrite` fixes 1; "),
         (
             (Fix.SAFE, Fix.UNSAFE),
-            "[*] `migrate rewrite` fixes 2, 1 of them under a condition that the code's page names [*unsafe]; ",
+            "[*] `migrate rewrite` fixes 2, 1 of them under a condition that the code's page names "
+            "[*unsafe]; ",
         ),
     ],
 )

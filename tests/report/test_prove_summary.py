@@ -37,7 +37,11 @@ def compared(
         (compared((2.0, 2.5)), "gradient norm: original", ["2", "2.5"]),
         (compared((1.0, 1.0), ((4.0,), (5.0,))), BEFORE, ["4", "5"]),
         (compared((1.0, 1.0), ((4.0,), (4.0,))), BEFORE, ["4", "4"]),
-        (compared((1.0, 1.5), ((4.0,), (4.0,))), BEFORE, ["1 after clipping", "1.5 after clipping"]),
+        (
+            compared((1.0, 1.5), ((4.0,), (4.0,))),
+            BEFORE,
+            ["1 after clipping", "1.5 after clipping"],
+        ),
         (compared((1.0, 1.5), ((1.0001,), (1.5,))), BEFORE, ["1", "1.5"]),
     ],
 )

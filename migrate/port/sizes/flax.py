@@ -218,7 +218,7 @@ def refused(folder: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception, folder: Path) -> str:
-    """Why a port does not run at other sizes; it follows "the port" in a sentence."""
+    """Reason why a port does not run at other sizes; it follows "the port" in a sentence."""
     from flax.errors import ScopeParamShapeError
 
     from converters.errors import ConversionError, MappingFileError

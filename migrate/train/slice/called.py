@@ -1,4 +1,4 @@
-"""Which function a call of the script is: what binds its name decides, its spelling only if nothing does."""
+"""The function that a call of the script runs: what binds its name decides, else its spelling."""
 
 from __future__ import annotations
 
