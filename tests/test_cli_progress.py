@@ -40,6 +40,7 @@ def test_a_log_has_a_line_for_each_work_and_figures_while_it_lasts(
     with working(quiet=False) as progress:
         progress("loading")
         progress("training", 0, 16, "step")
+        progress("training", 1, 16, "step")
         progress("training", 4, 16, "step")
         until(lambda: " left" in printed.getvalue(), "a line with the time left")
     lines = printed.getvalue().splitlines()
@@ -47,6 +48,18 @@ def test_a_log_has_a_line_for_each_work_and_figures_while_it_lasts(
     assert "… training: 0 of 16 steps" in lines
     pattern = r"… training: 4 of 16 steps, \d+ s so far, about \d+ s left"
     assert any(re.fullmatch(pattern, line) for line in lines)
+
+
+def test_the_time_of_first_steps_is_not_that_of_others(log: Callable[[], io.StringIO]) -> None:
+    """They also start processes and compile: an estimate from them is many times too long."""
+    printed = log()
+    with working(quiet=False) as progress:
+        progress("training", 0, 16, "step")
+        for done in (1, 2):
+            progress("training", done, 16, "step")
+            line = f"training: {done} of 16 step"
+            until(lambda line=line: line in printed.getvalue(), "a line of figures")
+    assert " left" not in printed.getvalue()
 
 
 def test_work_without_a_known_end_says_what_is_done(log: Callable[[], io.StringIO]) -> None:
@@ -82,10 +95,10 @@ def test_several_kinds_of_work_share_one_count(log: Callable[[], io.StringIO]) -
     with working(quiet=False) as progress:
         compilations = SharedCount(progress, 4, "compilation")
         compilations("compiling for v5e-8")
-        compilations.done += 1
+        compilations.done += 2
         compilations("compiling for v6e-8")
         until(lambda: " left" in printed.getvalue(), "a line with the time left")
-    assert "… compiling for v6e-8: 1 of 4 compilations" in printed.getvalue().splitlines()
+    assert "… compiling for v6e-8: 2 of 4 compilations" in printed.getvalue().splitlines()
 
 
 def test_a_terminal_has_a_bar_with_the_count(monkeypatch: pytest.MonkeyPatch) -> None:

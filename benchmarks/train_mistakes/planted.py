@@ -23,7 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from migrate.progress import no_progress  # noqa: E402
 from migrate.train.against import compare_program, record_script  # noqa: E402
-from migrate.train.pipeline import TrainOptions, train_program  # noqa: E402
+from migrate.train.options import TrainOptions  # noqa: E402
+from migrate.train.pipeline import train_program  # noqa: E402
 
 UPDATES = 6
 

@@ -647,7 +647,7 @@ def _free(graph: Graph) -> tuple[str, ...]:
     sides_by_input = []
     for name, number in graph.inputs:
         sides = [
-            f"axis {axis}"
+            f"{_SIDES[axis]} (axis {axis})"
             for axis, side in enumerate(graph.facts[number].shape)
             if isinstance(side, Free)
         ]

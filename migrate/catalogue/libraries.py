@@ -236,7 +236,7 @@ LIBRARIES = (
         "XLA407",
         "pynvml py3nvml nvidia_smi GPUtil gpustat",
         "there is no NVIDIA driver on a TPU host",
-        "xm.get_memory_info, tpu-info",
+        "xm.get_memory_info (raises on the CPU), tpu-info",
     ),
     *_needs_cuda(
         "XLA408",

@@ -35,7 +35,8 @@ _A_PATH = click.Path(path_type=Path)
     "--inputs",
     multiple=True,
     metavar="SPEC",
-    help="Inputs of the model: x=float32[2,3,32,32], ids=int64[2,16]<1000, a file or a function.",
+    help="Input of the model: x=float32[2,3,32,32], ids=int64[2,16]<1000, a file or a function. "
+    "Repeat it for each argument.",
 )
 @click.option(
     "--methods",

@@ -44,7 +44,7 @@ def prove_program(
         require_installed(*NEEDS["train"])
         from migrate.report.text.train import proof_as_json, proof_summary
         from migrate.train.against import prove_program as prove
-        from migrate.train.pipeline import TrainOptions
+        from migrate.train.options import TrainOptions
 
         options = TrainOptions(
             script, folder, args, updates=steps or _UPDATES, timeout=timeout or _SECONDS

@@ -18,6 +18,9 @@ from migrate.progress import Progress, no_progress
 # A log gets a first line of figures for work that takes this long, and further lines at this distance.
 _FIRST_SECONDS, _NEXT_SECONDS = 5.0, 30.0
 _LOOK_SECONDS = 0.25
+# The time left follows from so many units. First steps are left out: they also start processes and compile.
+_ENOUGH_UNITS = 2
+_FIRST_UNITS = {"step": 1}
 
 
 def shown_duration(seconds: float) -> str:
@@ -56,7 +59,7 @@ class _Work:
         what: its name.
         began: the time at its beginning.
         done, total, unit: how much is done; see `Progress`.
-        first: the time and the units done at the first report of units.
+        first: the time and the units done when the time of a unit began to be measured.
         reported: the time of the last line.
         lines: the number of lines with figures.
     """
@@ -79,7 +82,7 @@ class _Work:
         return _Work(what, first=self.first if self.shares_count(total, unit) else None)
 
     def advance(self, done: int, total: int, unit: str) -> None:
-        if self.first is None and total:
+        if self.first is None and total and done >= _FIRST_UNITS.get(unit, 0):
             self.first = (time.monotonic(), done)
         self.done, self.total, self.unit = done, total, unit
 
@@ -94,7 +97,8 @@ class _Work:
         if self.unit == "B" and spent and moved:
             parts.append(f"{moved / spent / 1e6:.0f} MB/s")
         parts.append(f"{shown_duration(now - self.began)} so far")
-        if spent and moved > 0 and self.total > self.done:
+        enough = 1 if self.unit == "B" else _ENOUGH_UNITS
+        if spent and moved >= enough and self.total > self.done:
             parts.append(f"about {shown_duration(spent / moved * (self.total - self.done))} left")
         return f"… {self.what}: {', '.join(parts)}"
 

@@ -93,7 +93,7 @@ def run(
         runtime = RUNTIMES[package]
         runtime.require(replicas)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
-        doing = f"running {script}"
+        doing = f"compiling and running {script}"
         started = rewritten_for_the_run(script, stack, package) if rewrite else script
         # The script prints to the same terminal: lines, no bar.
         with (

@@ -66,7 +66,8 @@ def train(no_proof: bool, json_output: bool, **arguments: Any) -> None:
         from migrate.versions import NEEDS
 
         require_installed(*NEEDS["train"])
-        from migrate.train.pipeline import TrainOptions, train_program
+        from migrate.train.options import TrainOptions
+        from migrate.train.pipeline import train_program
 
         command = shlex.join(["migrate", "train", *_words(arguments)])
         with working(quiet=json_output) as progress:

@@ -76,11 +76,11 @@ def compared(
     # Arrays that no checkpoint has are not among the original's: their start is the port's own constant.
     lone = [path for path in ours if path not in theirs[0] and path not in apart]
     differs |= dict.fromkeys(lone, "the original has no such array")
-    otherwise = {
-        key: why
-        for key, why in port.otherwise.items()
-        if key not in placed or any(path in differs for path in placed[key])
-    }
+    otherwise: dict[str, str] = {}
+    for key, why in port.otherwise.items():
+        measured = [differs[path] for path in placed.get(key, ()) if path in differs]
+        if measured or key not in placed:
+            otherwise[key] = "; ".join([why, *dict.fromkeys(measured)])
     named = {path for key in otherwise for path in placed.get(key, ())}
     unknown = {path: said for path, said in differs.items() if path not in named}
     return Initialization(len(both), len(theirs), otherwise, unknown)

@@ -64,7 +64,7 @@ def readme_text(
         _generation(name, port),
         _weights(weights),
         _list(
-            "## Free dimensions",
+            "## Free axes",
             [*port.free, *(bound.text for bound in port.bounds), *_free_of_methods(port)],
             "None: it takes the inputs that it was recorded with.",
         ),
@@ -93,6 +93,7 @@ _FILES = {
     "config.py": "the sizes of the model: an instance for each size",
     "sharding.py": "partition rules for a device mesh; yours to edit",
     "params.safetensors": "the weights, by Flax path",
+    "params.torch.safetensors": "torch's names of the weights; only `migrate weights --to torch` reads it",
     "mapping.yaml": "the place of each key of a torch checkpoint; `convert.py` follows it",
     "convert.py": "converts another checkpoint of the architecture: "
     "`python convert.py CHECKPOINT OUTPUT.safetensors` (needs tpu-migrate)",

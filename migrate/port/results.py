@@ -158,8 +158,9 @@ class Initialization:
     Attributes:
         arrays: how many were compared.
         builds: number of builds of the original, each with another seed.
-        otherwise: arrays that are known to start otherwise: key of the state dict → why.
-        differs: arrays of which the comparison says so though they should not: path → what was measured.
+        otherwise: arrays that start otherwise, which the compiler knew: key of the state dict → why, and what
+            was measured.
+        differs: other arrays that start otherwise: path → what was measured.
         error: why there was no comparison; "" otherwise.
     """
 
@@ -171,8 +172,8 @@ class Initialization:
 
     @property
     def matches(self) -> bool:
-        """Whether nothing differs that is not known to."""
-        return not self.differs and not self.error
+        """Whether every array starts as the original's."""
+        return not self.otherwise and not self.differs and not self.error
 
 
 def _rank(difference: float) -> tuple[bool, float]:

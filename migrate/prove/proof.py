@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -198,7 +198,7 @@ class Runs:
         self.telling(progress, message)
         original = self.record("original")
         steps = max((len(record.steps) for record in original.ranks.values()), default=0)
-        message = f"running the rewrite on {self.replicas} {self.runtime.replicas}"
+        message = f"compiling and running the rewrite on {self.replicas} {self.runtime.replicas}"
         self.telling(progress, message, steps)
         try:
             ours = self.record(self.runtime.side)
@@ -233,7 +233,7 @@ class Runs:
             weights=(),
             difference=None,
             notes=(
-                *self.settings.notes(),
+                *self.settings.notes(_most_steps(original.ranks)),
                 *original.notes,
                 *self.runtime.limits(self.replicas),
             ),
@@ -360,7 +360,8 @@ def compared(
         notes=(
             *filter(None, map(words, seen)),
             *failed,
-            *runs.settings.notes(),
+            *runs.settings.notes(_most_steps(original.ranks)),
+            *([_BFLOAT16] if bfloat16 else []),
             *([_WITHOUT_AUTOCAST] if bfloat16 and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
@@ -373,6 +374,11 @@ def compared(
         settings=runs.settings,
         bfloat16=bfloat16,
     )
+
+
+def _most_steps(ranks: Mapping[int, RankRecord]) -> int:
+    """Number of steps of the optimizer with the most."""
+    return max((step.step for record in ranks.values() for step in record.steps), default=0)
 
 
 def parted_replicas(folder: Path, *, stopped: bool = False) -> str:
@@ -425,10 +431,11 @@ def _in_words(parting: GraphDivergence) -> str:
     return where + (f" ({parting.changes[0]})" if parting.changes else "")
 
 
-_WITHOUT_AUTOCAST = (
-    "both sides multiplied matrices in bfloat16; autocast was off in the runs that measure the noise of "
-    "the original"
+_BFLOAT16 = (
+    "both sides multiplied matrices in bfloat16, so small faults may stay unseen: --amp off compares in "
+    "float32"
 )
+_WITHOUT_AUTOCAST = "autocast was off in the runs that measure the noise of the original"
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
     "both sides agree without --amp keep, or with --amp off"

@@ -43,6 +43,7 @@ _SAME = 1e-6
 
 FORWARD = "the original's checkpoint in the rewrite"
 REVERSE = "the rewrite's checkpoint in the original"
+_OF_THE_ORIGINAL = ("from the original's checkpoint", "from the rewrite's")
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,12 @@ class Direction:
     Attributes:
         name: name of the direction, in words.
         proof: proof of the steps after the checkpoint.
+        sides: names of the two runs that are compared. In the reverse direction both run the original.
     """
 
     name: str
     proof: Proof
+    sides: tuple[str, str] = ("original", "rewrite")
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class _Resuming:
             self._checkpoint,
             (
                 Direction(FORWARD, self._forward(original, theirs, fresh)),
-                Direction(REVERSE, self._reverse(original)),
+                Direction(REVERSE, self._reverse(original), _OF_THE_ORIGINAL),
             ),
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from migrate.counts import many
+
 Amp = Literal["bf16", "keep", "off"]
 AMPS: tuple[str, ...] = get_args(Amp)
 
@@ -63,11 +65,21 @@ class Settings:
             plugins.append("migrate.prove.record.machine:install")
         return plugins
 
-    def notes(self) -> tuple[str, ...]:
-        """Changes of the script by these settings, in words."""
+    def notes(self, steps: int) -> tuple[str, ...]:
+        """Changes of the script by these settings, in words.
+
+        Args:
+            steps: optimizer steps of the original's run, on the rank with the most; 0: none.
+        """
         changes = []
         if self.amp == "off":
             changes.append("autocast was switched off on both sides")
-        if self.steps is not None:
-            changes.append(f"each rank was stopped after {self.steps} optimizer steps")
+        if self.steps is not None and steps >= self.steps:
+            changes.append(
+                f"at most {many(self.steps, 'optimizer step')} of each rank were run (--steps)"
+            )
+        elif self.steps is not None and steps:
+            changes.append(
+                f"the script takes {many(steps, 'optimizer step')}, fewer than --steps {self.steps}"
+            )
         return tuple(changes)

@@ -14,16 +14,12 @@ from migrate.counts import many
 from migrate.port.weights import MAPPING, PARAMS
 from migrate.progress import Progress
 from migrate.train.errors import TrainError
-from migrate.train.pipeline import (
-    TrainOptions,
-    find_training,
-    recorded_run,
-    run_beside,
-    script_text,
-)
+from migrate.train.find import find_training, script_text
+from migrate.train.options import TrainOptions
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import compared, data_difference, data_equal
 from migrate.train.proof.stability import stability
+from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.seeds import UNSEEDED

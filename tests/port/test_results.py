@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, ParityVerdict, Section
-from migrate.port.results import LOW_PRECISION, Ported, ProofCase
+from migrate.port.results import LOW_PRECISION, Initialization, Ported, ProofCase
 from migrate.port.sizes.results import FixedSize, Sizes
 from migrate.report.text.port import port_as_json
 from tests.parity.sample_comparisons import matching
@@ -70,3 +70,19 @@ def test_numbers_that_are_not_finite_leave_the_json_valid() -> None:
     assert report["proof"][0]["relative_l2"] is None
     assert report["sizes"]["relative_l2"] is None
     assert report["sizes"]["held"][0]["value"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "differs", "error", "matches"),
+    [
+        ({}, {}, "", True),
+        ({"act.weight": "its Flax layer starts with one number for all slopes"}, {}, "", False),
+        ({}, {"params/act/negative_slope": "a constant is off by 0.24"}, "", False),
+        ({}, {}, "the user named a module that was made, no factory", False),
+    ],
+)
+def test_an_array_that_starts_otherwise_sets_the_exit_code(
+    otherwise: dict[str, str], differs: dict[str, str], error: str, matches: bool
+) -> None:
+    """That the compiler knew it and names it does not make it equal."""
+    assert Initialization(41, 4, otherwise, differs, error).matches is matches

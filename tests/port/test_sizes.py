@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+from converters.errors import MappingFileError
 from converters.graph import Port, port
 from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
-from migrate.port.sizes.flax import PortRefusesError, outputs_of
+from migrate.port.sizes.flax import PortRefusesError, outputs_of, refused
 from migrate.port.sizes.instance import built
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
@@ -551,3 +552,14 @@ def test_a_model_that_draws_follows_its_sizes(tmp_path: Path) -> None:
     assert not sizes.held
     assert sizes.distance is not None
     assert sizes.distance < 1e-5
+
+
+def test_a_reason_says_what_the_port_does_without_our_classes(tmp_path: Path) -> None:
+    unfit = MappingFileError(str(tmp_path / "mapping.yaml"), ["fc.weight: shape (3, 4)"], "edit it")
+    for error, reason in (
+        (unfit, "does not take the original's weights there: fc.weight: shape (3, 4)"),
+        (ValueError("dim=20: 12 only"), "raises ValueError: dim=20: 12 only"),
+    ):
+        with pytest.raises(PortRefusesError) as caught, refused(tmp_path):
+            raise error
+        assert str(caught.value) == reason

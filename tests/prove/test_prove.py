@@ -301,3 +301,4 @@ def test_by_default_a_script_in_float16_is_compared_in_bfloat16(tmp_path: Path) 
     assert proof.verdict is ProofVerdict.EQUAL, proof.message
     first = next(text for text in map(str, proof_summary(proof)) if "equal" in text)
     assert "; both sides used autocast in bfloat16, as the rewrite does" in first
+    assert any("--amp off compares in float32" in note for note in proof.notes)

@@ -16,7 +16,8 @@ from converters.kept import kept_path
 from migrate.port.weights import MAPPING, PARAMS, write_weights
 from migrate.train.frames import Frame
 from migrate.train.optimizer.recorded import RecordedOptimizer
-from migrate.train.pipeline import TrainOptions, train_program
+from migrate.train.options import TrainOptions
+from migrate.train.pipeline import train_program
 from migrate.train.proof.outputs_child import nearest
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +35,7 @@ from converters.graph.starts.watch import Start, Starts
 from converters.graph.writing.initial_laws import (
     InitialLaws,
     UnknownLawError,
+    asks_fans,
     flax_axis,
     plain_tree,
 )
@@ -61,6 +65,7 @@ _LAYERS = frozenset(
         "ConvTranspose",
         "Embed",
         "PaddedEmbed",
+        "EmbeddingBag",
         "LayerNorm",
         "GroupNorm",
         "RMSNorm",
@@ -74,7 +79,6 @@ _AS_TORCH = (
     torch.nn.RNNCellBase,
     torch.nn.modules.conv._ConvTransposeNd,
     torch.nn.Bilinear,
-    torch.nn.EmbeddingBag,
 )
 _NONE: Mapping[str, Start] = {}
 
@@ -114,7 +118,7 @@ class Initial:
     def unwritten(self) -> dict[str, str]:
         """Arrays that start otherwise, with those for which no initializer was written."""
         names = dict(self.drafter.root.named_parameters())
-        why = "its Flax layer starts in a way of its own"
+        why = "no initializer was written for its Flax layer"
         rest = [key for key in names if key in (self.starts or _NONE) and key not in self._written]
         return {**dict.fromkeys(rest, why), **self.otherwise}
 
@@ -139,6 +143,8 @@ class Initial:
             return expression
         if isinstance(layer.module, torch.nn.MultiheadAttention):
             return self._attention(path, layer, expression)
+        if isinstance(layer.module, torch.nn.PReLU):
+            return self._slope(path, layer, expression)
         inner = next(
             (keyword.value for keyword in expression.keywords if keyword.arg == "layer"), None
         )
@@ -183,6 +189,13 @@ class Initial:
             return None
         if not isinstance(module, torch.nn.modules.conv._ConvTransposeNd) or name != "weight":
             return None
+        if (
+            module.groups > 1
+        ):  # its axes are not torch's: only what counts no inputs and outputs fits
+            iid = isinstance(start.law, Constant) or (
+                isinstance(start.law, Draw) and not asks_fans(start.law)
+            )
+            return Placed("kernel", "params", None) if iid else None
         space = module.weight.dim() - 2
         return Placed("kernel", "params", (space, space + 1, *range(space)))
 
@@ -195,11 +208,12 @@ class Initial:
         for name, tensor in layer.module._parameters.items():
             if tensor is None:
                 continue
-            key, placed = f"{path}.{name}", weight_of(layer.module, name)
+            key = f"{path}.{name}"
+            placed = weight_of(layer.module, name) or self._turned(key, layer.module, name)
             start = (self.starts or _NONE).get(key)
             argument = "" if placed is None else f"{placed.linen.partition('_l')[0]}_init"
             keys.setdefault(argument, []).append(key)
-            if start is not None and _is_default(start.law):
+            if start is not None and _is_default(start.law, layer.module, name):
                 self._written.add(key)
                 written.setdefault(argument, set()).add("")
                 continue
@@ -280,6 +294,23 @@ class Initial:
             self._written.add(key)
             if ast.unparse(initializer) != "nn.initializers.zeros":
                 expression.keywords.append(ast.keyword(argument, initializer))
+        return expression
+
+    def _slope(self, path: str, layer: Layer, expression: ast.Call) -> ast.expr:
+        """PReLU: its constructor takes the first slope as a number, not as an initializer."""
+        key = f"{path}.weight"
+        start = (self.starts or _NONE).get(key)
+        if start is None:
+            self.otherwise.setdefault(key, "was not seen to be made")
+        elif not isinstance(start.law, Constant):
+            self.otherwise.setdefault(key, "its Flax layer starts with one number for all slopes")
+        else:
+            self._written.add(key)
+            usual = inspect.signature(torch.nn.PReLU).parameters["init"].default
+            slope = start.law.value
+            slope = replace(slope, literal=slope.literal or slope.value == usual)
+            number = as_code(self._numbers.number(slope, "negative_slope_init"))
+            expression.keywords.append(ast.keyword("negative_slope_init", number))
         return expression
 
     # Arrays of a module's own.
@@ -543,9 +574,15 @@ def _values(tensor: Any) -> np.ndarray[Any, Any] | None:
     return np.array((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
 
 
-def _is_default(law: Law) -> bool:
-    """Whether a parameter starts as torch's own layer makes it."""
-    return isinstance(law, Draw) and bool(law.rule) and law.scale.value == 1 and not law.shift.value
+def _is_default(law: Law, module: Any, name: str) -> bool:
+    """Whether a parameter of a layer starts as torch's own layer makes it."""
+    if not isinstance(law, Draw) or law.scale.value != 1 or law.shift.value:
+        return False
+    if name == "weight" and isinstance(module, torch.nn.modules.conv._ConvNd):
+        called, options = law.named or ("", {})
+        usual = {"a": math.sqrt(5), "mode": "fan_in", "nonlinearity": "leaky_relu"}
+        return called == "kaiming_uniform_" and usual.items() <= options.items()
+    return bool(law.rule)
 
 
 def _guessed(tensor: Any) -> ast.expr:
@@ -568,8 +605,8 @@ def copied_starts(starts: Mapping[str, Start], first: Mapping[str, str]) -> list
     drawn: dict[int, str] = {}
     copies: dict[str, str] = {}
     for key, start in starts.items():
-        if first.get(key, key) != key:
-            continue
+        if first.get(key, key) != key or isinstance(start.law, Norm):
+            continue  # the norm of a weight is computed from it, or named as one that starts otherwise
         for serial in serials(start.law):
             if drawn.setdefault(serial, key) != key:
                 copies[key] = drawn[serial]

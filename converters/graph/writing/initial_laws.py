@@ -73,6 +73,11 @@ class UnknownLawError(Exception):
     """An array starts in a way that no port has."""
 
 
+def asks_fans(law: Draw) -> bool:
+    """Whether a draw follows from the numbers of a weight's inputs and outputs."""
+    return bool(law.rule) or (law.named is not None and law.named[0] in _SCALES)
+
+
 class InitialLaws:
     """Initializers by the laws of the original's arrays.
 

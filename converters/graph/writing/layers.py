@@ -117,12 +117,11 @@ class Layer:
         written = {name: self._argument(settings, name, value) for name, value in named.items()}
         if self.trains and "dropout_rate" in written:
             written["broadcast_dropout"] = False  # torch drops each weight by itself
-        if typed:  # a layer around another one (weight_norm)
-            written |= {
-                name: with_numerics(written[name], _fields_of(value.of))
-                for name, value in named.items()
-                if isinstance(value, SourceCall)
-            }
+        for name, value in named.items():
+            if isinstance(value, SourceCall):  # a layer around another one (weight_norm)
+                inner = {key: self._argument(settings, key, of) for key, of in value.named.items()}
+                layer = call(_spelled(value.of), *map(_value, value.first), **inner)
+                written[name] = with_numerics(layer, _fields_of(value.of)) if typed else layer
         keys = () if _NAMED & written.keys() else _FIRST[self.api]
         first = [written.pop(key) for key in keys if key in written]
         name = self.flax.of.rpartition(".")[2]

@@ -13,18 +13,18 @@ class PReLU(nn.Module):
 
     Attributes:
         num_parameters: channels.
-        init_slope: the first slope, torch's 0.25.
+        negative_slope_init: the first slope, torch's 0.25.
     """
 
     num_parameters: int
-    init_slope: float = 0.25
+    negative_slope_init: float = 0.25
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Return x, or slope * x where x is negative."""
-        start = nn.initializers.constant(self.init_slope)
+        start = nn.initializers.constant(self.negative_slope_init)
         slope = self.param("negative_slope", start, (self.num_parameters,), self.param_dtype)
         x, slope = nn.dtypes.promote_dtype(x, slope, dtype=self.dtype)
         return jnp.where(x >= 0, x, slope * x)

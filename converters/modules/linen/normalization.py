@@ -28,6 +28,8 @@ class _Norm(nn.Module):
         axis_name: of replicas whose batches count as one (torch's SyncBatchNorm); else None.
         use_running_average: whether the running statistics normalize, as in torch's `eval()`; may
             be given to the call instead.
+        scale_init: of the scale.
+        bias_init: of the bias.
     """
 
     eps: float = 1e-5
@@ -36,6 +38,8 @@ class _Norm(nn.Module):
     track_running_stats: bool = True
     axis_name: str | None = None
     use_running_average: bool | None = None
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     def _statistics(self, x: Array) -> Statistics:
         raise NotImplementedError
@@ -46,8 +50,8 @@ class _Norm(nn.Module):
         features = x.shape[-1]
         scale = bias = None
         if self.affine:
-            scale = self.param("scale", nn.initializers.ones, (features,))
-            bias = self.param("bias", nn.initializers.zeros, (features,))
+            scale = self.param("scale", self.scale_init, (features,))
+            bias = self.param("bias", self.bias_init, (features,))
         if not self.track_running_stats:
             now = self._statistics(x)
             return normalize(x, now.mean, now.var, self.eps, scale, bias)

@@ -14,7 +14,7 @@ class PReLU(nnx.Module):
 
     Args:
         num_parameters: channels.
-        init_slope: the first slope, torch's 0.25.
+        negative_slope_init: the first slope, torch's 0.25.
         dtype: of the computation.
         param_dtype: of the slopes.
         rngs: unused; for compatibility with nnx's layers.
@@ -24,13 +24,15 @@ class PReLU(nnx.Module):
         self,
         num_parameters: int,
         *,
-        init_slope: float = 0.25,
+        negative_slope_init: float = 0.25,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         self.dtype = dtype
-        self.negative_slope = nnx.Param(jnp.full((num_parameters,), init_slope, param_dtype))
+        self.negative_slope = nnx.Param(
+            jnp.full((num_parameters,), negative_slope_init, param_dtype)
+        )
 
     def __call__(self, x: Array) -> Array:
         """Return x, or slope * x where x is negative."""

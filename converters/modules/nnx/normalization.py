@@ -10,6 +10,14 @@ from converters.modules.functional import normalization
 from converters.modules.functional.normalization import Statistics, normalize
 
 
+def _started(
+    init: nnx.initializers.Initializer, shape: tuple[int, ...], rngs: nnx.Rngs | None
+) -> nnx.Param[Array]:
+    """Return a parameter; without `rngs` its initializer must be one that draws nothing."""
+    key = None if rngs is None else rngs.params()
+    return nnx.Param(init(key, shape, jnp.float32))
+
+
 class _Norm(nnx.Module):
     """Base class of BatchNorm and InstanceNorm.
 
@@ -22,6 +30,9 @@ class _Norm(nnx.Module):
         track_running_stats: whether there are running statistics (`nnx.BatchStat`).
         axis_name: of replicas whose batches count as one (torch's SyncBatchNorm); else None.
         use_running_average: set by `eval()` and `train()` of the model.
+        scale_init: of the scale.
+        bias_init: of the bias.
+        rngs: for initializers that draw.
     """
 
     def __init__(
@@ -34,14 +45,16 @@ class _Norm(nnx.Module):
         track_running_stats: bool = True,
         axis_name: str | None = None,
         use_running_average: bool = False,
+        scale_init: nnx.initializers.Initializer = nnx.initializers.ones,
+        bias_init: nnx.initializers.Initializer = nnx.initializers.zeros,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         self.eps, self.momentum, self.axis_name = eps, momentum, axis_name
         self.affine, self.track_running_stats = affine, track_running_stats
         self.use_running_average = use_running_average
         if affine:
-            self.scale = nnx.Param(jnp.ones((num_features,)))
-            self.bias = nnx.Param(jnp.zeros((num_features,)))
+            self.scale = _started(scale_init, (num_features,), rngs)
+            self.bias = _started(bias_init, (num_features,), rngs)
         if track_running_stats:
             self.mean = nnx.BatchStat(jnp.zeros((num_features,)))
             self.var = nnx.BatchStat(jnp.ones((num_features,)))
@@ -90,6 +103,8 @@ class InstanceNorm(_Norm):
         affine: bool = False,
         track_running_stats: bool = False,
         use_running_average: bool = False,
+        scale_init: nnx.initializers.Initializer = nnx.initializers.ones,
+        bias_init: nnx.initializers.Initializer = nnx.initializers.zeros,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         super().__init__(
@@ -99,6 +114,9 @@ class InstanceNorm(_Norm):
             affine=affine,
             track_running_stats=track_running_stats,
             use_running_average=use_running_average,
+            scale_init=scale_init,
+            bias_init=bias_init,
+            rngs=rngs,
         )
 
     def _statistics(self, x: Array) -> Statistics:
@@ -113,7 +131,9 @@ class LayerNorm(nnx.Module):
         eps: added to the variance.
         elementwise_affine: whether there are a scale and a bias, of this shape.
         bias: whether there is a bias, if so.
-        rngs: unused; for compatibility with nnx's layers.
+        scale_init: of the scale.
+        bias_init: of the bias.
+        rngs: for initializers that draw.
     """
 
     def __init__(
@@ -123,11 +143,14 @@ class LayerNorm(nnx.Module):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        scale_init: nnx.initializers.Initializer = nnx.initializers.ones,
+        bias_init: nnx.initializers.Initializer = nnx.initializers.zeros,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         self.shape, self.eps = tuple(normalized_shape), eps
-        self.scale = nnx.Param(jnp.ones(self.shape)) if elementwise_affine else None
-        self.bias = nnx.Param(jnp.zeros(self.shape)) if elementwise_affine and bias else None
+        self.scale = _started(scale_init, self.shape, rngs) if elementwise_affine else None
+        has_bias = elementwise_affine and bias
+        self.bias = _started(bias_init, self.shape, rngs) if has_bias else None
 
     def __call__(self, x: Array) -> Array:
         """Normalize the last axes."""
@@ -143,7 +166,8 @@ class RMSNorm(nnx.Module):
         normalized_shape: of the last axes, whose root mean square divides them.
         eps: added to the mean square; None: the smallest step of the input's dtype, as in torch.
         elementwise_affine: whether there is a scale, of this shape.
-        rngs: unused; for compatibility with nnx's layers.
+        scale_init: of the scale.
+        rngs: for initializers that draw.
     """
 
     def __init__(
@@ -152,10 +176,11 @@ class RMSNorm(nnx.Module):
         *,
         eps: float | None = None,
         elementwise_affine: bool = True,
+        scale_init: nnx.initializers.Initializer = nnx.initializers.ones,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         self.shape, self.eps = tuple(normalized_shape), eps
-        self.scale = nnx.Param(jnp.ones(self.shape)) if elementwise_affine else None
+        self.scale = _started(scale_init, self.shape, rngs) if elementwise_affine else None
 
     def __call__(self, x: Array) -> Array:
         """Divide the last axes by their root mean square."""

@@ -36,7 +36,7 @@ def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializ
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free dimensions' in its README")
+        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
 
 
 class Module(nn.Module, kw_only=True):

@@ -251,7 +251,8 @@ def _step(
         )
     if not facts["steady"]:
         notes.append(
-            f"no step of {facts['steps']} was seen to have the program of another: this is the last of them"
+            f"no program came twice in {many(facts['steps'], 'step')}, so it may be that of a first step; "
+            "pass arguments with which the script takes more steps"
         )
     if facts["optimizers"] > 1:
         notes.append(f"{facts['optimizers']} steps of optimizers are in one program")

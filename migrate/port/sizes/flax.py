@@ -27,7 +27,7 @@ _SHOWN = 160
 
 
 class PortRefusesError(Exception):
-    """Error of a port that does not run at these sizes. The text gives the reason in one line."""
+    """Error of a port that does not run at these sizes. The text is the reason, after "the port"."""
 
 
 @dataclass(frozen=True)
@@ -214,13 +214,29 @@ def refused(folder: Path) -> Iterator[None]:
     except (
         Exception
     ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
-        message = " ".join(str(error).replace(f"{folder}/", "").split())
-        if len(message) > _SHOWN:
-            message = f"{message[:_SHOWN].rpartition(' ')[0]} …"
-        if not message:
-            line = traceback.extract_tb(error.__traceback__)[-1]
-            message = f"{Path(line.filename).name}:{line.lineno}"
-        raise PortRefusesError(f"{type(error).__name__}: {message}") from error
+        raise PortRefusesError(_reason(error, folder)) from error
+
+
+def _reason(error: Exception, folder: Path) -> str:
+    """Reason why a port does not run at other sizes; it follows "the port" in a sentence."""
+    from flax.errors import ScopeParamShapeError
+
+    from converters.errors import ConversionError, MappingFileError
+
+    message = " ".join(str(error).replace(f"{folder}/", "").split())
+    start = f"raises {type(error).__name__}: "
+    if isinstance(error, ConversionError):
+        start = "does not take the original's weights there: "
+        message = error.problems[0] if isinstance(error, MappingFileError) else message
+    elif isinstance(error, ScopeParamShapeError):
+        start = "does not take the original's weights there: "
+        message = message.partition(" (https:")[0]
+    if len(message) > _SHOWN:
+        message = f"{message[:_SHOWN].rpartition(' ')[0]} …"
+    if not message:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{Path(line.filename).name}:{line.lineno}"
+    return start + message
 
 
 def _converted(folder: Path, module: Any, nnx: bool) -> dict[str, Array]:

@@ -39,7 +39,7 @@ def method_apart(
             (method, there.inputs)
         )
     except PortRefusesError as error:
-        return f"raises {error}"
+        return str(error)
     apart, limit = distance(outputs, there)
     return "" if apart <= limit else f"is {apart:.1e} from the original's"
 

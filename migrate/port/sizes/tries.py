@@ -80,7 +80,7 @@ class Tries:
         try:
             why = attempt(self._question.port_at(self._package, settings, instance), instance)
         except PortRefusesError as error:
-            return f"the port raises {error}"
+            return f"the port {error}"
         if not why:
             self.settings = dict(settings)
         return why

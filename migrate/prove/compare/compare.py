@@ -35,6 +35,19 @@ class StepComparison:
     gradient_difference: float | None
 
     @property
+    def clipped(self) -> bool:
+        """Whether either side clipped its gradients before the step."""
+        return bool(self.original.clipped_from or self.rewritten.clipped_from)
+
+    @property
+    def norms(self) -> tuple[float | None, float | None]:
+        """Gradient norms of original and rewrite that differ most: `gradient_difference` is theirs.
+
+        A norm before clipping comes before the norm after it, which clipping makes equal.
+        """
+        return max(_norms(self.original, self.rewritten), key=lambda pair: relative(*pair) or 0.0)
+
+    @property
     def finite(self) -> bool:
         """Whether the losses and the gradient norm are finite, on one side at least."""
         return any(
@@ -95,9 +108,7 @@ def steps(original: _Ranks, ours: _Ranks) -> tuple[StepComparison, ...]:
 
 
 def _step(rank: int, original: StepRecord, ours: StepRecord) -> StepComparison:
-    norms = [(original.gradient_norm, ours.gradient_norm)]
-    # After clipping the norm is the same for any gradients: the norm before it shows more.
-    norms += zip(original.clipped_from, ours.clipped_from, strict=False)
+    norms = _norms(original, ours)
     return StepComparison(
         step=original.step,
         optimizer=original.optimizer,
@@ -109,6 +120,13 @@ def _step(rank: int, original: StepRecord, ours: StepRecord) -> StepComparison:
             (value for pair in norms if (value := relative(*pair)) is not None), default=None
         ),
     )
+
+
+def _norms(original: StepRecord, ours: StepRecord) -> list[tuple[float | None, float | None]]:
+    """The pairs of gradient norms that are compared: before each clipping, then as the step used them."""
+    # After clipping the norm is the same for any gradients: the norm before it shows more.
+    before = zip(original.clipped_from, ours.clipped_from, strict=False)
+    return [*before, (original.gradient_norm, ours.gradient_norm)]
 
 
 def _worst(original: tuple[float, ...], ours: tuple[float, ...]) -> float | None:

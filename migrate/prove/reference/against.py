@@ -113,7 +113,7 @@ def prove_against(
         all_notes = (*notes(reference), *reference.notes)
         original = LoadedRun(records.read(run), reference.seconds, all_notes)
         steps = max((len(record.steps) for record in original.ranks.values()), default=0)
-        message = f"running the rewrite on {replicas} {runs.runtime.replicas}"
+        message = f"compiling and running the rewrite on {replicas} {runs.runtime.replicas}"
         runs.telling(progress, message, steps)
         try:
             ours = runs.record(runs.runtime.side)

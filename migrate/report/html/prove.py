@@ -118,7 +118,10 @@ def write_prove_page(proof: Proof | ResumeProof, script: Path, path: Path) -> No
     if directions is None:
         parts = [_part("", cast("Proof", proof), script)]
     else:
-        parts = [_part(direction.name, direction.proof, script) for direction in directions]
+        parts = [
+            _part(direction.name, direction.proof, script, direction.sides)
+            for direction in directions
+        ]
     write_page(
         "prove.html.j2",
         path,
@@ -147,11 +150,14 @@ def _resume_banner(parts: Sequence[dict[str, Any]]) -> Banner:
     return Banner(banner.state, banner.verdict, finding, banner.next_step)
 
 
-def _part(name: str, proof: Proof, script: Path) -> dict[str, Any]:
+def _part(
+    name: str, proof: Proof, script: Path, sides: tuple[str, str] = ("original", "rewrite")
+) -> dict[str, Any]:
     gates = Gates(proof.floor, proof.bfloat16)
     optimizers = sorted({step.optimizer for step in proof.steps})
     return {
         "name": name,
+        "sides": sides,
         "proof": proof,
         "banner": _banner(proof, script),
         "limits": list(_limits(proof)),
@@ -170,7 +176,7 @@ def _part(name: str, proof: Proof, script: Path) -> dict[str, Any]:
         "losses": [
             drawn
             for optimizer in optimizers
-            for drawn in _loss_plots(name, proof, optimizer, len(optimizers) > 1)
+            for drawn in _loss_plots(name, proof, optimizer, len(optimizers) > 1, sides)
         ],
     }
 
@@ -312,9 +318,9 @@ def _difference_plot(title: str, color: str, points: Sequence[_Difference]) -> s
 
 
 def _loss_plots(
-    name: str, proof: Proof, optimizer: int, several: bool
+    name: str, proof: Proof, optimizer: int, several: bool, sides: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield title and plot of both sides' losses: the original as a line, the rewrite as points on it."""
+    """Yield title and plot of both sides' losses: the first as a line, the second as points on it."""
     first = min(step.rank for step in proof.steps)
     steps = [step for step in proof.steps if (step.rank, step.optimizer) == (first, optimizer)]
     original = [_finite(step.original.loss) for step in steps]
@@ -322,11 +328,11 @@ def _loss_plots(
     if not any(math.isfinite(loss) for loss in (*original, *rewritten)):
         return
     title = f"Loss on rank {first}" + (f", optimizer {optimizer}" if several else "")
-    description = f"{name} {title} of the original and of the rewrite, step by step.".strip()
+    description = f"{name} {title}: {sides[0]} and {sides[1]}, step by step.".strip()
     numbers = [step.step for step in steps]
     with plot("step", "loss", description) as drawing:
-        drawing.axes.plot(numbers, original, color=FIRST, label="original")
-        drawing.axes.plot(numbers, rewritten, ".", color=SECOND, label="rewrite")
+        drawing.axes.plot(numbers, original, color=FIRST, label=sides[0])
+        drawing.axes.plot(numbers, rewritten, ".", color=SECOND, label=sides[1])
         drawing.axes.locator_params(axis="x", integer=True)
     yield title, drawing.svg
 

@@ -57,8 +57,10 @@ def _counted(checked: Checked) -> str:
     counts = [f"{times[hit]} {words[hit][times[hit] != 1]}" for hit in Severity if times[hit]]
     concerned = len({hit.path for hit in checked.findings})
     summary = f"{', '.join(counts)} in {concerned} of {files}"
-    mended = sum(hit.fix is not Fix.NONE for hit in checked.findings)
-    fix = f"; [*] `migrate rewrite` fixes {mended}" if mended else ""
+    fixes = Counter(hit.fix for hit in checked.findings if hit.fix is not Fix.NONE)
+    fix = f"; [*] `migrate rewrite` fixes {fixes.total()}" if fixes else ""
+    if unsafe := fixes[Fix.UNSAFE]:
+        fix += f", {unsafe} of them under a condition that the code's page names [*unsafe]"
     return f"{summary}{fix}; explain a code with `migrate check --explain CODE`"
 
 

@@ -22,8 +22,8 @@ SHOWN = 8  # places of a group on a terminal, after the first
 class Findings:
     """Findings with the paths of their files, in the order in which they are shown.
 
-    Where nobody looks at a screen each is one line, `path:line:column: rule message`, to be searched and
-    clicked. On a terminal, what says the same to do at many places is said once.
+    Where nobody looks at a screen each is one line, `path:line:column: rule severity message`, to be searched
+    and clicked. On a terminal, what says the same to do at many places is said once.
     """
 
     notes: Sequence[tuple[str, Note]]
@@ -39,7 +39,7 @@ class Findings:
             yield self._table(groups)
             return
         yield from (
-            Text(f"{path}:{note.place}: {note.rule} {' '.join(note.message.split())}{more}")
+            Text(f"{path}:{note.place}: {_label(note)} {' '.join(note.message.split())}{more}")
             for path, note, more in self._without_repetition()
         )
         for group in groups:
@@ -84,18 +84,24 @@ class Findings:
         table.add_column(overflow="fold", ratio=1)
         for group in groups:
             path, note = group[0]
-            table.add_row(Text(f"{path}:{note.place}"), note.rule, Text(note.message))
+            table.add_row(Text(f"{path}:{note.place}"), _label(note), Text(note.message))
             if more := _places(group):
                 table.add_row("", "", Text(more, "dim"))
         return table
 
 
 def count(findings: Sequence[Note]) -> str:
-    """Say how many there are: "3 left to do by hand, 2 to look at"."""
+    """Say how many there are: "3 left to do by hand, 2 to look at (info)"."""
     look = sum(note.severity is Severity.INFO for note in findings)
     hand = len(findings) - look
     said = [f"{hand} left to do by hand"] if hand else []
-    return ", ".join(said + ([f"{look} to look at"] if look else []))
+    mark = " (info)" if hand else ""
+    return ", ".join(said + ([f"{look} to look at{mark}"] if look else []))
+
+
+def _label(note: Note) -> str:
+    """The rule, with the severity as `migrate check` has it."""
+    return f"{note.rule} {note.severity.value}"
 
 
 def _to_do(message: str) -> str:

@@ -33,7 +33,8 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         f"  {', '.join(ported.files)}",
     ]
     source = len(port.modeling.splitlines())
-    lines.append(Text(f"  {source} lines of modeling.py, for {len(port.origin)} classes of torch"))
+    classes = many(len(port.origin), "class", "classes")
+    lines.append(Text(f"  modeling.py: {many(source, 'line')}, from {classes} of the original"))
     if ported.weights:
         lines.append(Text(f"  params.safetensors: {ported.weights}"))
     for title, said in (
@@ -143,9 +144,10 @@ def _start(ported: Ported) -> list[str]:
         return said
     if start.error:
         return ["", f"initialization: not compared: {start.error}", *said]
-    verdict = "differs" if start.differs else "matches"
+    count = len(start.otherwise) + len(start.differs)
+    verdict = "matches" if start.matches else f"{count} differ{'s' * (count == 1)}"
     rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
-    return ["", f"initialization of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
+    return ["", f"initialization of {many(start.arrays, 'Flax array')}: {verdict}", *said, *rows]
 
 
 def _parting(cases: Sequence[ProofCase]) -> list[str]:

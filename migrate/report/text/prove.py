@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     from migrate.prove.proof import Proof
     from migrate.prove.resume import ResumeProof
 
+_CLIPPED = 1e-3  # a gradient that clipping makes smaller by less was not clipped
 SHOWN_FIRST, SHOWN_LAST = 3, 2  # steps in the table; all of them are compared and are in the JSON
 
 
-def proof_summary(proof: Proof) -> Iterator[RenderableType]:
-    """Yield the losses and gradient norms of some steps, the final weights, and the verdict."""
+def proof_summary(
+    proof: Proof, sides: tuple[str, str] = ("original", "rewrite")
+) -> Iterator[RenderableType]:
+    """Yield the losses and gradient norms of some steps, the final weights, and the verdict.
+
+    Args:
+        proof: the proof.
+        sides: names of the two runs.
+    """
     numbers = sorted({step.step for step in proof.steps})
     shown = _shown(numbers, proof.difference.step if proof.difference else None)
     if numbers:
-        yield _steps_table([step for step in proof.steps if step.step in shown])
+        yield _steps_table([step for step in proof.steps if step.step in shown], sides)
         if len(shown) < len(numbers):
             yield f"[dim]{len(numbers)} steps compared, {len(shown)} shown (--json has them all)[/dim]"
     if proof.weights:
@@ -37,9 +45,10 @@ def proof_summary(proof: Proof) -> Iterator[RenderableType]:
         )
     for note in proof.notes:
         yield f"note: {escape(note)}"
+    compiled = " (compilation included)" if sides[1] == "rewrite" else ""
     yield (
-        f"original {proof.original_seconds:.1f} s, rewrite {proof.rewritten_seconds:.1f} s (compilation "
-        f"included), {proof.replicas} ranks on each side"
+        f"{sides[0]} {proof.original_seconds:.1f} s, {sides[1]} {proof.rewritten_seconds:.1f} s{compiled}, "
+        f"{proof.replicas} ranks on each side"
     )
     color = "green" if proof.equal else "red"
     yield f"[bold {color}]{proof.verdict.value}[/bold {color}]: {escape(proof.message)}"
@@ -49,7 +58,7 @@ def resume_summary(proof: ResumeProof) -> Iterator[RenderableType]:
     """Yield both directions of a proof of resuming, each with its verdict."""
     for direction in proof.directions:
         yield f"[bold]{escape(direction.name)}[/bold] ({escape(str(proof.checkpoint))})"
-        yield from proof_summary(direction.proof)
+        yield from proof_summary(direction.proof, direction.sides)
 
 
 def resume_as_json(proof: ResumeProof) -> dict[str, Any]:
@@ -71,20 +80,24 @@ def _shown(numbers: Sequence[int], first_difference: int | None) -> set[int]:
     return shown
 
 
-def _steps_table(steps: Sequence[StepComparison]) -> RenderableType:
+def _steps_table(steps: Sequence[StepComparison], sides: tuple[str, str]) -> RenderableType:
     several = len({step.optimizer for step in steps}) > 1
+    clipped = any(step.clipped for step in steps)
     table = plain_table(
         "step",
         *(["optimizer"] if several else []),
         "rank",
-        "loss: original",
-        "rewrite",
+        f"loss: {sides[0]}",
+        sides[1],
         "difference",
-        "gradient norm: original",
-        "rewrite",
+        f"gradient norm{' before clipping' if clipped else ''}: {sides[0]}",
+        sides[1],
         "difference",
     )
     for step in steps:
+        norms = list(map(_number, step.norms))
+        if _is_after_clipping(step):
+            norms = [f"{norm} after clipping" for norm in norms]
         table.add_row(
             str(step.step),
             *([str(step.optimizer)] if several else []),
@@ -92,11 +105,18 @@ def _steps_table(steps: Sequence[StepComparison]) -> RenderableType:
             _number(step.original.loss),
             _number(step.rewritten.loss),
             _difference(step.loss_difference),
-            _number(step.original.gradient_norm),
-            _number(step.rewritten.gradient_norm),
+            *norms,
             _difference(step.gradient_difference),
         )
     return table
+
+
+def _is_after_clipping(step: StepComparison) -> bool:
+    """Whether the norms that differ most are those that clipping had made smaller."""
+    before, after = step.original.clipped_from, step.original.gradient_norm
+    if not before or after is None or step.norms[0] != after:
+        return False
+    return after < (1 - _CLIPPED) * before[0]
 
 
 def _number(value: float | None) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
+from migrate.train.slice.called import is_call_of
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import (
     FunctionNode,
@@ -33,7 +34,7 @@ from migrate.train.slice.text import (
 MICRO, RESTORE, ENDED, ARGUMENTS = "micro_batches", "restore_draws", "Ended", "command_line"
 HAND_OVER = "hand_over"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
-_GROUP = "init_process_group"
+_GROUP = "torch.distributed.init_process_group"
 _LOOPS = ast.For | ast.While | ast.AsyncFor
 _LEAVES = ast.Break | ast.Continue
 # Calls that end the script.
@@ -544,7 +545,7 @@ class _Slicer:
                 self._keep(scope, statement, whole=True)
             scope.kept.add(statement)
             return True
-        if group := _own_group(statement):
+        if group := _own_group(self._script.tree, statement):
             scope.ends[statement] = group
             scope.kept.add(statement)
             scope.need(loads(statement.value.func))  # type: ignore[attr-defined]
@@ -664,7 +665,7 @@ class _Slicer:
             for name in free_names(s)
         }
         read |= of_functions
-        early = _before_definitions(ordered) | set(_settings(ordered))
+        early = _before_definitions(ordered) | set(_settings(tree, ordered))
         parts, own = [], []
         for statement in ordered:
             stays = isinstance(statement, FunctionNode | ast.ClassDef | ast.Import | ast.ImportFrom)
@@ -694,9 +695,9 @@ class _Slicer:
                 statement, FunctionNode | ast.ClassDef
             ):
                 scope.kept.add(statement)
-        for statement in _settings(scope.body):
+        for statement in _settings(self._script.tree, scope.body):
             self._keep(scope, statement, whole=True)
-            if _is_exec(statement):
+            if _is_exec(self._script.tree, statement):
                 text = textwrap.indent(ast.unparse(statement), "    ")
                 scope.ends[statement] = f"with {ARGUMENTS}():\n{text}"
         while True:
@@ -918,15 +919,21 @@ def _defaults(function: FunctionNode) -> set[str]:
     return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
 
 
-def _settings(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+def _settings(tree: ast.Module, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Assignments before the last `exec(…)`, which may read and set each of them, and these calls."""
-    last = max((n for n, s in enumerate(statements) if _is_exec(s)), default=-1)
-    return [s for s in statements[: last + 1] if isinstance(s, ast.Assign) or _is_exec(s)]
+    calls = {statement for statement in statements if _is_exec(tree, statement)}
+    last = max((at for at, statement in enumerate(statements) if statement in calls), default=-1)
+    return [s for s in statements[: last + 1] if isinstance(s, ast.Assign) or s in calls]
 
 
-def _is_exec(statement: ast.stmt) -> bool:
+def _is_exec(tree: ast.Module, statement: ast.stmt) -> bool:
+    """Whether a statement is `exec(text)`, which sees the names of the module."""
     value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Call) and last_part(value.func) == "exec" and len(value.args) == 1
+    return (
+        isinstance(value, ast.Call)
+        and len(value.args) == 1
+        and is_call_of(tree, value.func, "builtins.exec")
+    )
 
 
 def _before_definitions(statements: Sequence[ast.stmt]) -> set[ast.stmt]:
@@ -961,12 +968,12 @@ def _is_literal(statement: ast.stmt) -> bool:
     )
 
 
-def _own_group(statement: ast.stmt) -> str:
+def _own_group(tree: ast.Module, statement: ast.stmt) -> str:
     """Text that opens a process group of one rank, for a statement that opens one; "" for others."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return ""
     function = statement.value.func
-    if last_part(function) != _GROUP:
+    if not is_call_of(tree, function, _GROUP):
         return ""
     return f'{ast.unparse(function)}("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)'
 

@@ -21,14 +21,15 @@ def rate_function(script: ScriptText, frames: Sequence[Frame]) -> tuple[str, str
         if code is None:
             continue
         for node in ast.walk(code):
-            if isinstance(node, ast.Assign) and _is_rate(node.targets[0]):
+            if isinstance(node, ast.Assign) and is_rate(node.targets[0]):
                 call = _call(code, node.value)
                 if call is not None:
                     return call
     return None
 
 
-def _is_rate(target: ast.expr) -> bool:
+def is_rate(target: ast.expr) -> bool:
+    """Whether an assignment to `target` sets a learning rate: `group["lr"] = …`."""
     return (
         isinstance(target, ast.Subscript)
         and isinstance(target.slice, ast.Constant)

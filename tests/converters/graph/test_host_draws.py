@@ -107,7 +107,7 @@ def test_training_needs_it_and_evaluation_does_not(load: Callable[..., Any]) -> 
 def test_sizes_that_the_host_is_given_stay_free(load: Callable[..., Any]) -> None:
     model, inputs = host_drawn.Speech().eval(), {"x": real(2, 7, 5)}
     written = port(model, inputs)
-    assert written.free[0] == "x: axis 0, axis 1"
+    assert written.free[0] == "x: batch (axis 0), length (axis 1)"
     flax, weights = load(written), variables(model, written, inputs)
     longer = real(3, 11, 5)
     masks = {"places": np.zeros((3, 11), bool), "features": np.zeros((3, 8), bool)}

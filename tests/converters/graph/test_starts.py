@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from torch import nn
 from converters.graph import Port, port
 from converters.graph.starts.law import Computed, Constant, Draw, Other, Patched
 from converters.graph.starts.watch import Starts, watching
+from tests.converters.graph.nnx_side import loaded, variables
 
 DRAWS = 200
 
@@ -313,3 +315,98 @@ def test_bounds_that_no_draw_reaches_are_left_out() -> None:
     text = port(model, {"x": torch.randn(2, 4)}, starts).modeling
     assert "nn.initializers.normal(0.02)" in text
     assert "trunc_normal(self.config.std)" in text, "another size may reach its bounds"
+
+
+class Sloped(nn.Module):
+    """PReLU with torch's own slope, with its own, for each channel, and with drawn slopes; weight_norm."""
+
+    def __init__(self, slope: float = 0.1, classes: int = 4) -> None:
+        super().__init__()
+        self.plain = nn.PReLU()
+        self.own = nn.PReLU(init=slope)
+        self.each = nn.PReLU(3, init=slope)
+        self.drawn = nn.PReLU(3)
+        nn.init.uniform_(self.drawn.weight)
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(5, classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drawn(self.each(self.own(self.plain(x)))))
+
+
+@pytest.mark.parametrize("api", ["linen", "nnx"])
+def test_slopes_start_as_the_original_and_a_norm_is_no_copy(api: Any) -> None:
+    model, starts = watched(Sloped)
+    made = port(model, {"x": torch.randn(2, 3, 5)}, starts, api=api)
+    assert made.otherwise == {
+        "drawn.weight": "its Flax layer starts with one number for all slopes"
+    }
+    assert made.modeling.count("negative_slope_init=0.25") == 1
+    assert made.modeling.count("config.slope") == 2
+    assert made.baked == ()
+    assert made.modeling.count("config.classes") == 1  # the size of a layer inside of weight_norm
+    assert not any("copies" in note for note in made.notes)
+
+
+class Grouped(nn.Module):
+    """Transposed convolutions with groups: as torch makes them, filled, drawn, and by inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.filled = (
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+        )
+        self.drawn, self.by_fans = (
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+            nn.ConvTranspose1d(4, 4, 3, groups=2),
+        )
+        nn.init.constant_(self.filled.weight, 0.3)
+        nn.init.normal_(self.drawn.weight, std=0.2)
+        nn.init.xavier_normal_(self.by_fans.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.by_fans(self.drawn(self.filled(self.plain(x))))
+
+
+def test_a_grouped_transposed_convolution_starts_as_the_original() -> None:
+    model, starts = watched(Grouped)
+    made = port(model, {"x": torch.randn(2, 4, 9)}, starts)
+    assert made.otherwise == {"by_fans.weight": "the layer has no initializer for it"}
+    text = made.modeling.replace(" ", "").replace("\n", "")
+    assert text.count("kernel_init=nn.initializers.constant(0.3)") == 1
+    assert text.count("kernel_init=nn.initializers.normal(0.2)") == 1
+
+
+class Normed(nn.Module):
+    """Norms and an embedding that Flax has otherwise or not at all, filled with numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(9, 6, mode="sum")
+        self.batch = nn.BatchNorm1d(6, track_running_stats=False)
+        self.each = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+        self.layer, self.rms = nn.LayerNorm((4, 6)), nn.RMSNorm((4, 6))
+        for at, parameter in enumerate(self.parameters(), 2):
+            nn.init.constant_(parameter, at / 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.batch(self.table(ids))
+        return self.rms(self.layer(self.each(rows[:, None] * torch.ones(4, 1))))
+
+
+@pytest.mark.parametrize("api", ["linen", "nnx"])
+def test_layers_of_our_own_start_as_the_original(
+    api: Any, load: Callable[..., Any], tmp_path: Path
+) -> None:
+    model, starts = watched(Normed)
+    ids = torch.randint(0, 9, (2, 3))
+    made = port(model, {"ids": ids}, starts, api=api)
+    assert made.otherwise == {}
+    if api == "nnx":
+        arrays = [array[...] for array in variables(loaded(made, tmp_path)).values()]
+    else:
+        arrays = jax.tree.leaves(load(made).init(jax.random.key(0), ids=jnp.asarray(ids))["params"])
+    theirs = sorted(parameter.flatten()[0].item() for parameter in model.parameters())
+    assert sorted(
+        {float(value) for array in arrays for value in np.unique(array)} - {0.0, 1.0}
+    ) == [value for value in theirs if value != 1.0]

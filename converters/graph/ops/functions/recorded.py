@@ -29,4 +29,4 @@ def demand_recorded(name: str, value: Any, recorded: Any) -> None:
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free dimensions' in its README")
+        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")

@@ -22,6 +22,7 @@ import torch
 from converters.graph.expression import SettingFloat, SettingInt
 from converters.graph.ir import Frame
 from converters.graph.writing.original import constructors, names
+from converters.layers.reparametrized import class_before
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
 _SIZES = re.compile(
@@ -232,10 +233,13 @@ class Settings:
         path = self.paths.get(id(owner))
         if path is None:
             return value
-        said = None
-        if _is(getattr(owner, name, None), value):
+        cls, said = _class(owner), None
+        passed = name in constructors.arguments(cls)
+        # torch's own layers do not show what they do with an argument: they keep it by its name.
+        shown = not passed or bool(constructors.assigned(cls, name))
+        if shown and _is(getattr(owner, name, None), value):
             said = self._attribute(path, name, value, 0)
-        if said is None and name in constructors.arguments(_class(owner)):
+        if said is None and passed:
             said = self._argument(path, name, value, 0)
         return value if said is None else _number(value, said)
 
@@ -684,7 +688,7 @@ def _number(value: int | float, said: _Said) -> Any:
 
 
 def _class(module: Any) -> Any:
-    return type(module)
+    return class_before(module)
 
 
 def _is(held: Any, value: int | float) -> bool:

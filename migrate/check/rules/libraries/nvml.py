@@ -12,7 +12,8 @@ class Nvml(ImportHazard):
 
     **Why.** There is no NVIDIA driver on a TPU host: the first call raises.
 
-    **What to do.** `xm.get_memory_info()` for memory, `tpu-info` on the command line.
+    **What to do.** `xm.get_memory_info()` for memory, which raises on the CPU, or `tpu-info` on the command
+    line.
     """
 
     code = "XLA407"
@@ -34,7 +35,9 @@ class Nvml(ImportHazard):
     mended = example(
         """
         import torch_xla.core.xla_model as xm
+        import torch_xla.runtime as xr
 
-        print(xm.get_memory_info("xla"))
+        if xr.device_type() == "TPU":
+            print(xm.get_memory_info("xla"))
         """
     )

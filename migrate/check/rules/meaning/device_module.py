@@ -100,7 +100,7 @@ class DeviceModule(Hazard):
 
 _INSTEAD = (
     "torch_xla.manual_seed(seed) seeds, torch_xla.sync(wait=True) waits, xm.get_memory_info() "
-    "tells the memory"
+    "has the memory of a TPU and raises on the CPU"
 )
 
 

@@ -571,7 +571,7 @@ def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
     )
     return [
         ScalerChange(call, made, gone, message),
-        ScalerChange(line, told, None, "a comment says why"),
+        ScalerChange(line, told, None, "a comment above the line says why the scaler stays"),
     ]
 
 

@@ -1,0 +1,175 @@
+"""`data.py` of a program: written, compared with the script's batches, and given its random generators."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from migrate.catalogue.words import RANKS
+from migrate.counts import many
+from migrate.train.errors import TrainError
+from migrate.train.find import script_loop
+from migrate.train.options import TrainOptions
+from migrate.train.proof.program import data_difference, data_equal
+from migrate.train.results import TrainComparison
+from migrate.train.slice.data import (
+    DataSlice,
+    TrainingCalls,
+    loop_statements,
+)
+from migrate.train.slice.text import ScriptText
+from migrate.train.write.shadow import guarded, hidden_modules
+from migrate.train.write.texts import (
+    DRAWS,
+    data_text,
+)
+
+# Steps up from a program to a folder that its script shares, at most.
+_FAR = 3
+
+
+def write_data(
+    script: ScriptText,
+    events: TrainingCalls,
+    cut: Callable[..., DataSlice],
+    plain: DataSlice,
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    place: Path,
+    work: Path,
+) -> tuple[DataSlice, TrainComparison]:
+    """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
+
+    `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines.
+    """
+    files = {file.stem for file in place.glob("*.py")} | {"data"}
+    folder = options.script.resolve().parent
+    hidden = hidden_modules(plain.text, folder, files)
+    if hidden.late:
+        raise TrainError(
+            f"{script.name}: a function of its data imports {hidden.late}, and the program has a file of the "
+            f"name {hidden.names[0]}, as its folder",
+            f"import {hidden.late} at the start of the file",
+        )
+
+    def written(data: DataSlice, states: Sequence[Any]) -> None:
+        _write_data(place, data, states, options, hidden.names)
+
+    written(plain, ())
+    count = many(len(recorded["updates"]), "update")
+    equal = data_equal(plain.rollouts)
+    difference = data_difference(place, work, options.timeout)[0]
+    if not difference:
+        return plain, TrainComparison("data", True, what=f"{count}, {equal}")
+    loop = script_loop(script, events)
+    best: tuple[int, DataSlice, str, Sequence[Any]] = (_position(difference), plain, difference, ())
+    statements = loop_statements(script, plain.loop)
+    before, first = _restoring(plain, statements, recorded["draws"])
+    again_and_again = recorded["loops"]
+    ways: list[tuple[tuple[int, ...], Sequence[Any]]] = [
+        ((before,), first),
+        ((loop,), again_and_again),
+        ((before, loop), (*first, *again_and_again)),
+    ]
+    for lines, states in ways:
+        if 0 in lines or not states:
+            continue
+        restored = cut(restore_before=lines)
+        written(restored, states)
+        again = data_difference(place, work, options.timeout)[0]
+        if not again:
+            what = f"{count}, {equal}; {DRAWS} has the state of the generators"
+            return restored, TrainComparison("data", True, what=what)
+        if _position(again) > best[0]:
+            best = (_position(again), restored, again, states)
+    _, data, difference, states = best
+    written(data, states)
+    return data, TrainComparison("data", False, what=difference)
+
+
+def _write_data(
+    place: Path,
+    data: DataSlice,
+    states: Sequence[Any],
+    options: TrainOptions,
+    hidden: Sequence[str],
+) -> None:
+    """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
+    source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
+    ranks = {name: os.environ[name] for name in sorted(RANKS) if name in os.environ}
+    text = data_text(
+        source,
+        options.script.name,
+        _folder(options),
+        bool(states),
+        hidden,
+        ranks,
+        rollouts=data.rollouts,
+    )
+    (place / "data.py").write_text(text)
+    (place / DRAWS).unlink(missing_ok=True)
+    if states:
+        _write_draws(place / DRAWS, states)
+
+
+def _position(difference: str) -> int:
+    word = difference.removeprefix("update ").partition(":")[0].partition(",")[0]
+    return int(word) if word.isdigit() else -1
+
+
+def _folder(options: TrainOptions) -> str:
+    """Expression of the script's folder; from the program's own, if the two can be moved together."""
+    script, program = options.script.resolve().parent, options.output.resolve()
+    above = os.path.relpath(script, program)
+    if above.count("..") <= _FAR:
+        return f"Path(__file__).resolve().parent.joinpath({above!r}).resolve()"
+    return f"Path({str(script)!r})"
+
+
+def _restoring(
+    data: DataSlice,
+    statements: Mapping[int, Collection[int]],
+    states: Sequence[tuple[int, Any]],
+) -> tuple[int, Sequence[Any]]:
+    """Line before which the generators are restored, and their state there; 0 if there is none.
+
+    From there to the loop, only statements that `data.py` has, all of them, change the generators.
+    """
+    if not states:
+        return 0, ()
+    index = len(states) - 1
+    while index > 0:
+        line = states[index - 1][0]
+        whole = data.kept >= set(statements.get(line, (line,)))
+        if not whole and not _alike(states[index - 1][1], states[index][1]):
+            break
+        index -= 1
+    while index < len(states) - 1 and states[index][0] not in data.kept:
+        index += 1
+    line, state = states[index]
+    return line, (state,)
+
+
+def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if not np.array_equal(a["torch"], b["torch"]) or a["python"] != b["python"]:
+        return False
+    if a["numpy"] is None or b["numpy"] is None:
+        return a["numpy"] is b["numpy"]
+    return all(np.array_equal(x, y) for x, y in zip(a["numpy"], b["numpy"], strict=True))
+
+
+def _write_draws(file: Path, states: Sequence[Mapping[str, Any]]) -> None:
+    arrays: Any = {
+        "torch": np.stack([state["torch"] for state in states]),
+        "python": np.array([json.dumps(state["python"]) for state in states]),
+    }
+    if all(state["numpy"] is not None for state in states):
+        arrays["numpy"] = np.stack([state["numpy"][1] for state in states])
+        positions = [[int(state["numpy"][2]), *state["numpy"][3:]] for state in states]
+        arrays["position"] = np.array([json.dumps(position) for position in positions])
+    np.savez_compressed(file, **arrays)

@@ -1,0 +1,66 @@
+"""Notes on a program: what else to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.counts import many
+from migrate.train.watch.seeds import UNSEEDED
+from migrate.train.write.texts import (
+    ROLLOUTS,
+    ProgramFacts,
+)
+
+
+def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[str]:
+    """Return what a user of the program has to know, a line each."""
+    notes = [*port.notes]
+    if recorded["difference"]:
+        notes.append(
+            f"the slice of the loss differs from the script's own by {recorded['difference']:.1e}: "
+            "another order of sums"
+        )
+    if recorded["unseeded"]:
+        notes.append(UNSEEDED)
+    if recorded["dropout"]:
+        notes.append("dropout was switched off for the comparison; the program draws its own masks")
+    if not recorded.get("ended"):
+        notes.append(
+            f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "
+            "program does not have (evaluation) may draw from the same random generators, and so change "
+            "the order of later batches"
+        )
+    if facts.rollouts:
+        notes.append(ROLLOUTS)
+    if recorded.get("failed"):
+        notes.append(
+            f"the script fails after {len(recorded['updates']) + recorded['later']} updates "
+            f"({recorded['failed'][:200]}): what follows is unknown"
+        )
+    if recorded["later"]:
+        notes.append(
+            f"the script was watched for {many(recorded['later'], 'more update')}: learning rates are "
+            "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
+            "change"
+        )
+    if port.refused:
+        notes.append(
+            f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
+        )
+    if average := recorded.get("average"):
+        notes.append(
+            f"{average.name} is a moving average of the weights with the decay {average.decay}: "
+            "state.average in train.py, --save-average writes it. Buffers are not averaged"
+        )
+    for name in recorded.get("unknown_averages", ()):
+        notes.append(
+            f"{name} starts as a copy of the weights and changes by an unknown rule: the program does not "
+            "have it"
+        )
+    if recorded.get("autocast"):
+        notes.append(
+            f"the script has autocast to {recorded['autocast']}: the program computes in float32, and is "
+            "compared with the script without autocast"
+        )
+    return notes

@@ -1,0 +1,72 @@
+"""The optimizer of a program: its source, for the arrays of the program."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from migrate.model.calls.rank_tests import last_part
+from migrate.port.weights import PARAMS
+from migrate.train.optimizer.recorded import ParameterArray
+from migrate.train.optimizer.write import write_optimizer
+from migrate.train.slice.rate import is_rate
+from migrate.train.slice.text import ScriptText
+
+
+def optimizer_source(
+    script: ScriptText, recorded: Mapping[str, Any], weights: Any, work: Path
+) -> Any:
+    """Source of the optimizer, for the arrays of the program."""
+    from safetensors.numpy import load_file
+
+    optimizer = recorded["optimizer"]
+    source = _constructor(script, optimizer.line, optimizer.name.rpartition(".")[2])
+    count = len(optimizer.rates) if recorded.get("ended") else None
+    assigned = [
+        node.lineno
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if is_rate(target)
+    ]
+    file, line = script.position(optimizer.line) if optimizer.line else (script.name, 0)
+    optimizer = replace(
+        optimizer,
+        file=file,
+        line=line,
+        source=source,
+        updates=count,
+        sets_rate=min(assigned, default=0),
+    )
+    names: dict[str, list[str]] = {}
+    for name, paths in weights.paths.items():
+        if name not in recorded["tied"] and name in recorded["gradients"]:
+            for path in paths:
+                names.setdefault(path, []).append(name)
+    shapes = {path: array.shape for path, array in load_file(work / "weights" / PARAMS).items()}
+    tensors = {name: tuple(tensor.shape) for name, tensor in recorded["state"].items()}
+
+    def whole(path: str, of: Sequence[str]) -> bool:
+        shape = tuple(shapes[path])
+        return len(of) == 1 and len(shape) <= 2 and tensors[of[0]] in (shape, shape[::-1])
+
+    arrays = [
+        ParameterArray(tuple(path.split("/")[1:]), len(shapes[path]), tuple(of), whole(path, of))
+        for path, of in names.items()
+        if path.startswith("params/")
+    ]
+    return write_optimizer(optimizer, arrays)
+
+
+def _constructor(script: ScriptText, line: int, name: str) -> str:
+    """Text of the call that builds the optimizer; "" if the script does not build it by its name."""
+    code: ast.AST = script.tree
+    for node in ast.walk(code):
+        if not isinstance(node, ast.Call) or last_part(node.func) != name:
+            continue
+        if node.lineno <= line <= (node.end_lineno or 0):
+            return ast.unparse(node)
+    return ""

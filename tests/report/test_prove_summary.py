@@ -1,0 +1,78 @@
+"""The terminal view of a proof: numbers beside the difference between them, steps as the script took them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from migrate.prove.compare.compare import StepComparison, steps
+from migrate.prove.compare.verdict import ProofVerdict
+from migrate.prove.recording.records import Header, RankRecord, StepRecord
+from migrate.prove.resume import Direction, ResumeProof
+from migrate.prove.settings import Settings
+from migrate.report.text.prove import _steps_table, resume_summary
+from tests.report.test_prove_page import proof, record
+
+BEFORE = "gradient norm before clipping: original"
+
+
+def compared(
+    norms: tuple[float, float], clipped: tuple[Sequence[float], Sequence[float]] = ((), ())
+) -> StepComparison:
+    def side(norm: float, before: Sequence[float]) -> StepRecord:
+        return replace(record(1, 1.0), gradient_norm=norm, clipped_from=tuple(before))
+
+    sides = [side(norm, before) for norm, before in zip(norms, clipped, strict=True)]
+    ranks = [{0: RankRecord(Header(0, 1, {}), (step,))} for step in sides]
+    return steps(*ranks)[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "title", "shown"),
+    [
+        (compared((2.0, 2.5)), "gradient norm: original", ["2", "2.5"]),
+        (compared((1.0, 1.0), ((4.0,), (5.0,))), BEFORE, ["4", "5"]),
+        (compared((1.0, 1.0), ((4.0,), (4.0,))), BEFORE, ["4", "4"]),
+        (
+            compared((1.0, 1.5), ((4.0,), (4.0,))),
+            BEFORE,
+            ["1 after clipping", "1.5 after clipping"],
+        ),
+        (compared((1.0, 1.5), ((1.0001,), (1.5,))), BEFORE, ["1", "1.5"]),
+    ],
+)
+def test_the_norms_shown_are_those_that_differ(
+    step: StepComparison, title: str, shown: list[str]
+) -> None:
+    table = _steps_table([step], ("original", "rewrite"))
+    assert table.columns[5].header == title
+    assert [next(iter(column.cells)) for column in table.columns[5:7]] == shown
+    before, after = (float(text.split()[0]) for text in shown)
+    assert step.gradient_difference == pytest.approx((after - before) / before)
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        (20, "at most 20 optimizer steps of each rank were run (--steps)"),
+        (16, "the script takes 16 optimizer steps, fewer than --steps 20"),
+    ],
+)
+def test_a_script_that_ends_before_the_limit_was_not_stopped(taken: int, said: str) -> None:
+    assert Settings(steps=20).notes(taken) == (said,)
+    assert Settings().notes(taken) == ()
+
+
+def test_a_run_of_the_original_is_not_called_the_rewrite() -> None:
+    equal = proof(ProofVerdict.EQUAL, (1.0, 1.0))
+    sides = ("from its own checkpoint", "from the rewrite's")
+    directions = (Direction("forward", equal), Direction("reverse", equal, sides))
+    shown = list(resume_summary(ResumeProof(Path("last.pt"), directions)))
+    tables = [part for part in shown if isinstance(part, Table)]
+    names = [[str(column.header) for column in table.columns[2:4]] for table in tables]
+    assert names == [["loss: original", "rewrite"], [f"loss: {sides[0]}", sides[1]]]
+    assert any("from the rewrite's 2.5 s, 2 ranks" in str(part) for part in shown)
