@@ -65,6 +65,7 @@ from migrate.train.write.split import split
 from migrate.train.write.texts import (
     CARRIED,
     DRAWS,
+    OF_ROLLOUT,
     RECORDED,
     ROLLOUTS,
     ProgramFacts,
@@ -93,6 +94,7 @@ class TrainOptions:
         force: how often `--force` was given.
         proof: whether the program is compared with the script.
         timeout: seconds for one run.
+        scores: variable of the script with the scores of a rollout, as `function:name`.
     """
 
     script: Path
@@ -102,6 +104,7 @@ class TrainOptions:
     force: int = 0
     proof: bool = True
     timeout: float = 600.0
+    scores: str = ""
 
 
 def train_program(options: TrainOptions, command: str, progress: Progress) -> TrainedProgram:
@@ -152,7 +155,13 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             places=recorded["places"],
         )
         plain = cut()
-        facts = replace(facts, rollouts=plain.rollouts)
+        facts = replace(facts, rollouts=plain.rollouts, starts=plain.starts, scores=options.scores)
+        if options.scores and not facts.starts:
+            raise TrainError(
+                f"--scores {options.scores}: the loop at {text.at(plain.loop.line)} has no rollouts that "
+                "start from the program's weights",
+                "leave the option out",
+            )
         if facts.rollouts and recorded["unseeded"]:
             raise TrainError(
                 f"{text.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
@@ -172,6 +181,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "test_same.py": test_text(facts, len(recorded["updates"])),
                 **{name: carried_text(name) for name in CARRIED},
                 **({"functions.py": sources.functions} if sources.functions else {}),
+                **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if facts.starts else {}),
             }
             for name, source in files.items():
                 (place / name).write_text(source)
@@ -181,6 +191,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
             data, of_data = _data(text, events, cut, plain, recorded, options, place, work)
+            if facts.scores:
+                _require_scores(facts.scores, place, work, options.timeout)
             roles = training_roles(text, events, recorded)
             interface = _interface(
                 text, loss, facts, recorded, weights, options, place, work, roles
@@ -645,6 +657,20 @@ def _data(
     _, data, difference, states = best
     written(data, states)
     return data, TrainComparison("data", False, what=difference)
+
+
+def _require_scores(scores: str, place: Path, work: Path, timeout: float) -> None:
+    """Require the variable with the scores of a rollout."""
+    answer = work / "scores.json"
+    module = "migrate.train.proof.rollouts_child"
+    code, said = child(module, (place, scores, answer), timeout)
+    if code == 0 and answer.exists():
+        return
+    why = process.last_line(said).rpartition("Error: ")[2].strip("\"'")[:200]
+    raise TrainError(
+        f"--scores {scores}: {why or 'the rollout took too long'}",
+        "name a variable that is there when the first update is computed, as FUNCTION:NAME",
+    )
 
 
 def _interface(

@@ -139,7 +139,7 @@ def texts(functions: dict[str, PortedFunction]) -> FunctionTexts:
     )
     roles = {"train_step": Role(UPDATE, step), "Trainer.train": Role(LOOP, train)}
     return FunctionTexts(
-        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], [], {}
+        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], {}, {}
     )
 
 
@@ -291,7 +291,7 @@ def test_a_step_that_unpacks_its_batch_takes_the_batch(
     parts = {"x": "batch[0]", "y": "batch[1]"}
     node = next(n for n in script.tree.body if getattr(n, "name", "") == "train_step")
     assert isinstance(node, ast.FunctionDef)
-    text = FunctionTexts(script, [], roles, ["x", "y"], [], parts).function(node)
+    text = FunctionTexts(script, [], roles, ["x", "y"], {}, parts).function(node)
     assert "step(model, [{'x': batch[0], 'y': batch[1]}])" in text
     assert "'batch'" not in text  # it is taken
-    assert not FunctionTexts(script, [], roles, ["x", "z"], [], parts).function(node)
+    assert not FunctionTexts(script, [], roles, ["x", "z"], {}, parts).function(node)

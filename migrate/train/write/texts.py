@@ -16,6 +16,7 @@ from migrate.train.write.shadow import GUARD
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
 CARRIED = ("devices.py", "checkpoints.py", "torch_names.py")
+OF_ROLLOUT = "rollouts.py"
 # How `data.py` gives its batches; a loop that runs what is trained takes the program's weights.
 _BATCHES, _OF_ROLLOUTS = "def batches():", "def batches(weights):"
 ROLLOUTS = (
@@ -39,6 +40,8 @@ class ProgramFacts:
         frozen: paths of parameters that are not trained.
         average: decay of the moving average of the weights, as an expression of `step`; "" for none.
         rollouts: whether `data.py` runs the trained modules, with the program's weights.
+        starts: whether its first rollout has the program's weights too.
+        scores: variable of the script with the scores of a rollout; "" if nobody named it.
     """
 
     script: str
@@ -51,6 +54,8 @@ class ProgramFacts:
     frozen: tuple[str, ...]
     average: str = ""
     rollouts: bool = False
+    starts: bool = False
+    scores: str = ""
 
     @property
     def draws(self) -> bool:
@@ -305,7 +310,7 @@ def learning_rate_of(count):
 def train_text(facts: ProgramFacts) -> str:
     """`train.py`: the state, one update, and the loop."""
     statistics = facts.statistics and facts.training
-    draws = facts.draws
+    draws, starts = facts.draws, facts.starts
     keyed = ", jax.random.fold_in(KEY, state.step * 1024 + number)" if draws else ""
     head = "for number, batch in enumerate(micro):" if draws else "for batch in micro:"
     aux = ", has_aux=True" if statistics else ""
@@ -313,6 +318,7 @@ def train_text(facts: ProgramFacts) -> str:
     others = "\n        variables = {**variables, **others}" if statistics else ""
     numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
     field = "\n    average: Any" if facts.average else ""
+    field += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
     texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
     averaged = moved = option = stored = start_average = moved_field = ""
     if facts.average:
@@ -415,7 +421,7 @@ def apply(params, opt_state, grads):
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     params, opt_state = apply(state.params, state.opt_state, grads){moved}
-    new = State(params, variables, opt_state, state.step + 1{moved_field})
+    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
     return new, losses, learning_rate_of(state.step)
 
 
