@@ -313,6 +313,11 @@ def _calls(
         return list(dict.fromkeys(every))
 
     backwards, steps = frames(BACKWARD), frames(STEP)
+    if not backwards:
+        raise TrainError(
+            f"{script.name}: its training has no backward",
+            "compute the gradients by loss.backward(), not by torch.autograd.grad",
+        )
     for event in seen:
         if event["kind"] in (BACKWARD, STEP) and not event["frames"]:
             raise TrainError(
@@ -696,7 +701,8 @@ def _interface(
     for name, paths in weights.paths.items():
         known = tops.setdefault(name.partition(".")[0], [])
         known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
-    places, failed, differs = _outputs(facts, recorded, options, place, work)
+    learning = {path.split("/")[1] for name in trained for path in weights.paths[name]}
+    places, failed, differs = _outputs(facts, recorded, sorted(learning), options, place, work)
     functions = [f for f in recorded["functions"] if f.method not in differs]
     interface = interface_text(
         script,
@@ -720,13 +726,14 @@ def _interface(
 def _outputs(
     facts: ProgramFacts,
     recorded: Mapping[str, Any],
+    trained: Sequence[str],
     options: TrainOptions,
     place: Path,
     work: Path,
 ) -> tuple[list[Any], str, frozenset[str]]:
     """Find the outputs of the script's model in the program, and compare its functions.
 
-    Both are done on the first micro-batch.
+    Both are done on the first micro-batch. `trained` are trained modules of the program.
 
     Returns:
         Where the program has each, why they could not be looked for, and functions that are not known to give
@@ -745,6 +752,7 @@ def _outputs(
     asked = {
         "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
         "streams": facts.streams if facts.draws else (),
+        "trained": trained,
         "functions": [function.method for function in recorded["functions"]],
     }
     module = "migrate.train.proof.outputs_child"

@@ -397,9 +397,13 @@ class _Slicer:
                 scope.marks[at] = f"{text}\n{update}"
             else:
                 scope.marks[statement] = update
+        looped = {s for loop in _loops_around(self._script, frame) for s in _every(loop)}
         for dropped in self._events.dropped:
             line = _line_in(dropped, position)
             if line is not None:
+                own = (dropped[0].function, dropped[0].first) == position
+                if not own and self._whole(code, line) not in looped:
+                    continue  # a function that trains something else, before the loop
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)

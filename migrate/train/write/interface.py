@@ -333,6 +333,15 @@ def _require(name, value, expected):
         raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
 
 
+def _by_name(batch):
+    """The batch by the names in the loss: `name` for a key `function:name`."""
+    return {name.rpartition(":")[2]: value for name, value in batch.items()}
+
+
+def _inputs(batch):
+    return _loss.inputs_of(_by_name(batch))
+
+
 def _one_loss(site):
     if site != 0:
         raise ValueError("the program has one loss: site is 0")
@@ -403,13 +412,13 @@ def _captured(params, variables, inputs):
 def outputs(state, batch, site=0):
     """What each outermost call of a trained module gives in the loss of a batch, in order."""
     _one_loss(site)
-    return _captured(state.params, state.variables, _loss.inputs_of(batch))
+    return _captured(state.params, state.variables, _inputs(batch))
 ''')
     parts.append(f'''
 def loss_and_gradients(state, batch, site=0):
     """The number on which {facts.script} calls backward, and the gradients: module → name → array."""
     _one_loss(site)
-    {value}, grads = _value_and_grad(state.params, state.variables, _loss.inputs_of(batch))
+    {value}, grads = _value_and_grad(state.params, state.variables, _inputs(batch))
     named = _in_torch({{**state.variables, "params": grads}})
     return value, {{
         module: {{n: x for n, x in arrays.items() if f"{{module}}.{{n}}" not in WITHOUT_GRADIENT}}
@@ -475,7 +484,7 @@ def step(state, micro, site=0, rollout=None):
 '''.rstrip("\n")
     if not facts.draws:
         return f"""{head}
-    state, losses, rate = _train.train_step(state, micro)
+    state, losses, rate = _train.train_step(state, [_by_name(batch) for batch in micro])
     return state, {{"losses": losses, "learning_rate": rate}}
 """
     statistics = facts.statistics and facts.training
@@ -487,7 +496,7 @@ def step(state, micro, site=0, rollout=None):
     return f"""{head}
     losses, grads, variables = [], None, state.variables
     for batch in micro:
-        {value}, more = _value_and_grad(state.params, variables, _loss.inputs_of(batch))
+        {value}, more = _value_and_grad(state.params, variables, _inputs(batch))
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)
