@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "report this with the model",
             )
         facts = _facts(text, loss, recorded, port, weights)
+        facts = replace(facts, **_copies(text.at(loss.frame.line), recorded, weights, rules))
         optimizer = _optimizer(text, recorded, weights, work)
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
         cut = functools.partial(
@@ -548,6 +550,39 @@ def _facts(
     )
 
 
+def _copies(
+    where: str, recorded: Mapping[str, Any], weights: Any, rules: Sequence[Any]
+) -> dict[str, Any]:
+    """Facts about frozen weights that become copies of trained ones; none if there are no copies."""
+    copies = recorded["copies"]
+    if copies is None:
+        return {}
+    count = len(recorded["updates"]) + recorded["later"]
+    every = copies.period(count, bool(recorded.get("ended")))
+    if not every:
+        seen = ", ".join(map(str, copies.updates[:6]))
+        raise TrainError(
+            f"{where}: frozen weights become copies of trained ones before updates {seen} of {count}: the "
+            "rule of it is unknown",
+            "copy them after a fixed number of updates; pass arguments with which this happens twice",
+        )
+
+    def layout(name: str) -> list[Any]:
+        rule = next(rule for rule in rules if re.fullmatch(rule.pattern, name))
+        return [replace(target, path="") for target in rule.targets]
+
+    paths: dict[str, str] = {}
+    for to, of in copies.names.items():
+        if layout(to) != layout(of):
+            raise TrainError(
+                f"{where}: {to} becomes a copy of {of}, but the two have other layouts in Flax",
+                "report this with the model",
+            )
+        pairs = list(zip(weights.paths[to], weights.paths[of], strict=True))
+        paths |= {a.removeprefix("params/"): b.removeprefix("params/") for a, b in pairs}
+    return {"copied": paths, "copies_every": every}
+
+
 def _optimizer(script: ScriptText, recorded: Mapping[str, Any], weights: Any, work: Path) -> Any:
     """Source of the optimizer, for the arrays of the program."""
     from safetensors.numpy import load_file
@@ -897,6 +932,12 @@ def _notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[
         )
     if facts.rollouts:
         notes.append(ROLLOUTS)
+    if facts.copies_every:
+        notes.append(
+            f"{many(len(facts.copied), 'frozen parameter')} become copies of trained ones every "
+            f"{many(facts.copies_every, 'update')}: refreshed in train.py. So the script did in "
+            f"{many(len(recorded['updates']) + recorded['later'], 'update')}"
+        )
     if recorded.get("failed"):
         notes.append(
             f"the script fails after {len(recorded['updates']) + recorded['later']} updates "

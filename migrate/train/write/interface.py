@@ -493,7 +493,8 @@ def step(state, micro, site=0, rollout=None):
     average = (
         ", average=_train.averaged(state.average, params, state.step)" if facts.average else ""
     )
-    return f"""{head}
+    refreshed = "\n    state = _train.refreshed(state)" if facts.copies_every else ""
+    return f"""{head}{refreshed}
     losses, grads, variables = [], None, state.variables
     for batch in micro:
         {value}, more = _value_and_grad(state.params, variables, _inputs(batch))

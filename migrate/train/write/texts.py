@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +41,8 @@ class ProgramFacts:
         average: decay of the moving average of the weights, as an expression of `step`; "" for none.
         rollouts: whether `data.py` runs the trained modules, with the program's weights.
         starts: whether its first rollout has the program's weights too.
+        copied: path of a frozen parameter → path of the trained one that it becomes a copy of.
+        copies_every: number of updates between two copies; 0: none.
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
     """
 
@@ -56,6 +58,8 @@ class ProgramFacts:
     rollouts: bool = False
     starts: bool = False
     scores: str = ""
+    copied: Mapping[str, str] = field(default_factory=dict)
+    copies_every: int = 0
 
     @property
     def draws(self) -> bool:
@@ -317,10 +321,34 @@ def train_text(facts: ProgramFacts) -> str:
     value = "(value, others)" if statistics else "value"
     others = "\n        variables = {**variables, **others}" if statistics else ""
     numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
-    field = "\n    average: Any" if facts.average else ""
-    field += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
+    fields = "\n    average: Any" if facts.average else ""
+    fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
     texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
     averaged = moved = option = stored = start_average = moved_field = ""
+    copied = refreshed = ""
+    if facts.copies_every:
+        lines = "".join(f"    {to!r}: {of!r},\n" for to, of in facts.copied.items())
+        copied = f'''
+# Frozen parameters that {facts.script} sets to trained ones every {facts.copies_every} updates.
+COPIED = {{
+{lines}}}
+
+
+def refreshed(state):
+    """The state at an update, with the copies that the script makes before it."""
+    if state.step == 0 or state.step % {facts.copies_every}:
+        return state
+    leaves = jax.tree_util.tree_leaves_with_path(state.params)
+    flat = {{"/".join(key.key for key in path): x for path, x in leaves}}
+
+    def copy(path, x):
+        name = "/".join(key.key for key in path)
+        return jnp.copy(flat[COPIED[name]]) if name in COPIED else x
+
+    return state._replace(params=jax.tree_util.tree_map_with_path(copy, state.params))
+
+'''
+        refreshed = "\n    state = refreshed(state)"
     if facts.average:
         start_average = ", replicated(jax.tree.map(jnp.copy, params))"
         moved_field = ", average"
@@ -369,7 +397,7 @@ class State(NamedTuple):
     params: Any
     variables: Any
     opt_state: Any
-    step: int{field}
+    step: int{fields}
 
 
 def load(path=PARAMS):
@@ -408,12 +436,12 @@ def apply(params, opt_state, grads):
     return optax.apply_updates(params, updates), opt_state
 
 
-{averaged}def train_step(state, micro):
+{copied}{averaged}def train_step(state, micro):
     """One update over micro-batches, whose gradients are summed as torch sums them.
 
     Returns:
         The new state, the loss of each micro-batch, and the learning rate.
-    """
+    """{refreshed}
     losses, grads, variables = [], None, state.variables
     {head}
         inputs = by_rows(inputs_of(batch))
