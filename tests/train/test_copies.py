@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from migrate.train.watch.copies import Copies, RecordedCopies
+from migrate.train.watch.copies import CopyWatch, RecordedCopies
 
 
 def modules() -> Any:
@@ -24,7 +24,7 @@ def modules() -> Any:
 
 def test_a_reference_that_is_refreshed_is_known_by_its_module() -> None:
     step = modules()
-    copies = Copies(step)
+    copies = CopyWatch(step)
     for update in (2, 4):
         with torch.no_grad():
             step["policy"][0].weight += 1
@@ -37,7 +37,7 @@ def test_a_reference_that_is_refreshed_is_known_by_its_module() -> None:
 
 def test_other_changes_are_no_copies() -> None:
     step = modules()
-    copies = Copies(step)
+    copies = CopyWatch(step)
     assert not copies.explain(["policy.0.weight"], 1)  # the trained one itself
     with torch.no_grad():
         step["reference"][0].weight.mul_(0.9).add_(0.1)

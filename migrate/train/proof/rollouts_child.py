@@ -1,4 +1,4 @@
-"""One rollout of a program, in a process of its own: whether its scores are there.
+"""Rollout of a program, in a process of its own: whether its scores are there.
 
 python -m migrate.train.proof.rollouts_child FOLDER SCORES OUTPUT
 """

@@ -349,9 +349,9 @@ class _Slicer:
             places = self._places.get((frame.function, frame.first), {})
             if set().union(*self._places.values()) - set(places):
                 continue  # it does not hold all of them
-            made = set[str]().union(*(loads(ast.parse(e)) for e in places.values()))
+            roots = set[str]().union(*(loads(ast.parse(e)) for e in places.values()))
             for loop in _loops_around(self._script, frame):
-                if not made & set[str]().union(*(stores(s)[0] for s in _every(loop))):
+                if not roots & set[str]().union(*(stores(s)[0] for s in _every(loop))):
                     return level, loop
         return None
 

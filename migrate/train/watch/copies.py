@@ -33,7 +33,7 @@ class RecordedCopies:
         return first if shown and self.updates == tuple(range(first, count, first)) else 0
 
 
-class Copies:
+class CopyWatch:
     """Copies of trained weights in one run.
 
     Args:

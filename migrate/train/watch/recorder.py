@@ -27,7 +27,7 @@ from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common
 from migrate.train.watch.constructors import Constructors
-from migrate.train.watch.copies import Copies
+from migrate.train.watch.copies import CopyWatch
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
@@ -80,7 +80,7 @@ class _Recorder:
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
         self._averages: Averages | None = None
-        self._copies: Copies | None = None
+        self._copies: CopyWatch | None = None
         self._updated = False
         self._done = False
 
@@ -187,7 +187,7 @@ class _Recorder:
             self._record["trained"] = self._gate.trained_names(frame)
             self._record["places"] = self._gate.module_places(frame)
             self._averages = Averages(self._gate.step, frame)
-            self._copies = Copies(self._gate.step)
+            self._copies = CopyWatch(self._gate.step)
             self._record["frames"] = self._gate.running(frame)
             self._record["constructors"] = self._constructors.of(self._gate.step)
         else:

@@ -373,11 +373,11 @@ def passed(
     """
     if node is None:
         return ""
-    given = values or {}
+    texts_of = values or {}
     places = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)][method:]
-    texts = [given.get(name, name) for name in places]
+    texts = [texts_of.get(name, name) for name in places]
     texts += [f"*{node.args.vararg.arg}"] if node.args.vararg else []
-    texts += [f"{a.arg}={given.get(a.arg, a.arg)}" for a in node.args.kwonlyargs]
+    texts += [f"{a.arg}={texts_of.get(a.arg, a.arg)}" for a in node.args.kwonlyargs]
     texts += [f"**{node.args.kwarg.arg}"] if node.args.kwarg else []
     return ", ".join(texts)
 

@@ -470,12 +470,12 @@ def _step(facts: ProgramFacts) -> str:
     refused = """
     if rollout is not None:
         raise ValueError("the program has no rollouts: rollout is None")"""
-    told = """
+    about_rollout = """
 
     `rollout` is what the batches come from; an update reads the batches alone."""
     head = f'''
 def step(state, micro, site=0, rollout=None):
-    """One update of the weights over micro-batches.{told if facts.rollouts else ""}
+    """One update of the weights over micro-batches.{about_rollout if facts.rollouts else ""}
 
     Returns:
         The new state, and `losses` (one a micro-batch) and `learning_rate` (of the first group).

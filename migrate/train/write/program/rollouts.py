@@ -25,15 +25,15 @@ _DEPTH = 3
 _RANDOM = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
 
 
-class Variables(Mapping[str, Any]):
-    """Variables of the script's running functions, as NumPy arrays.
+class RolloutVariables(Mapping[str, Any]):
+    """RolloutVariables of the script's running functions, as NumPy arrays.
 
     Args:
         frames: function and variables of each, innermost first; the module comes last.
         again: the same of another seed, in which what is read must be equal.
     """
 
-    def __init__(self, frames: Frames, again: Variables | None = None) -> None:
+    def __init__(self, frames: Frames, again: RolloutVariables | None = None) -> None:
         self.frames, self._again = frames, again
 
     def __getitem__(self, name: str) -> Any:
@@ -66,7 +66,7 @@ class Variables(Mapping[str, Any]):
         raise KeyError(f"the rollout has no variable {name}")
 
 
-def rollout(weights: Weights, seed: int, others: Others = None) -> Variables:
+def rollout(weights: Weights, seed: int, others: Others = None) -> RolloutVariables:
     """Make one rollout from a seed of its own.
 
     All random generators that the loop holds start from the seed: prompts and samples are others.
@@ -76,10 +76,12 @@ def rollout(weights: Weights, seed: int, others: Others = None) -> Variables:
         seed: the seed.
         others: weights of further modules that the loop runs: module → name → array.
     """
-    return Variables(_run(weights, others, seed))
+    return RolloutVariables(_run(weights, others, seed))
 
 
-def experience(weights: Weights, sampled: Mapping[str, Any], others: Others = None) -> Variables:
+def experience(
+    weights: Weights, sampled: Mapping[str, Any], others: Others = None
+) -> RolloutVariables:
     """Make one rollout with these values in place of those that the script samples.
 
     Each value is put into the script's own object as soon as a variable holds it; what the script computes
@@ -96,19 +98,19 @@ def experience(weights: Weights, sampled: Mapping[str, Any], others: Others = No
     Raises:
         ValueError: the script does not hold such a value in a variable before it goes on.
     """
-    seen = _Seen()
+    seen = _FirstHolders()
     with _following(seen.note):
-        own = Variables(_run(weights, others))
+        own = RolloutVariables(_run(weights, others))
     spots = {name: seen.where(name, own.find(name)) for name in sampled}
     runs = []
     for seed in (None, 1):
         put = _Put({spots[name]: value for name, value in sampled.items()})
         with _following(put.note):
-            runs.append(Variables(_run(weights, others, seed)))
+            runs.append(RolloutVariables(_run(weights, others, seed)))
         for name, value in sampled.items():
             if not _equal(runs[-1][name], value):
                 raise ValueError(f"{name}: the script has no variable with it before it goes on")
-    return Variables(runs[0].frames, runs[1])
+    return RolloutVariables(runs[0].frames, runs[1])
 
 
 def _run(weights: Weights, others: Others, seed: int | None = None) -> Frames:
@@ -118,9 +120,9 @@ def _run(weights: Weights, others: Others, seed: int | None = None) -> Frames:
     def begin(modules: Any) -> None:
         hand_over(modules)
         data.hand_over = hand_over
-        for name, given in (others or {}).items():
-            module = _module(name, given, modules.values(), _running(sys._getframe(1)))
-            module.load_state_dict({key: torch.tensor(np.asarray(x)) for key, x in given.items()})
+        for name, arrays in (others or {}).items():
+            module = _module(name, arrays, modules.values(), _running(sys._getframe(1)))
+            module.load_state_dict({key: torch.tensor(np.asarray(x)) for key, x in arrays.items()})
         if seed is not None:
             data.restore_draws = lambda: None
             _start_from(seed, _running(sys._getframe(1)))
@@ -167,14 +169,14 @@ def _running(frame: FrameType | None) -> Iterator[dict[str, Any]]:
 
 
 def _module(
-    name: str, given: Mapping[str, Any], trained: Iterable[Any], scopes: Iterator[dict[str, Any]]
+    name: str, arrays: Mapping[str, Any], trained: Iterable[Any], scopes: Iterator[dict[str, Any]]
 ) -> torch.nn.Module:
     """Return the module that has a name, or the only one whose parameters are like these.
 
     Raises:
         ValueError: there is none, or there are several.
     """
-    shapes = {key: np.shape(x) for key, x in given.items()}
+    shapes = {key: np.shape(x) for key, x in arrays.items()}
     learns = {id(part) for module in trained for part in module.modules()}
     alike: dict[int, Any] = {}
     for scope in scopes:
@@ -277,8 +279,8 @@ class _Spots:
                 yield (function, call, path, number + 1), value
 
 
-class _Seen:
-    """Where each value is held first."""
+class _FirstHolders:
+    """First variable that holds each value."""
 
     def __init__(self) -> None:
         self._spots = _Spots()
