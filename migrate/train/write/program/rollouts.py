@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
-import data
+import data  # type: ignore[import-not-found]
 import numpy as np
 import torch
 
