@@ -58,6 +58,8 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
     shutil.rmtree(program, ignore_errors=True)  # of an earlier run, under --keep
     start = time.monotonic()
     command = [sys.executable, "-m", "migrate", "train", str(script), "-o", str(program)]
+    if scores := tasks.read_task(script).get("scores"):
+        command += ["--scores", scores]
     code, text = run(
         [*command, "--timeout", str(timeout), *options], timeout, folder / f"{task}.log"
     )

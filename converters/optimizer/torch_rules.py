@@ -7,6 +7,7 @@ No two arrays of a state are one buffer: programs donate the state.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -147,7 +148,7 @@ class RadamState(NamedTuple):
 
 def scale_by_radam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """RAdam with `eps` beside the uncorrected second moment, as in torch."""
-    longest = 2 / (1 - b2) - 1
+    longest, slow = 2 / (1 - b2) - 1, -math.log(max(b2, 1e-30))
 
     def init(params: Any) -> RadamState:
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
@@ -158,8 +159,11 @@ def scale_by_radam(b1: float, b2: float, eps: float) -> optax.GradientTransforma
         count = state.count + 1
         mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.nu, grads)
-        correct1, correct2 = 1 - b1**count, 1 - b2**count
-        length = longest - 2 * count * b2**count / correct2
+        # 1 - b2**count and the length of the average, without differences of near numbers.
+        decay = slow * count
+        correct1, correct2 = 1 - b1**count, -jnp.expm1(-decay)
+        few = longest - 2 / slow + count * (1 - decay / 6 + decay**3 / 360)
+        length = jnp.where(decay < 0.1, few, longest - 2 * count / jnp.expm1(decay))
         ratio = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
         rectified = length > 5
         scale = jnp.sqrt(jnp.where(rectified, ratio, 1.0) * correct2)

@@ -41,6 +41,13 @@ _A_PATH = click.Path(path_type=Path)
     help="Number of updates of the weights to record and to compare. A learning rate that follows no known "
     "schedule needs all of them.",
 )
+@click.option(
+    "--scores",
+    default="",
+    metavar="NAME",
+    help="Variable of the script with the scores of a rollout (PPO), as FUNCTION:NAME. rollout() of "
+    "interface.py returns it.",
+)
 @click.option("--no-proof", is_flag=True, help="Skip the comparison with the script.")
 @click.option(
     "--timeout",
@@ -80,4 +87,5 @@ def _words(arguments: dict[str, Any]) -> list[str]:
     """The options that decide what is written, as they were given."""
     words = [str(arguments["script"]), "-o", str(arguments["output"])]
     words += ["--updates", str(arguments["updates"])] if arguments["updates"] != 5 else []
+    words += ["--scores", arguments["scores"]] if arguments["scores"] else []
     return [*words, "--", *arguments["args"]] if arguments["args"] else words

@@ -100,6 +100,11 @@ def _calls(
         return list(dict.fromkeys(every))
 
     backwards, steps = frames(BACKWARD), frames(STEP)
+    if not backwards:
+        raise TrainError(
+            f"{script.name}: its training has no backward",
+            "compute the gradients by loss.backward(), not by torch.autograd.grad",
+        )
     for event in seen:
         if event["kind"] in (BACKWARD, STEP) and not event["frames"]:
             raise TrainError(

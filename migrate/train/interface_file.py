@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ def write_interface(
     for name, paths in weights.paths.items():
         known = tops.setdefault(name.partition(".")[0], [])
         known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
-    places, failed, differs = _outputs(facts, recorded, options, place, work)
+    learning = {path.split("/")[1] for name in trained for path in weights.paths[name]}
+    places, failed, differs = _outputs(facts, recorded, sorted(learning), options, place, work)
     functions = [f for f in recorded["functions"] if f.method not in differs]
     interface = interface_text(
         script,
@@ -69,13 +70,14 @@ def write_interface(
 def _outputs(
     facts: ProgramFacts,
     recorded: Mapping[str, Any],
+    trained: Sequence[str],
     options: TrainOptions,
     place: Path,
     work: Path,
 ) -> tuple[list[Any], str, frozenset[str]]:
     """Find the outputs of the script's model in the program, and compare its functions.
 
-    Both are done on the first micro-batch.
+    Both are done on the first micro-batch. `trained` are trained modules of the program.
 
     Returns:
         Where the program has each, why they could not be looked for, and functions that are not known to give
@@ -94,6 +96,7 @@ def _outputs(
     asked = {
         "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
         "streams": facts.streams if facts.draws else (),
+        "trained": trained,
         "functions": [function.method for function in recorded["functions"]],
     }
     module = "migrate.train.proof.outputs_child"

@@ -33,6 +33,12 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
         )
     if facts.rollouts:
         notes.append(ROLLOUTS)
+    if facts.copies_every:
+        notes.append(
+            f"{many(len(facts.copied), 'frozen parameter')} become copies of trained ones every "
+            f"{many(facts.copies_every, 'update')}: refreshed in train.py. So the script did in "
+            f"{many(len(recorded['updates']) + recorded['later'], 'update')}"
+        )
     if recorded.get("failed"):
         notes.append(
             f"the script fails after {len(recorded['updates']) + recorded['later']} updates "

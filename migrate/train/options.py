@@ -18,6 +18,7 @@ class TrainOptions:
         force: how often `--force` was given.
         proof: whether the program is compared with the script.
         timeout: seconds for one run.
+        scores: variable of the script with the scores of a rollout, as `function:name`.
     """
 
     script: Path
@@ -27,3 +28,4 @@ class TrainOptions:
     force: int = 0
     proof: bool = True
     timeout: float = 600.0
+    scores: str = ""

@@ -21,6 +21,7 @@ from migrate.port.folder import record, require_place, writing
 from migrate.port.pipeline import formatted
 from migrate.port.weights import MAPPING, PARAMS
 from migrate.progress import Progress
+from migrate.train.copied_weights import copied_weights
 from migrate.train.data_file import write_data
 from migrate.train.errors import TrainError
 from migrate.train.find import find_training, script_text
@@ -33,9 +34,8 @@ from migrate.train.proof.program import compared
 from migrate.train.proof.stability import stability
 from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import TrainComparison, TrainedProgram
-from migrate.train.slice.data import (
-    data_slice,
-)
+from migrate.train.scores import require_scores
+from migrate.train.slice.data import data_slice
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
@@ -43,6 +43,7 @@ from migrate.train.write.roles import training_roles
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
     CARRIED,
+    OF_ROLLOUT,
     RECORDED,
     ProgramFacts,
     carried_text,
@@ -81,6 +82,9 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         mapping = work / "weights" / MAPPING
         require_plain_weights(text, loss, weights.by_mapping, mapping)
         facts = program_facts(text, loss, recorded, port, weights)
+        facts = replace(
+            facts, **copied_weights(text.at(loss.frame.line), recorded, weights, mapping)
+        )
         optimizer = optimizer_source(text, recorded, weights, work)
         names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
         cut = functools.partial(
@@ -93,7 +97,13 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             places=recorded["places"],
         )
         plain = cut()
-        facts = replace(facts, rollouts=plain.rollouts)
+        facts = replace(facts, rollouts=plain.rollouts, starts=plain.starts, scores=options.scores)
+        if options.scores and not facts.starts:
+            raise TrainError(
+                f"--scores {options.scores}: the loop at {text.at(plain.loop.line)} has no rollouts that "
+                "start from the program's weights",
+                "leave the option out",
+            )
         if facts.rollouts and recorded["unseeded"]:
             raise TrainError(
                 f"{text.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
@@ -113,6 +123,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "test_same.py": test_text(facts, len(recorded["updates"])),
                 **{name: carried_text(name) for name in CARRIED},
                 **({"functions.py": sources.functions} if sources.functions else {}),
+                **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if facts.starts else {}),
             }
             for name, source in files.items():
                 (place / name).write_text(source)
@@ -122,6 +133,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, recorded, facts)
             progress("comparing: data")
             data, of_data = write_data(text, events, cut, plain, recorded, options, place, work)
+            if facts.scores:
+                require_scores(facts.scores, place, work, options.timeout)
             roles = training_roles(text, events, recorded)
             interface = write_interface(
                 text, loss, facts, recorded, weights, options, place, work, roles

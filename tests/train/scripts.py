@@ -265,3 +265,41 @@ for round in range(3):
         advantages = returns - values
     learner.learn(seen, taken, old, advantages - advantages.mean(), returns)
 """
+
+# A reference that is refreshed every four updates.
+REFRESHED = """
+import torch
+import torch.nn as nn
+
+torch.manual_seed(0)
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.policy, self.reference = net(), net().requires_grad_(False)
+
+    def refresh(self):
+        self.reference.load_state_dict(self.policy.state_dict())
+
+    def forward(self, x):
+        with torch.no_grad():
+            old = self.reference(x)
+        return self.policy(x) - old
+
+
+model = Both()
+data = torch.randn(3, 4, 4, 4)
+optimizer = torch.optim.Adam(model.policy.parameters(), lr=0.01)
+for epoch in range(3):
+    model.refresh()
+    for x in data[epoch]:
+        loss = (model(x) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""

@@ -307,7 +307,38 @@ def test_what_a_loop_trains_and_runs_gets_the_weights_of_the_program() -> None:
         "yield None\n            hand_over({'model': model})\n        value = evaluate(model)"
         in text
     )
+    assert "best = 9\n    hand_over({'model': model})\n    for epoch" in text
     compile(text, "data.py", "exec")
+
+
+def test_modules_that_each_loop_makes_anew_get_no_weights_before_it() -> None:
+    source = EARLY_STOP.replace("    for x in", "    model = new()\n            for x in", 1)
+    places = {("train", 2): {"model": "model"}}
+    text = early_stop(source, {("train", 2): ["model"]}, places)
+    assert "    hand_over({'model': model})\n        for x in loader" in text
+
+
+def test_a_function_that_trains_a_reward_before_the_loop_is_kept() -> None:
+    source = """
+    def fit(reward):
+        optimizer.zero_grad()
+        return reward
+
+    reward = fit(Reward())
+    for x in reward:
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+    """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    backward = frames(script, ("loss.backward", "<module>"))
+    step = frames(script, ("optimizer.step", "<module>"))
+    inner = frames(script, ("    optimizer.zero_grad", "fit"), ("reward = fit", "<module>"))
+    calls = TrainingCalls(backward, (step,), (inner,))
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["x"]).text
+    assert "reward = fit(Reward())" in text
+    assert "return reward" in text
 
 
 def test_a_module_that_the_loop_runs_must_have_a_name_there() -> None:

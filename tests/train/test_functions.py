@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
+import types
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +19,7 @@ from migrate.train.watch.constructors import Built
 from migrate.train.watch.functions import Output, PortedFunction, outputs, run, step_functions
 from migrate.train.watch.step import bind, build, children, flat
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
-from migrate.train.write.functions import HELPERS, LOOP, UPDATE, FunctionTexts, Role
+from migrate.train.write.functions import HELPERS, LOOP, PART, UPDATE, FunctionTexts, Role
 
 SCRIPT = '''
 import torch
@@ -139,7 +142,7 @@ def texts(functions: dict[str, PortedFunction]) -> FunctionTexts:
     )
     roles = {"train_step": Role(UPDATE, step), "Trainer.train": Role(LOOP, train)}
     return FunctionTexts(
-        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], [], {}
+        ScriptText("toy.py", SCRIPT), list(functions.values()), roles, ["batch"], {}, {}
     )
 
 
@@ -201,6 +204,58 @@ def test_values_that_change_from_update_to_update_are_the_programs_own() -> None
     later = [SeenCall("f", 1, {"rate": ("plain", 0.2), "clip": ("plain", 1.0)})]
     (call,) = common(first, later)
     assert call.arguments == {"rate": ("other", None), "clip": ("plain", 1.0)}
+
+
+PARTS = """
+class Trainer:
+    def __init__(self, model, *, beta=0.1, **options):
+        self.model, self.beta = model, beta
+
+    def step(self, seen, count=2):
+        for _ in range(count):
+            yield seen
+
+    @staticmethod
+    def scores(seen):
+        return seen
+
+
+def learn(agent, optimizer, buffer):
+    for row in buffer:
+        yield row
+        hand_over({"agent": agent})
+"""
+
+
+def test_a_function_that_trains_at_each_call_trains_on_its_own_batches() -> None:
+    script = ScriptText("toy.py", PARTS)
+    own = {node.name: node for node in script.tree.body}  # type: ignore[attr-defined]
+    step = SeenCall("Trainer.step", 6, dict.fromkeys(("self", "seen", "count"), ("other", None)))
+    kinds = {"agent": ("module", "agent"), "optimizer": ("other", None), "buffer": ("other", None)}
+    roles = {
+        "Trainer.step": Role(PART, step),
+        "learn": Role(PART, SeenCall("learn", 15, kinds)),
+    }
+    texts = FunctionTexts(script, [], roles, ["row"], own, {}, rollouts=True)
+    data: Any = types.SimpleNamespace(
+        WEIGHTS=[], Ended=KeyError, command_line=contextlib.nullcontext, arrays=lambda x: x
+    )
+    exec(PARTS, vars(data))
+    train: Any = types.SimpleNamespace(train_step=lambda state, micro: (f"{state}'",))
+    namespace: dict[str, Any] = {"functools": functools, "contextlib": contextlib}
+    exec(HELPERS, namespace)
+    namespace |= {"_data": data, "_train": train, "_fresh": lambda: "first"}
+    for node in own.values():
+        text = texts.class_(node) if isinstance(node, ast.ClassDef) else texts.function(node)
+        exec(text, namespace)
+    data.hand_over = lambda modules: modules["agent"].load_state_dict({})
+    trainer = namespace["Trainer"]("model", beta=0.2, more=1)
+    assert trainer.step(None, count=3) == trainer.state == "first'''"
+    assert trainer._of_data.beta == 0.2
+    assert namespace["Trainer"].scores(4) == 4
+    assert namespace["learn"]("state", None, [None, None]) == "state''"
+    with pytest.raises(ValueError, match="its own optimizer"):
+        namespace["learn"]("state", "adam", [None])
 
 
 MODELS = """
@@ -291,7 +346,7 @@ def test_a_step_that_unpacks_its_batch_takes_the_batch(
     parts = {"x": "batch[0]", "y": "batch[1]"}
     node = next(n for n in script.tree.body if getattr(n, "name", "") == "train_step")
     assert isinstance(node, ast.FunctionDef)
-    text = FunctionTexts(script, [], roles, ["x", "y"], [], parts).function(node)
+    text = FunctionTexts(script, [], roles, ["x", "y"], {}, parts).function(node)
     assert "step(model, [{'x': batch[0], 'y': batch[1]}])" in text
     assert "'batch'" not in text  # it is taken
-    assert not FunctionTexts(script, [], roles, ["x", "z"], [], parts).function(node)
+    assert not FunctionTexts(script, [], roles, ["x", "z"], {}, parts).function(node)

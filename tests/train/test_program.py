@@ -16,6 +16,7 @@ from tests.train.scripts import (
     CLASSIFIER,
     LATE,
     NANO,
+    REFRESHED,
     ROLLOUTS,
     SCALED_GRADIENTS,
     TWO_OPTIMIZERS,
@@ -100,6 +101,21 @@ def test_rollouts_are_made_with_the_weights_of_the_program(tmp_path: Path) -> No
     assert not found["data"]["same"]
     assert found["data"]["what"].startswith("update 4")
     assert found["weights"]["same"]
+
+
+def test_a_reference_that_is_refreshed_is_refreshed_in_the_program(tmp_path: Path) -> None:
+    result = train(tmp_path, REFRESHED, "--json", "--updates", "10")
+    assert result.exit_code == 0, result.output
+    assert "4 frozen parameters become copies of trained ones every 4 updates" in result.stdout
+    program = tmp_path / "jax_program"
+    source = (program / "train.py").read_text()
+    (program / "train.py").write_text(source.replace("state = refreshed(state)", "pass"))
+    arguments = ["prove", "--against", str(program), "--json", "--steps", "10"]
+    again = CliRunner().invoke(commands, [*arguments, str(tmp_path / "train.py")])
+    assert again.exit_code == 1, again.output
+    found = {c["name"]: c for c in json.loads(again.stdout)["comparisons"]}
+    assert found["gradients"]["same"]
+    assert not found["losses"]["same"]
 
 
 def test_rollouts_of_a_script_without_a_seed_are_refused(tmp_path: Path) -> None:

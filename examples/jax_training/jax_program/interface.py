@@ -5,11 +5,13 @@ Dropout is off in `outputs`, `loss_and_gradients` and `step`.
 """
 
 import atexit
+import contextlib
 import functools
 import shutil
 import tempfile
 from pathlib import Path
 
+import data as _data
 import jax
 import jax.numpy as jnp
 import loss as _loss
@@ -58,7 +60,8 @@ def load(weights):
         weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
             does not read are left out.
     """
-    return _loaded(weights)
+    state = _loaded(weights)
+    return state
 
 
 def weights(state):
@@ -101,6 +104,15 @@ def _require(name, value, expected):
         raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
 
 
+def _by_name(batch):
+    """The batch by the names in the loss: `name` for a key `function:name`."""
+    return {name.rpartition(":")[2]: value for name, value in batch.items()}
+
+
+def _inputs(batch):
+    return _loss.inputs_of(_by_name(batch))
+
+
 def _one_loss(site):
     if site != 0:
         raise ValueError("the program has one loss: site is 0")
@@ -129,13 +141,13 @@ def _captured(params, variables, inputs):
 def outputs(state, batch, site=0):
     """What each outermost call of a trained module gives in the loss of a batch, in order."""
     _one_loss(site)
-    return _captured(state.params, state.variables, _loss.inputs_of(batch))
+    return _captured(state.params, state.variables, _inputs(batch))
 
 
 def loss_and_gradients(state, batch, site=0):
     """The number on which before.py calls backward, and the gradients: module → name → array."""
     _one_loss(site)
-    value, grads = _value_and_grad(state.params, state.variables, _loss.inputs_of(batch))
+    value, grads = _value_and_grad(state.params, state.variables, _inputs(batch))
     named = _in_torch({**state.variables, "params": grads})
     return value, {
         module: {n: x for n, x in arrays.items() if f"{module}.{n}" not in WITHOUT_GRADIENT}
@@ -152,7 +164,7 @@ def step(state, micro, site=0, rollout=None):
     _one_loss(site)
     if rollout is not None:
         raise ValueError("the program has no rollouts: rollout is None")
-    state, losses, rate = _train.train_step(state, micro)
+    state, losses, rate = _train.train_step(state, [_by_name(batch) for batch in micro])
     return state, {"losses": losses, "learning_rate": rate}
 
 
@@ -181,6 +193,28 @@ def _like(name, value, expected):
         _require(f"{name}.{key}", given, known)
 
 
+class _Module:
+    """Takes the place of a trained module that only receives weights."""
+
+    def load_state_dict(self, weights):
+        pass
+
+
+def _trained(state, batches):
+    """The state after the updates of batches, which a function of data.py gives."""
+    now, micro = [state], []
+    if hasattr(_data, "WEIGHTS"):
+        _data.WEIGHTS[:] = [lambda: _train.in_torch(now[-1])]
+    with _data.command_line(), contextlib.suppress(_data.Ended):
+        for batch in batches():
+            if batch is None:
+                now[:] = [_train.train_step(now[-1], micro)[0]]
+                micro = []
+            else:
+                micro.append(_data.arrays(batch))
+    return now[-1]
+
+
 def _called(method, state, states, inputs):
     """A method of the step, with the modules of these states."""
     params, variables = dict(state.params), dict(state.variables)
@@ -205,7 +239,5 @@ def _mp_fn(rank, world_size):
     """
     _require("rank", rank, 0)
     _require("world_size", world_size, 1)
-    state = _fresh()
-    for micro in batches():
-        state, _, _ = _train.train_step(state, micro)
+    state = _trained(_fresh(), _data.micro_batches)
     return state

@@ -2,8 +2,9 @@
 
 python -m migrate.train.proof.outputs_child FOLDER ARRAYS OPTIONS OUTPUT
 
-ARRAYS has the inputs of the step ("input:NAME"), and the script's outputs ("output:NUMBER") of them; of each
-function what it was called with ("METHOD:input:NAME") and what it gave ("METHOD:output:NUMBER").
+ARRAYS has the inputs of the step ("input:NAME"), and the outputs of the script's trained modules
+("output:NUMBER"), which a frozen copy may have too; of each function what it was called with
+("METHOD:input:NAME") and what it gave ("METHOD:output:NUMBER").
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
         values = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(more["intermediates"]):
             keys = [getattr(key, "key", getattr(key, "idx", None)) for key in path]
-            if None not in keys:
+            if None not in keys and keys[0] in options["trained"]:
                 values.append((keys, np.asarray(leaf)))
         count = sum(name.startswith("output:") for name in arrays)
         places = [nearest(values, arrays[f"output:{number}"]) for number in range(count)]

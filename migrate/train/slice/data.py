@@ -65,12 +65,14 @@ class DataSlice:
         loop: the frame with the training loop.
         kept: lines of the script that are in it.
         rollouts: whether the loop runs the trained modules: they get the program's weights after each update.
+        starts: whether they get them before the first rollout too.
     """
 
     text: str
     loop: Frame
     kept: frozenset[int]
     rollouts: bool = False
+    starts: bool = False
 
 
 class _ReadsTrainedError(Exception):
@@ -88,14 +90,25 @@ def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:
         TrainError: no frame of the script has a loop around the backward.
     """
     for level, frame in enumerate(frames):
-        code = script.code(frame.first, frame.function)
-        path = path_to(code, frame.line) if code is not None else []
-        if any(isinstance(block[index], _LOOPS) for block, index in path[:-1]):
+        if _loops_around(script, frame):
             return level
     raise TrainError(
         f"{script.at(frames[0].line)}: no loop of the script runs this backward",
         "name the script with the training loop",
     )
+
+
+def outermost_level(script: ScriptText, frames: Sequence[Frame]) -> int:
+    """Index of the outermost frame whose call is in a loop: who calls it trains once."""
+    levels = [level for level, frame in enumerate(frames) if _loops_around(script, frame)]
+    return max(levels, default=0)
+
+
+def _loops_around(script: ScriptText, frame: Frame) -> list[ast.stmt]:
+    """Loops around the call of a frame, from the outermost on."""
+    code = script.code(frame.first, frame.function)
+    path = path_to(code, frame.line) if code is not None else []
+    return [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
 
 
 def loop_statements(script: ScriptText, frame: Frame) -> dict[int, frozenset[int]]:
@@ -114,10 +127,7 @@ def loop_statements(script: ScriptText, frame: Frame) -> dict[int, frozenset[int
 
 def batch_loop(script: ScriptText, frame: Frame) -> int:
     """First line of the innermost loop around the training step."""
-    code = script.code(frame.first, frame.function)
-    path = path_to(code, frame.line) if code is not None else []
-    loops = [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
-    return first_line(loops[-1])
+    return first_line(_loops_around(script, frame)[-1])
 
 
 def data_slice(
@@ -265,6 +275,7 @@ class _Scope:
     body: list[ast.stmt]
     line: int = 0
     marks: dict[ast.stmt, str] = field(default_factory=dict)
+    before: dict[ast.stmt, str] = field(default_factory=dict)
     dropped: set[ast.stmt] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
@@ -292,6 +303,7 @@ class _Slicer:
         places: Mapping[tuple[str, int], Mapping[str, str]] | None,
     ) -> None:
         self._places = places
+        self._start: tuple[int, ast.stmt] | None = None
         self._script, self._events, self._loss = script, events, loss
         self._level, self._values = level, dict(values)
         self._restore = set(restore_before)
@@ -307,6 +319,7 @@ class _Slicer:
     def slice(self) -> DataSlice:
         """Slice the loop's function, then its callers, then the module."""
         frames = self._events.backward
+        self._start = self._first_loop() if self._places is not None else None
         sliced: dict[ast.AST, _Scope] = {}
         for level in range(self._level, len(frames)):
             frame = frames[level]
@@ -321,7 +334,27 @@ class _Slicer:
             sliced[code] = scope
         module = self._module(sliced)
         rollouts = self._places is not None
-        return DataSlice(module, frames[self._level], frozenset(self._lines), rollouts)
+        starts = self._start is not None
+        return DataSlice(module, frames[self._level], frozenset(self._lines), rollouts, starts)
+
+    def _first_loop(self) -> tuple[int, ast.stmt] | None:
+        """Outermost loop around the training step before which the trained modules are there.
+
+        Returns:
+            Level of its frame and the loop; None: each loop makes the modules anew.
+        """
+        frames = self._events.backward
+        for level in range(len(frames) - 1, self._level - 1, -1):
+            frame = frames[level]
+            assert self._places is not None
+            places = self._places.get((frame.function, frame.first), {})
+            if set().union(*self._places.values()) - set(places):
+                continue  # it does not hold all of them
+            roots = set[str]().union(*(loads(ast.parse(e)) for e in places.values()))
+            for loop in _loops_around(self._script, frame):
+                if not roots & set[str]().union(*(stores(s)[0] for s in _every(loop))):
+                    return level, loop
+        return None
 
     # ------------------------------------------------------------------ what stands where
 
@@ -330,6 +363,9 @@ class _Slicer:
     ) -> None:
         frames = self._events.backward
         frame = frames[level]
+        if self._start is not None and self._start[0] == level:
+            position = (frame.function, frame.first)
+            scope.before[self._start[1]] = self._handed_over(scope, position, frame.line)
         if level > self._level:  # a caller of the function with the loop
             statement = self._statement(code, frame.line)
             scope.marks[statement] = self._delegated(frame, frames[level - 1], sliced, scope)
@@ -357,14 +393,18 @@ class _Slicer:
                     "step the optimizer in the training loop",
                 )
             statement = self._statement(code, line)
-            update = "yield None" + self._handed_over(scope, position, line)
+            update = f"yield None\n{self._handed_over(scope, position, line)}".rstrip()
             if statement is at:
                 scope.marks[at] = f"{text}\n{update}"
             else:
                 scope.marks[statement] = update
+        looped = {s for loop in _loops_around(self._script, frame) for s in _every(loop)}
         for dropped in self._events.dropped:
             line = _line_in(dropped, position)
             if line is not None:
+                own = (dropped[0].function, dropped[0].first) == position
+                if not own and self._whole(code, line) not in looped:
+                    continue  # a function that trains something else, before the loop
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
@@ -385,7 +425,7 @@ class _Slicer:
         for expression in places.values():
             scope.need(loads(ast.parse(expression)))
         items = ", ".join(f"{name!r}: {expression}" for name, expression in places.items())
-        return f"\n{HAND_OVER}({{{items}}})"
+        return f"{HAND_OVER}({{{items}}})"
 
     def _statement(self, code: ast.AST, line: int) -> ast.stmt:
         """The statement at a line, which must be a simple one."""
@@ -771,6 +811,8 @@ class _Slicer:
     ) -> str:
         """Text of a kept statement, without the parts of it that are not kept."""
         text = self._own_text(scope, statement, indent, chain, sliced)
+        if statement in scope.before:
+            text = f"{indent}{scope.before[statement]}\n{text}"
         if first_line(statement) not in self._restore or isinstance(
             statement, FunctionNode | ast.ClassDef
         ):

@@ -18,7 +18,7 @@ from migrate.train.watch.seeds import seed_torch
 
 FOLDER, SCRIPT, PLACES = "MIGRATE_TRAIN_FOLDER", "MIGRATE_TRAIN_SCRIPT", "places.json"
 UPDATES = 2
-# Backwards without any step of an optimizer, after which the search ends.
+# Backwards without any step of an optimizer, after which the search ends; and steps without a backward.
 _MOST = 256
 
 
@@ -50,7 +50,7 @@ class _Finder:
         self._folder, self._script = folder, script
         self._process = os.getpid()
         self._events: list[dict[str, Any]] = []
-        self._updates = self._backwards = 0
+        self._updates = self._backwards = self._prepared = 0
 
     def start(self) -> None:
         """Replace the calls."""
@@ -87,9 +87,17 @@ class _Finder:
             self._end()
 
     def _step(self, optimizer: Any) -> None:
-        self._note(listening.STEP, id(optimizer))
+        if self._backwards:
+            self._note(listening.STEP, id(optimizer))
 
     def _after(self, optimizer: Any) -> None:
+        if (
+            not self._backwards
+        ):  # a reward model, say, is fitted by torch.autograd.grad before the training
+            self._prepared += 1
+            if self._prepared >= _MOST:
+                self._end()
+            return
         self._updates += 1
         if self._updates > UPDATES:
             self._end()

@@ -173,18 +173,19 @@ class Gate:
         modules = dict(self.step.named_children())
         known = []
         for function in functions:
+            tensors = _moved(function.tensors())
             try:
                 with torch.no_grad():
-                    result = run(function, function.tensors(), modules, self._named)
+                    result = run(function, tensors, modules, self._named)
             except Exception:
                 continue
             answer = outputs(result)
             if answer is not None:
-                result, tensors = answer
+                result, values = answer
                 known.append(replace(function, result=result))
                 self._function_values[function.method] = (
-                    {name: plain(tensor) for name, tensor in function.tensors().items()},
-                    [plain(tensor) for tensor in tensors],
+                    {name: plain(tensor) for name, tensor in tensors.items()},
+                    [plain(tensor) for tensor in values],
                 )
         return known
 
@@ -447,6 +448,22 @@ class Gate:
             return RecordedClip("value", limit, names=names, line=line)
         limit, order = (float(bound.arguments[key]) for key in ("max_norm", "norm_type"))
         return RecordedClip("norm", limit, order, names, line)
+
+
+def _moved(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors, numbers among them some per cent away: at the start a policy is equal to its reference.
+
+    A function that compares the two gives what rounding decides there.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float32)
+        return (tensor * (0.95 + 0.1 * noise)).to(tensor.dtype)
+
+    return {name: moved(tensor) for name, tensor in tensors.items()}
 
 
 def _expressions(values: Mapping[str, Any]) -> Iterator[tuple[int, str]]:

@@ -27,6 +27,7 @@ from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common
 from migrate.train.watch.constructors import Constructors
+from migrate.train.watch.copies import CopyWatch
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
@@ -79,6 +80,7 @@ class _Recorder:
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
         self._averages: Averages | None = None
+        self._copies: CopyWatch | None = None
         self._updated = False
         self._done = False
 
@@ -185,6 +187,7 @@ class _Recorder:
             self._record["trained"] = self._gate.trained_names(frame)
             self._record["places"] = self._gate.module_places(frame)
             self._averages = Averages(self._gate.step, frame)
+            self._copies = CopyWatch(self._gate.step)
             self._record["frames"] = self._gate.running(frame)
             self._record["constructors"] = self._constructors.of(self._gate.step)
         else:
@@ -309,12 +312,17 @@ class _Recorder:
                 "clip in each update alike",
             )
         self._clips = []
-        for name, weight in self._gate.step.named_parameters():
-            if name in self._weights and not torch.equal(weight, self._weights[name]):
-                raise Refusal(
-                    f"{name} is changed between two updates, not by the optimizer",
-                    "only changes by the optimizer are supported",
-                )
+        changed = [
+            name
+            for name, weight in self._gate.step.named_parameters()
+            if name in self._weights and not torch.equal(weight, self._weights[name])
+        ]
+        update = len(self._record["updates"]) + self._later
+        if changed and not (self._copies and self._copies.explain(changed, update)):
+            raise Refusal(
+                f"{changed[0]} is changed between two updates, not by the optimizer",
+                "only changes by the optimizer, and copies of trained weights, are supported",
+            )
 
     def _after_step(self, optimizer: Any) -> None:
         if self._gate is None or self._done:
@@ -376,6 +384,7 @@ class _Recorder:
     def _write(self) -> None:
         self._done = True
         self._record["later"] = self._later
+        self._record["copies"] = self._copies.recorded if self._copies else None
         if (average := self._record.get("average")) and self._averages is not None:
             now = self._averages.recorded()
             if now is None or now.decay != average.decay:

@@ -12,7 +12,8 @@ from migrate.train.slice.text import FunctionNode, ScriptText, free_names
 from migrate.train.watch.calls import MODULE, PLAIN, SeenCall, is_plain
 from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, Attributes, Output, PortedFunction
 
-LOOP, UPDATE, GRADIENT, OPTIMIZER, SCHEDULE = "loop", "update", "gradient", "optimizer", "schedule"
+LOOP, PART, UPDATE, GRADIENT = "loop", "part", "update", "gradient"
+OPTIMIZER, SCHEDULE = "optimizer", "schedule"
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Role:
     """Part of the training that a function of the script has.
 
     Attributes:
-        kind: "loop" (all of it), "update", "gradient" (of one micro-batch), "optimizer" or "schedule" (which
-            the function builds).
+        kind: "loop" (all of it), "part" (some updates, each time it is called), "update", "gradient" (of one
+            micro-batch), "optimizer" or "schedule" (which the function builds).
         call: a call of the function.
     """
 
@@ -37,8 +38,9 @@ class FunctionTexts:
         functions: functions that are methods of the program's step.
         roles: functions that train, by qualified name.
         batch: names of the batch in the statements of the loss.
-        in_data: names that `data.py` defines.
+        in_data: what `data.py` defines, by name.
         unpacked: names of the batch that a function unpacks from another one → `batch[0]`.
+        rollouts: whether `data.py` runs the trained modules.
     """
 
     def __init__(
@@ -47,12 +49,15 @@ class FunctionTexts:
         functions: Sequence[PortedFunction],
         roles: Mapping[str, Role],
         batch: Sequence[str],
-        in_data: Sequence[str],
+        in_data: Mapping[str, ast.stmt],
         unpacked: Mapping[str, str],
+        *,
+        rollouts: bool = False,
     ) -> None:
         self._functions = {function.qualified: function for function in functions}
         self._unpacked = unpacked
-        self._roles, self._batch, self._in_data = roles, tuple(batch), set(in_data)
+        self._roles, self._batch, self._in_data = roles, tuple(batch), in_data
+        self._rollouts = rollouts
 
     def function(self, node: ast.FunctionDef) -> str:
         """A function of the module; "" if it has no counterpart."""
@@ -64,6 +69,7 @@ class FunctionTexts:
         for member in node.body:
             if isinstance(member, ast.FunctionDef):
                 text = self._text(member, f"{node.name}.{member.name}")
+                text = text or self._delegated(node, member)
                 if text:
                     methods.append(text.replace("def forward(", "def __call__("))
         if not methods:
@@ -78,6 +84,13 @@ class FunctionTexts:
     def _constructor(self, node: ast.ClassDef, init: ast.FunctionDef | None) -> tuple[str, str]:
         """Base class and text of the constructor."""
         parameters = parameter_names(init)[1:] if init is not None else []
+        if self._runs_in_data(node):
+            start = head(init) if init is not None else "def __init__(self):"
+            return "", (
+                f"{start}\n"
+                '    """Modules are torch\'s, for the rollouts of `data.py`."""\n'
+                f"    {_OF_DATA} = _data.{node.name}({passed(init)})\n    self.state = _fresh()\n"
+            )
         held = _model_parameter(init, self._trained_attributes(node))
         if held is not None:
             assert init is not None
@@ -101,6 +114,27 @@ class FunctionTexts:
                 f"{head(init)}\n    super().__init__({arguments})\n    self.state = _fresh()\n"
             )
         return "", "def __init__(self, state):\n    self.state = state\n"
+
+    def _runs_in_data(self, node: ast.ClassDef) -> bool:
+        """Whether an object of `data.py` makes rollouts, or trains on them."""
+        methods = [f"{node.name}.{getattr(member, 'name', '')}" for member in node.body]
+        roles = {self._roles[name].kind for name in methods if name in self._roles}
+        return self._rollouts and node.name in self._in_data and bool(roles & {LOOP, PART})
+
+    def _delegated(self, node: ast.ClassDef, member: ast.FunctionDef) -> str:
+        """A method that `data.py` has as the script has it, over the object of `data.py`."""
+        own = self._in_data.get(node.name)
+        if member.name.startswith("_") or not self._runs_in_data(node):
+            return ""
+        text = ast.unparse(member)
+        if not any(ast.unparse(other) == text for other in getattr(own, "body", ())):
+            return ""
+        static = [d for d in member.decorator_list if ast.unparse(d) == "staticmethod"]
+        decorator = "@staticmethod\n" if static else ""
+        of = f"_data.{node.name}" if static else _OF_DATA
+        call = f"{of}.{member.name}({passed(member, method=not static)})"
+        doc = f'    """`{node.name}.{member.name}`, in torch."""'
+        return f"{decorator}{head(member)}\n{doc}\n    return {call}\n"
 
     def _trained_attributes(self, node: ast.ClassDef) -> set[str]:
         """Attributes of a trainer that are modules of the step."""
@@ -193,13 +227,14 @@ class FunctionTexts:
         batch = ", ".join(f"{name!r}: {part}" for name, part in parts.items())
         if role.kind in (UPDATE, GRADIENT) and not wholes <= set(names):
             return ""
+        keeps = "    self.state = state\n" if state == "self.state" else ""
+        if role.kind == PART:
+            return self._part(node, role, state, where)
         if role.kind == LOOP:
-            keeps = "    self.state = state\n" if state == "self.state" else ""
             text = (
                 f'    """`{call.function}`: the whole training, on the batches of the program{where}.\n\n'
                 f'    Returns the trained state.\n    """\n{checks}'
-                f"    state = {state}\n    for micro in batches():\n"
-                f"        state, _, _ = _train.train_step(state, micro)\n{keeps}    return state\n"
+                f"    state = _trained({state}, _data.micro_batches)\n{keeps}    return state\n"
             )
         elif role.kind == UPDATE:
             text = (
@@ -222,8 +257,39 @@ class FunctionTexts:
             text = f'    """`{call.function}`: {what}."""\n{checks}    return _optimizer.{value}\n'
         return f"{head(node)}\n{text}"
 
+    def _part(self, node: ast.FunctionDef, role: Role, state: str, where: str) -> str:
+        """A function that trains each time it is called: its batches are those of `data.py`."""
+        call = role.call
+        owner, _, name = call.function.rpartition(".")
+        method = parameter_names(node)[:1] == ["self"]
+        code = self._in_data.get(owner or name)
+        own = next((m for m in getattr(code, "body", ()) if getattr(m, "name", "") == name), code)
+        if not isinstance(own, ast.FunctionDef) or (method and not self._rollouts):
+            return ""
+        read = {n.id for n in ast.walk(own) if isinstance(n, ast.Name)}
+        checks, values = "", {}
+        for parameter, (kind, _) in call.arguments.items():
+            if parameter == "self":
+                continue
+            if kind == MODULE and parameter == state:
+                values[parameter] = "_Module()"
+            elif parameter not in read:
+                checks += f"    _absent({parameter!r}, {parameter}{_default(node, parameter)})\n"
+        target = f"{_OF_DATA}.{name}" if method else f"_data.{name}"
+        keeps = "    self.state = state\n" if state == "self.state" else ""
+        arguments = passed(node, method=method, values=values)
+        return (
+            f"{head(node)}\n"
+            f'    """`{call.function}`: its updates, on its batches{where}.\n\n'
+            f'    Returns the trained state.\n    """\n{checks}'
+            f"    state = _trained({state}, lambda: {target}({arguments}))\n{keeps}    return state\n"
+        )
+
 
 # ---------------------------------------------------------------------------- helpers of the text
+
+# An object of the script as `data.py` has it, in torch.
+_OF_DATA = "self._of_data"
 
 
 HELPERS = '''
@@ -246,6 +312,28 @@ def _like(name, value, expected):
     for key, known in expected.items():
         given = value[key] if isinstance(value, dict) else getattr(value, key)
         _require(f"{name}.{key}", given, known)
+
+
+class _Module:
+    """Takes the place of a trained module that only receives weights."""
+
+    def load_state_dict(self, weights):
+        pass
+
+
+def _trained(state, batches):
+    """The state after the updates of batches, which a function of data.py gives."""
+    now, micro = [state], []
+    if hasattr(_data, "WEIGHTS"):
+        _data.WEIGHTS[:] = [lambda: _train.in_torch(now[-1])]
+    with _data.command_line(), contextlib.suppress(_data.Ended):
+        for batch in batches():
+            if batch is None:
+                now[:] = [_train.train_step(now[-1], micro)[0]]
+                micro = []
+            else:
+                micro.append(_data.arrays(batch))
+    return now[-1]
 
 
 def _called(method, state, states, inputs):
@@ -271,6 +359,27 @@ def head(node: ast.FunctionDef) -> str:
         if isinstance(argument, ast.arg):
             argument.annotation = None
     return f"def {node.name}({ast.unparse(twin.args)}):"
+
+
+def passed(
+    node: ast.FunctionDef | None, *, method: bool = True, values: Mapping[str, str] | None = None
+) -> str:
+    """Arguments of a call that passes the parameters on; `values` has others' text.
+
+    Args:
+        node: the function.
+        method: whether its first parameter is the object.
+        values: parameter → text of the argument.
+    """
+    if node is None:
+        return ""
+    texts_of = values or {}
+    places = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)][method:]
+    texts = [texts_of.get(name, name) for name in places]
+    texts += [f"*{node.args.vararg.arg}"] if node.args.vararg else []
+    texts += [f"{a.arg}={texts_of.get(a.arg, a.arg)}" for a in node.args.kwonlyargs]
+    texts += [f"**{node.args.kwarg.arg}"] if node.args.kwarg else []
+    return ", ".join(texts)
 
 
 def _fields(node: ast.FunctionDef) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.functions import PortedFunction
 from migrate.train.write.functions import HELPERS, FunctionTexts, Role
-from migrate.train.write.public import OWN, PublicNames, Sources, defined
+from migrate.train.write.public import (
+    EXPERIENCE,
+    ROLLOUT,
+    PublicNames,
+    Sources,
+    defined,
+    own_names,
+)
 from migrate.train.write.texts import PARAMS, ProgramFacts
 
 KEPT = PARAMS.replace(".safetensors", ".torch.safetensors")
@@ -68,22 +75,32 @@ def interface_text(
     functions = recorded.get("functions", ())
     batch = dict.fromkeys(root for root, _ in facts.inputs.values())
     texts = FunctionTexts(
-        script, functions, roles or {}, tuple(batch), tuple(files.data), loss.unpacked
+        script,
+        functions,
+        roles or {},
+        tuple(batch),
+        files.data,
+        loss.unpacked,
+        rollouts=facts.starts,
     )
     written = PublicNames(script, loss, facts, recorded, files, texts).write()
     body = "\n".join(written.functions)
-    helped = any(f"{name}(" in body for name in ("_called", "_fresh", "_absent", "_like"))
+    helped = any(
+        f"{name}(" in body for name in ("_called", "_fresh", "_absent", "_like", "_trained")
+    )
     missing += [f"{name}: {why}" for name, why in written.missing.items()]
     modules = tuple(recorded["children"])
     without = sorted(name for name in recorded["state"] if name not in trained)
     head = _head(facts, written.imports)
-    own = [name for name in OWN if places is not None or name != "outputs"]
+    own = [name for name in own_names(facts) if places is not None or name != "outputs"]
+    missing += _missing_rollouts(facts)
     parts = [
         head,
         _all((*own, *sorted(written.names))),
         _constants(modules, without, places),
-        _state_text(_averaged(facts, recorded, trained)),
+        _state_text(_averaged(facts, recorded, trained), facts.starts),
         _apart(facts, places),
+        *_rollout_texts(facts),
         *([_helpers(facts, functions, tops or {})] if helped else ()),
         *written.functions,
     ]
@@ -96,6 +113,7 @@ def interface_text(
 
 def _head(facts: ProgramFacts, imports: Sequence[str]) -> str:
     own = "\n".join(imports)
+    imported = "import rollouts as _rollouts\n" if facts.starts else ""
     return f'''"""The program of {facts.script} by torch's names: modules, parameters and their layouts.
 
 Where a function of the script takes the model, it takes a state here, as `load` gives it.
@@ -117,7 +135,7 @@ import loss as _loss
 import model as _model
 import numpy as np
 import optimizer as _optimizer
-import torch
+{imported}import torch
 import train as _train
 from converters.conversion import convert
 from converters.kept import kept_path
@@ -230,12 +248,22 @@ _LOAD_AVERAGE = (
 )
 
 
-def _state_text(averaged: tuple[str, str] | None) -> str:
-    before, after = ("", "    return _loaded(weights)")
+_OTHERS = """
+    others = {name: given for name, given in weights.items() if name not in MODULES}
+    state = state._replace(others=others)
+"""
+
+
+def _state_text(averaged: tuple[str, str] | None, others: bool) -> str:
+    """Text of `load` and `weights`; `others`: the state has modules that the loss does not read."""
+    before, after = ("", "    return state")
     constants = values = ""
+    of_others = "are left out"
+    if others:
+        of_others = "are for rollouts"
     if averaged is not None:
         before, after = (text.strip("\n") for text in _LOAD_AVERAGE)
-        before, after = f"{before}\n", f"    state = _loaded(weights)\n{after}"
+        before = f"{before}\n"
         constants = f"""
 # The module whose weights have a moving average, and the average's name among the modules.
 _AVERAGED, _average = {averaged[0]!r}, {averaged[1]!r}
@@ -244,6 +272,9 @@ _AVERAGED, _average = {averaged[0]!r}, {averaged[1]!r}
         values = """    of_average = _in_torch({"params": state.average, **state.variables})
     named[_average] = of_average[_AVERAGED]
 """
+    if others:
+        values = f"    named |= state.others or {{}}\n{values}"
+    after = "    state = _loaded(weights)" + (_OTHERS if others else "\n") + after
     return (
         constants
         + f'''
@@ -252,7 +283,7 @@ def load(weights):
 
     Args:
         weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
-            does not read are left out.
+            does not read {of_others}.
     """
 {before}{after}
 
@@ -300,6 +331,15 @@ def _require(name, value, expected):
     """Require the value that the program was written for: it is a number in its files."""
     if value != expected:
         raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
+
+
+def _by_name(batch):
+    """The batch by the names in the loss: `name` for a key `function:name`."""
+    return {name.rpartition(":")[2]: value for name, value in batch.items()}
+
+
+def _inputs(batch):
+    return _loss.inputs_of(_by_name(batch))
 
 
 def _one_loss(site):
@@ -372,13 +412,13 @@ def _captured(params, variables, inputs):
 def outputs(state, batch, site=0):
     """What each outermost call of a trained module gives in the loss of a batch, in order."""
     _one_loss(site)
-    return _captured(state.params, state.variables, _loss.inputs_of(batch))
+    return _captured(state.params, state.variables, _inputs(batch))
 ''')
     parts.append(f'''
 def loss_and_gradients(state, batch, site=0):
     """The number on which {facts.script} calls backward, and the gradients: module → name → array."""
     _one_loss(site)
-    {value}, grads = _value_and_grad(state.params, state.variables, _loss.inputs_of(batch))
+    {value}, grads = _value_and_grad(state.params, state.variables, _inputs(batch))
     named = _in_torch({{**state.variables, "params": grads}})
     return value, {{
         module: {{n: x for n, x in arrays.items() if f"{{module}}.{{n}}" not in WITHOUT_GRADIENT}}
@@ -389,21 +429,62 @@ def loss_and_gradients(state, batch, site=0):
     return "\n\n\n".join(part.strip("\n") for part in parts)
 
 
+def _missing_rollouts(facts: ProgramFacts) -> list[str]:
+    """Functions for rollouts that cannot be written, each with the reason."""
+    if not facts.rollouts:
+        return []
+    if not facts.starts:
+        why = "the loop makes its modules anew, so that they cannot start from a state"
+        return [f"{EXPERIENCE}, {ROLLOUT}: {why}"]
+    unnamed = "pass --scores FUNCTION:NAME, the variable of the script with the scores of a rollout"
+    return [] if facts.scores else [f"{ROLLOUT}: {unnamed}"]
+
+
+def _rollout_texts(facts: ProgramFacts) -> list[str]:
+    """Functions for rollouts."""
+    texts = []
+    if facts.starts:
+        texts.append(f'''
+def {EXPERIENCE}(state, sampled):
+    """What updates learn from: variables of the script after a rollout of given sequences.
+
+    Args:
+        state: the state whose weights the rollout has.
+        sampled: variable → value in place of the sampled one. rollouts.py says how variables are named.
+
+    Returns:
+        Variable → array, for each variable of the functions that run then.
+    """
+    return _rollouts.{EXPERIENCE}(lambda: _train.in_torch(state), sampled, state.others)
+''')
+    if facts.starts and facts.scores:
+        texts.append(f'''
+def {ROLLOUT}(state, seed):
+    """Scores ({facts.scores} of the script) of one rollout, its prompts included, from a seed of its own."""
+    return _rollouts.{ROLLOUT}(lambda: _train.in_torch(state), seed, state.others)[{facts.scores!r}]
+''')
+    return texts
+
+
 def _step(facts: ProgramFacts) -> str:
-    head = '''
+    refused = """
+    if rollout is not None:
+        raise ValueError("the program has no rollouts: rollout is None")"""
+    about_rollout = """
+
+    `rollout` is what the batches come from; an update reads the batches alone."""
+    head = f'''
 def step(state, micro, site=0, rollout=None):
-    """One update of the weights over micro-batches.
+    """One update of the weights over micro-batches.{about_rollout if facts.rollouts else ""}
 
     Returns:
         The new state, and `losses` (one a micro-batch) and `learning_rate` (of the first group).
     """
-    _one_loss(site)
-    if rollout is not None:
-        raise ValueError("the program has no rollouts: rollout is None")
+    _one_loss(site){"" if facts.rollouts else refused}
 '''.rstrip("\n")
     if not facts.draws:
         return f"""{head}
-    state, losses, rate = _train.train_step(state, micro)
+    state, losses, rate = _train.train_step(state, [_by_name(batch) for batch in micro])
     return state, {{"losses": losses, "learning_rate": rate}}
 """
     statistics = facts.statistics and facts.training
@@ -412,10 +493,11 @@ def step(state, micro, site=0, rollout=None):
     average = (
         ", average=_train.averaged(state.average, params, state.step)" if facts.average else ""
     )
-    return f"""{head}
+    refreshed = "\n    state = _train.refreshed(state)" if facts.copies_every else ""
+    return f"""{head}{refreshed}
     losses, grads, variables = [], None, state.variables
     for batch in micro:
-        {value}, more = _value_and_grad(state.params, variables, _loss.inputs_of(batch))
+        {value}, more = _value_and_grad(state.params, variables, _inputs(batch))
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)

@@ -19,6 +19,7 @@ from migrate.train.write.texts import ProgramFacts
 
 # Functions of every interface; the script's functions of these names give way.
 OWN = ("load", "weights", "outputs", "loss_and_gradients", "step", "batches")
+EXPERIENCE, ROLLOUT = "experience", "rollout"
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
 
@@ -53,6 +54,12 @@ class Written:
     missing: dict[str, str]
 
 
+def own_names(facts: ProgramFacts) -> tuple[str, ...]:
+    """Functions of the interface of a program; the script's functions of these names give way."""
+    rollouts = (EXPERIENCE, ROLLOUT) if facts.starts else ()
+    return (*OWN, *(name for name in rollouts if name != ROLLOUT or facts.scores))
+
+
 class PublicNames:
     """Public names of a script for which the program has a counterpart."""
 
@@ -66,6 +73,7 @@ class PublicNames:
         texts: FunctionTexts,
     ) -> None:
         self._script, self._loss, self._facts = script, loss, facts
+        self._own = own_names(facts)
         self._recorded, self._files, self._texts = recorded, files, texts
 
     def write(self) -> Written:
@@ -90,11 +98,11 @@ class PublicNames:
                 node, self._recorded.get("constructors", {}).get(name), self._files.model[name]
             )
             for name, node in public.items()
-            if name in of_model and name not in OWN and isinstance(node, ast.ClassDef)
+            if name in of_model and name not in self._own and isinstance(node, ast.ClassDef)
         }
         constructors = {name: text for name, text in constructors.items() if text}
         for file, names in (("data", of_data), ("model", of_model)):
-            names = names - set(OWN)
+            names = names - set(self._own)
             if file == "model":  # the script's own classes have its constructors
                 names = {name for name in names if name not in constructors}
             if names:
@@ -104,13 +112,13 @@ class PublicNames:
             if name in written.names:
                 continue
             text = constructors.get(name, "")
-            if name not in OWN and isinstance(node, ast.FunctionDef) and _is_plain(node):
+            if name not in self._own and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
                 text = text or self._texts.function(node)
                 for write in (changes_model, makes_models):
                     text = text or write(self._script, node, self._recorded["children"])
                 text = text or function_of_numbers(self._script, node)
-            elif not text and name not in OWN and isinstance(node, ast.ClassDef):
+            elif not text and name not in self._own and isinstance(node, ast.ClassDef):
                 text = average_class(node, self._recorded.get("average"))
                 text = text or self._texts.class_(node)
             if text:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.train.slice.data import TrainingCalls, loop_level
+from migrate.train.slice.data import TrainingCalls, loop_level, outermost_level
 from migrate.train.slice.text import FunctionNode, ScriptText
-from migrate.train.write.functions import GRADIENT, LOOP, OPTIMIZER, SCHEDULE, UPDATE, Role
+from migrate.train.write.functions import GRADIENT, LOOP, OPTIMIZER, PART, SCHEDULE, UPDATE, Role
 
 
 def training_roles(
@@ -23,6 +23,7 @@ def training_roles(
     """
     roles: dict[str, Role] = {}
     level = loop_level(script, events.backward)
+    outermost = outermost_level(script, events.backward)
     positions = {(frame.function, frame.first): n for n, frame in enumerate(events.backward)}
     single = all(len(update["micro"]) == 1 for update in recorded["updates"])
     for call in recorded["frames"]:
@@ -37,7 +38,7 @@ def training_roles(
             for step in events.steps
         )
         if at >= level:
-            roles[call.function] = Role(LOOP, call)
+            roles[call.function] = Role(LOOP if at >= outermost else PART, call)
         elif not steps:
             roles[call.function] = Role(GRADIENT, call)
         elif single:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from migrate.train.write.shadow import GUARD
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
 CARRIED = ("devices.py", "checkpoints.py", "torch_names.py")
+OF_ROLLOUT = "rollouts.py"
 # How `data.py` gives its batches; a loop that runs what is trained takes the program's weights.
 _BATCHES, _OF_ROLLOUTS = "def batches():", "def batches(weights):"
 ROLLOUTS = (
@@ -39,6 +40,10 @@ class ProgramFacts:
         frozen: paths of parameters that are not trained.
         average: decay of the moving average of the weights, as an expression of `step`; "" for none.
         rollouts: whether `data.py` runs the trained modules, with the program's weights.
+        starts: whether its first rollout has the program's weights too.
+        copied: path of a frozen parameter → path of the trained one that it becomes a copy of.
+        copies_every: number of updates between two copies; 0: none.
+        scores: variable of the script with the scores of a rollout; "" if nobody named it.
     """
 
     script: str
@@ -51,6 +56,10 @@ class ProgramFacts:
     frozen: tuple[str, ...]
     average: str = ""
     rollouts: bool = False
+    starts: bool = False
+    scores: str = ""
+    copied: Mapping[str, str] = field(default_factory=dict)
+    copies_every: int = 0
 
     @property
     def draws(self) -> bool:
@@ -305,16 +314,41 @@ def learning_rate_of(count):
 def train_text(facts: ProgramFacts) -> str:
     """`train.py`: the state, one update, and the loop."""
     statistics = facts.statistics and facts.training
-    draws = facts.draws
+    draws, starts = facts.draws, facts.starts
     keyed = ", jax.random.fold_in(KEY, state.step * 1024 + number)" if draws else ""
     head = "for number, batch in enumerate(micro):" if draws else "for batch in micro:"
     aux = ", has_aux=True" if statistics else ""
     value = "(value, others)" if statistics else "value"
     others = "\n        variables = {**variables, **others}" if statistics else ""
     numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
-    field = "\n    average: Any" if facts.average else ""
+    fields = "\n    average: Any" if facts.average else ""
+    fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
     texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
     averaged = moved = option = stored = start_average = moved_field = ""
+    copied = refreshed = ""
+    if facts.copies_every:
+        lines = "".join(f"    {to!r}: {of!r},\n" for to, of in facts.copied.items())
+        copied = f'''
+# Frozen parameters that {facts.script} sets to trained ones every {facts.copies_every} updates.
+COPIED = {{
+{lines}}}
+
+
+def refreshed(state):
+    """The state at an update, with the copies that the script makes before it."""
+    if state.step == 0 or state.step % {facts.copies_every}:
+        return state
+    leaves = jax.tree_util.tree_leaves_with_path(state.params)
+    flat = {{"/".join(key.key for key in path): x for path, x in leaves}}
+
+    def copy(path, x):
+        name = "/".join(key.key for key in path)
+        return jnp.copy(flat[COPIED[name]]) if name in COPIED else x
+
+    return state._replace(params=jax.tree_util.tree_map_with_path(copy, state.params))
+
+'''
+        refreshed = "\n    state = refreshed(state)"
     if facts.average:
         start_average = ", replicated(jax.tree.map(jnp.copy, params))"
         moved_field = ", average"
@@ -363,7 +397,7 @@ class State(NamedTuple):
     params: Any
     variables: Any
     opt_state: Any
-    step: int{field}
+    step: int{fields}
 
 
 def load(path=PARAMS):
@@ -402,12 +436,12 @@ def apply(params, opt_state, grads):
     return optax.apply_updates(params, updates), opt_state
 
 
-{averaged}def train_step(state, micro):
+{copied}{averaged}def train_step(state, micro):
     """One update over micro-batches, whose gradients are summed as torch sums them.
 
     Returns:
         The new state, the loss of each micro-batch, and the learning rate.
-    """
+    """{refreshed}
     losses, grads, variables = [], None, state.variables
     {head}
         inputs = by_rows(inputs_of(batch))
@@ -415,7 +449,7 @@ def apply(params, opt_state, grads):
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     params, opt_state = apply(state.params, state.opt_state, grads){moved}
-    new = State(params, variables, opt_state, state.step + 1{moved_field})
+    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
     return new, losses, learning_rate_of(state.step)
 
 

@@ -2,10 +2,14 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from transformers.utils import import_utils
 
+from converters.optimizer.torch_rules import scale_by_radam
 from migrate.train.errors import TrainError
 from migrate.train.optimizer.check import check_updates
 from migrate.train.optimizer.live import recorded_groups
@@ -96,6 +100,24 @@ def test_update_is_torchs(name):
     assert check.equal, (check, written.source)
     assert check.limit == 1e-8
     assert check.float32 < 1e-3
+
+
+def test_radam_in_float32_is_torchs_when_it_begins_to_divide():
+    # The length of its average is a difference of near numbers: with the default betas at the sixth step.
+    rule = scale_by_radam(0.9, 0.999, 1e-8)
+    update = jax.jit(rule.update)
+    weight = torch.nn.Parameter(torch.zeros(30, dtype=torch.float64))
+    theirs = torch.optim.RAdam([weight], lr=1.0)
+    state = rule.init(jnp.zeros(30))
+    generator = np.random.default_rng(0)
+    for _ in range(12):
+        gradient = generator.standard_normal(30, np.float32)
+        before = weight.detach().clone()
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        theirs.step()
+        ours, state = update(jnp.asarray(gradient), state)
+        moved = (before - weight.detach()).numpy()
+        assert np.linalg.norm(np.asarray(ours) - moved) < 1e-5 * np.linalg.norm(moved)
 
 
 def test_another_update_is_seen():
