@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Type checkers treat an alias of the same name as public.
+    from shims.batch_norm import update_running_statistics as update_running_statistics
     from shims.checkpoint import load as load
     from shims.checkpoint import save as save
     from shims.data import BucketSampler as BucketSampler
@@ -98,6 +99,7 @@ _HOMES = {
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "
         "gather_object new_group recv reduce reduce_scatter reduce_scatter_tensor scatter "
         "scatter_object_list send",
+        "batch_norm": "update_running_statistics",
         "data": "BucketSampler pad_collate shapes_of",
         "guard": "guard",
         "checkpoint": "load save",
@@ -167,6 +169,7 @@ __all__ = [
     "synchronize",
     "to_device",
     "together",
+    "update_running_statistics",
     "world_size",
 ]
 

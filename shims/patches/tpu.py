@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from shims._shared.running_statistics import following
 from shims._shared.tpu_generator import tpu_generator
 from shims.patches import host_draws, parameters
 from shims.patches.cuda import refusal
@@ -17,8 +16,6 @@ from shims.patches.registry import Patch, patch
 
 # Before the program's own names are answered.
 _synchronize = torch.accelerator.synchronize
-_batch_norm = torch.nn.functional.batch_norm
-_inside = threading.local()
 
 
 def finish() -> None:
@@ -84,47 +81,9 @@ class TpuGenerator:
         self.set_rng_state(list(new_states)[self._devices.current])
 
 
-def batch_norm(
-    input: torch.Tensor,  # noqa: A002 (torch's name)
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> torch.Tensor:
-    """Normalize as torch does, and update the running statistics, which torch_tpu 0.2.0 does not."""
-    # Under a mode, torch's own function calls this one again.
-    again, _inside.runs = getattr(_inside, "runs", False), True
-    try:
-        output = _batch_norm(
-            input, running_mean, running_var, weight, bias, training, momentum, eps
-        )
-    finally:
-        _inside.runs = again
-    if again:
-        return output
-    if training and input.device.type == "tpu" and not _keeps_statistics():
-        with torch.no_grad():
-            values = input.transpose(0, 1).flatten(1)
-            for kept, statistic in ((running_mean, torch.mean), (running_var, torch.var)):
-                if kept is not None:
-                    kept.lerp_(statistic(values.to(kept.dtype), 1), momentum)
-    return output
-
-
-@functools.cache
-def _keeps_statistics() -> bool:
-    """Whether the loaded torch_tpu updates running statistics itself: tried once, on two numbers."""
-    mean, variance = torch.zeros(1, device="tpu"), torch.ones(1, device="tpu")
-    values = torch.tensor([[1.0], [3.0]], device="tpu")
-    torch.batch_norm(values, None, None, mean, variance, True, 0.5, 1e-5, False)
-    return bool(mean.cpu() != 0)
-
-
 def patches() -> Iterator[Patch]:
     """Yield the patches of module moves, which would create new parameters, and of batch norm."""
     yield from parameters.patches()
     answers = "updates the running statistics, which torch_tpu leaves as they are"
-    yield patch(torch.nn.functional, "batch_norm", batch_norm, answers)
+    functional = torch.nn.functional
+    yield patch(functional, "batch_norm", following(functional.batch_norm), answers)

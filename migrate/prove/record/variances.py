@@ -4,20 +4,30 @@
 unbiased variance of each batch (divided by n - 1), torch_xla the biased one (divided by n; measured, 2.9).
 That holds for every script, and is no fault of a rewrite. To still find faults (another momentum, another
 batch), the original keeps what torch_xla would keep, and the two have the same gate as every other buffer.
-`compare.verdict.notes` says so.
+`compare.verdict.notes` says so. Beside torch_tpu, whose rewritten scripts keep torch's own
+(`shims.update_running_statistics`), nothing is replaced.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import threading
 from typing import Any
 
 import torch
 
 
+@functools.cache
+def beside_torch_tpu() -> bool:
+    """Whether the simulated TPU is torch_tpu's, which is never installed beside torch_xla."""
+    return importlib.util.find_spec("torch_tpu") is not None
+
+
 def install() -> None:
     """Replace `torch.nn.functional.batch_norm`; its behavior on XLA stays."""
+    if beside_torch_tpu():
+        return
     functional = torch.nn.functional
     normalize = functional.batch_norm
     inside = threading.local()

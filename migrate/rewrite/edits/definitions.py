@@ -1,4 +1,4 @@
-"""Functions and classes that the rules add to the script, after its imports."""
+"""Functions, classes and statements that the rules add to the script, after its imports."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Definitions:
         self._module = module
         self._added: dict[str, Definition] = {}
         self._names: dict[str, str] = {}
+        self._statements: dict[str, cst.SimpleStatementLine] = {}
 
     @cached_property
     def _taken(self) -> set[str]:
@@ -43,12 +44,20 @@ class Definitions:
             self._names[name] = free
         return self._names[name]
 
-    def added(self) -> list[Definition]:
-        """Return the definitions to add, sorted by name."""
-        return [definition for _, definition in sorted(self._added.items())]
+    def require_statement(self, source: str) -> None:
+        """Add the statement `source` after the imports, once."""
+        statement = cst.parse_statement(source)
+        self._statements[source] = cst.ensure_type(statement, cst.SimpleStatementLine)
+
+    def added(self) -> list[Definition | cst.SimpleStatementLine]:
+        """Return what to add: the statements, then the definitions, sorted by name."""
+        statements = [statement for _, statement in sorted(self._statements.items())]
+        return [*statements, *(definition for _, definition in sorted(self._added.items()))]
 
 
-def add_definitions(module: cst.Module, definitions: Sequence[Definition]) -> cst.Module:
+def add_definitions(
+    module: cst.Module, definitions: Sequence[Definition | cst.SimpleStatementLine]
+) -> cst.Module:
     """Return `module` with `definitions` after the imports that come before its first definition."""
     if not definitions:
         return module
@@ -58,8 +67,13 @@ def add_definitions(module: cst.Module, definitions: Sequence[Definition]) -> cs
     imports = [i for i, statement in enumerate(body[:first]) if _imports(statement)]
     at = imports[-1] + 1 if imports else 0
     two = [cst.EmptyLine(indent=False)] * 2
-    added = [definition.with_changes(leading_lines=two) for definition in definitions]
-    if at < len(body):
+    added = [
+        new.with_changes(leading_lines=two)
+        if isinstance(new, kinds)
+        else new.with_changes(leading_lines=[two[0], *new.leading_lines])
+        for new in definitions
+    ]
+    if at < len(body) and any(isinstance(new, kinds) for new in definitions):
         below = body[at]
         lines = list(getattr(below, "leading_lines", ()))
         while lines and lines[0].comment is None:

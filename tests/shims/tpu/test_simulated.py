@@ -124,8 +124,9 @@ twin = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
 twin.load_state_dict(model.state_dict())
 model = model.cuda()
 for batch in batches:
-    model(batch.cuda())
-    twin(batch)
+    model(batch.cuda()).square().mean().backward()
+    twin(batch).square().mean().backward()
+torch.testing.assert_close(model[0].weight.grad.cpu(), twin[0].weight.grad, rtol=1e-4, atol=1e-6)
 for name, value in twin[1].state_dict().items():
     torch.testing.assert_close(model[1].state_dict()[name].cpu(), value)
 print("equal", float(twin[1].running_mean.abs().max()) > 0.01)
@@ -138,6 +139,17 @@ def test_batch_normalization_keeps_running_statistics(tmp_path: Path) -> None:
     done = run("-m", "shims", "--backend", "tpu", "--ranks", "1", str(script))
     assert done.returncode == 0, done.stderr
     assert "equal True" in done.stdout
+
+
+def test_a_rewritten_script_updates_running_statistics(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = NORMALIZED.replace("cuda()", 'to("tpu")')
+    script.write_text(f"import shims\nshims.update_running_statistics()\n{text}")
+    done = run(str(script), **activate.environment("simulate-tpu", 1))
+    assert done.returncode == 0, done.stderr
+    assert "equal True" in done.stdout
+    script.write_text(text)
+    assert run(str(script), **activate.environment("simulate-tpu", 1)).returncode == 1
 
 
 def test_a_simulated_tpu_stays_one_beside_a_real_one() -> None:

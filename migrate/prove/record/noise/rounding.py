@@ -27,7 +27,6 @@ own.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ import numpy as np
 import torch
 
 from migrate.prove.record.noise import reductions
+from migrate.prove.record.variances import beside_torch_tpu
 from migrate.prove.recording import dtypes
 from migrate.prove.recording.operators import put
 
@@ -91,7 +91,7 @@ def _layer(multiply: Callable[..., Any], lanes: int) -> Callable[..., Any]:
         # A linear layer has the features last, a convolution before the axes it moves over.
         behind = 0 if weight.dim() == 2 else weight.dim() - 2
         spread = bias.view(-1, *[1] * behind).to(result.dtype)
-        if _is_half(result) and _biases_add_in_half():
+        if _is_half(result) and beside_torch_tpu():
             return _rounded(result + _Spread.apply(spread, result.shape, behind, lanes))
         return _rounded(result + spread)
 
@@ -127,12 +127,6 @@ def _rounded(value: torch.Tensor) -> torch.Tensor:
 def _is_half(value: torch.Tensor) -> bool:
     """Whether a value is in 16 bits, or treated as such."""
     return value.dtype != torch.float32 or (_as_autocast[0] and dtypes.meant_half())
-
-
-@functools.cache
-def _biases_add_in_half() -> bool:
-    """Whether the simulated TPU is torch_tpu's, which is never installed beside torch_xla."""
-    return importlib.util.find_spec("torch_tpu") is not None
 
 
 class _Spread(torch.autograd.Function):
@@ -205,9 +199,11 @@ def _normalization(normalize: Callable[..., Any], lanes: int) -> Callable[..., A
         variance = (_mean(wide.square(), axes, lanes) - mean.square()).clamp_min(0)
         if running_mean is not None and running_var is not None:
             with torch.no_grad():
-                # `data`: a backward pass may have saved the buffers. The variance is XLA's, too.
+                # `data`: a backward pass may have saved the buffers. The variance is the other side's, too.
+                size = input.numel() // input.size(1)
+                kept = variance * (size / (size - 1)) if beside_torch_tpu() else variance
                 running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
-                running_var.data.lerp_(variance.to(running_var.dtype), momentum)
+                running_var.data.lerp_(kept.to(running_var.dtype), momentum)
         result = (wide - mean.view(shape)) * (variance + eps).rsqrt().view(shape)
         if weight is not None:
             result = result * weight.view(shape)
