@@ -25,7 +25,7 @@ Two packages drive a TPU from PyTorch. They need different versions of torch and
 | processes | `torch_xla.launch(fn)` | `mp.spawn` or torchrun, as on GPUs |
 | sharded models | XlaFSDP, SPMD | `fully_shard`, DTensor |
 | operators that are missing | run on the CPU, slowly | raise an error |
-| evaluation of batch norm | right | right with `shims.update_running_statistics()`, which the rewrite adds (XLA897) |
+| evaluation of batch norm | right | right: the rewrite adds `shims.update_running_statistics()` (XLA897) |
 | rewrite | `migrate rewrite train.py` | `migrate rewrite train.py --target torch_tpu` |
 | proof without a TPU | `migrate prove train.py` | `migrate prove train.py --target torch_tpu` |
 

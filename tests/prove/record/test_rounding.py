@@ -73,7 +73,7 @@ def test_the_gradient_of_a_bias_is_added_up_as_it_is_simulated(
     torch_tpu: bool, run: int, least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measured on XLA:CPU: 3.7 % off with torch_tpu; replicas of torch_xla add in float32."""
-    monkeypatch.setattr(rounding, "_biases_add_in_half", lambda: torch_tpu)
+    monkeypatch.setattr(rounding, "beside_torch_tpu", lambda: torch_tpu)
     bias = torch.zeros(64, dtype=torch.bfloat16, requires_grad=True)
     shape = (32, 28, 64)
     back = torch.randn(shape, dtype=torch.bfloat16)
