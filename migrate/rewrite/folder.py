@@ -28,10 +28,10 @@ from migrate.reading.project.workers import Workers, keep, let_go
 from migrate.rewrite.applied_plan import in_order as by_line
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
+from migrate.rewrite.left.codes import selected
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
 from migrate.rewrite.left.function_lines import FunctionLines
 from migrate.rewrite.left.order import in_order
-from migrate.rewrite.left.selected import selected
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims

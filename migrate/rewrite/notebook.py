@@ -9,7 +9,7 @@ from migrate.catalogue.prescan import concerns_rules
 from migrate.catalogue.target import TPU
 from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
-from migrate.rewrite.left.selected import selected
+from migrate.rewrite.left.codes import selected
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.pipeline import NotStableError, check_stable, rewrite_source
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite

@@ -23,9 +23,9 @@ from migrate.rewrite.left.after import (
     run_elsewhere,
     said_at_origin,
 )
+from migrate.rewrite.left.codes import selected, with_used
 from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
-from migrate.rewrite.left.selected import selected, with_used
 from migrate.rewrite.left.stepless_loops import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import refuse_own_shims

@@ -18,8 +18,7 @@ from migrate.cli import commands
 from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.left.codes import all_codes, code_of
-from migrate.rewrite.left.selected import with_used
+from migrate.rewrite.left.codes import all_codes, code_of, with_used
 from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Comments, FileRewrite, Note, Rewrite
 from migrate.rewrite.rules import all_rules, rules_for

@@ -1,11 +1,16 @@
-"""Codes of a rewrite's findings. They are selected, silenced and explained by code, as hazards are."""
+"""Codes of a rewrite's findings, by which they are selected, silenced and explained, as hazards are.
+
+Comments and `[tool.migrate]` apply as in `migrate check`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 
-from migrate.check.config import known_codes
-from migrate.rewrite.results import Note
+from migrate.check.config import Config, known_codes
+from migrate.rewrite.results import NO_COMMENTS, Comments, Note
 from migrate.rewrite.rules import all_rules, rules_by_name
 
 # Findings without a rule: names that no rule handles, and cells of a notebook that stay unchanged.
@@ -31,3 +36,22 @@ def all_codes() -> tuple[str, ...]:
 def _by_name() -> dict[str, str]:
     rules = {name: rule.code for name, rule in rules_by_name().items()}
     return {**rules, "unhandled": UNHANDLED, "notebook": NOTEBOOK}
+
+
+def selected(
+    notes: Iterable[Note], config: Config, comments: Comments = NO_COMMENTS
+) -> Iterator[Note]:
+    """Yield the reported findings, each with its configured severity."""
+    for note in notes:
+        code = code_of(note)
+        if not config.selects(code) or comments.silence(code, (note.cell, note.line)):
+            continue
+        severity = config.severity(code, note.severity)
+        yield note if severity is note.severity else replace(note, severity=severity)
+
+
+def with_used(comments: Comments, notes: Iterable[Note]) -> Comments:
+    """Return the comments, and mark those that silence one of `notes` as used."""
+    places = ((code_of(note), (note.cell, note.line)) for note in notes)
+    used = {place for code, place in places if comments.silence(code, place)}
+    return replace(comments, used=comments.used | used)

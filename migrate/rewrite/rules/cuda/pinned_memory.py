@@ -11,12 +11,12 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_other import DATA_LOADERS
+from migrate.catalogue.words import MADE_ON_HOST, words
 from migrate.check.common import truth
 from migrate.check.hazard import Severity
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import facts_of
 from migrate.reading.values.devices import names_cuda
-from migrate.reading.values.pinned import makes_tensor
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
@@ -28,6 +28,7 @@ POSITION = 7  # of pin_memory among the parameters of a DataLoader
 AVAILABLE = names(*torch_cuda.AVAILABLE)
 NO_USE = "pin_memory=True: there is no pinned memory on a TPU host, leave it out"
 OFF = ("False", "0", "None")
+NEW = words("new_empty new_full new_ones new_tensor new_zeros")
 
 
 class PinnedMemory(Rule):
@@ -218,7 +219,7 @@ class PinnedMemory(Rule):
             yield from self._dictionary(node, context)
             return
         assert isinstance(node, cst.Call)
-        makes = makes_tensor(node, context)
+        makes = _makes_tensor(node, context)
         loads = _makes_loader(node, context) or _keeps_arguments(node, context)
         device = keyword(node, "pin_memory_device")
         pinned = keyword(node, "pin_memory")
@@ -272,7 +273,7 @@ class PinnedMemory(Rule):
         self, node: cst.Call, pinned: cst.Arg | None, device: cst.Arg | None, context: Workspace
     ) -> Iterable[Edit]:
         """Yield the edits in the portable style: pinned on CUDA only, by the current device."""
-        if pinned is None and len(node.args) > POSITION and not makes_tensor(node, context):
+        if pinned is None and len(node.args) > POSITION and not _makes_tensor(node, context):
             plain = not any(arg.star or arg.keyword for arg in node.args[: POSITION + 1])
             pinned = node.args[POSITION] if plain else None
         if pinned is not None:
@@ -381,7 +382,7 @@ def _imports_loaders(context: Workspace) -> bool:
 def _hands_on(context: Workspace) -> bool:
     """Whether a tensor is made with arguments of a dictionary: `torch.empty(n, **options)`."""
     return any(
-        makes_tensor(call, context)
+        _makes_tensor(call, context)
         for call in context.all_of(cst.Call)
         if any(arg.star == "**" for arg in call.args)
     )
@@ -414,3 +415,18 @@ def _is_on(value: cst.BaseExpression, context: Workspace) -> bool:
         or (isinstance(node, cst.Call) and context.qualified_name(node.func) in AVAILABLE)
         for node in nodes(value)
     )
+
+
+def _makes_tensor(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` creates a tensor and accepts `pin_memory`: `torch.empty(…)`, `x.new_empty(…)`."""
+    if context.qualified_name(call.func) == "functools.partial":
+        return bool(call.args) and _is_factory(call.args[0].value, context)
+    return _is_factory(call.func, context)
+
+
+def _is_factory(function: cst.BaseExpression, context: Workspace) -> bool:
+    name = context.qualified_name(function)
+    if name is None:
+        return isinstance(function, cst.Attribute) and function.attr.value in NEW
+    module, _, last = name.rpartition(".")
+    return module == "torch" and (last in MADE_ON_HOST or last.endswith(("_like", "_window")))
