@@ -329,6 +329,19 @@ def test_a_flag_for_several_processes_is_no_difference_and_a_module_has_methods_
             "    if rank == 0:\n        model.train()\n",
             False,
         ),
+        # An option with the name of a method, and a method that goes where it may be called.
+        (
+            "class Options:\n    save: bool\n\n\nclass A:\n    def save(self):\n        here()\n\n"
+            "    def go(self, rank):\n        chosen = self.options.save and rank == 0\n"
+            "        if not self.options.save:\n            return\n"
+            "        if chosen:\n            self.save()\n",
+            True,
+        ),
+        (
+            "class A:\n    def save(self):\n        here()\n\n    def go(self, rank, kept):\n"
+            "        if rank == 0:\n            self.save()\n        at_the_end(kept.save or print)\n",
+            False,
+        ),
     ],
 )
 def test_whose_method_is_called(script: str, guarded: bool) -> None:

@@ -540,8 +540,9 @@ class Guards:
         """Whether `mention` may refer to `function`, not to another object's method of that name."""
         above = self._context.parent(mention)
         if not isinstance(above, cst.Attribute) or above.attr is not mention:
-            return True
-        if not is_method:
+            # A method has its bare name in the body of its class alone: a field elsewhere is another thing.
+            return not is_method or self._is_in_body_around(mention, function)
+        if not is_method or self._is_only_tested(above):
             return False
         call = self._context.parent(above)
         if isinstance(call, cst.Call) and call.func is above and self._context.run_by(call):
@@ -552,6 +553,27 @@ class Guards:
         return not (
             mention.value in OF_MODULES or self._context.values.kind(above.value) is Kind.MODEL
         )
+
+    def _is_in_body_around(self, mention: cst.Name, function: cst.FunctionDef) -> bool:
+        """Whether `mention` stands in the body of the class of `function`, in no function of it."""
+        body = self._context.parent(function)
+        for above in self._context.ancestors(mention):
+            if above is body:
+                return True
+            if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+                break
+        return False
+
+    def _is_only_tested(self, node: cst.CSTNode) -> bool:
+        """Whether `node` decides a branch and goes nowhere else: an option of a method's name, no call of it."""
+        above = self._context.parent(node)
+        if isinstance(above, cst.BooleanOperation):
+            if above.left is node and isinstance(above.operator, cst.And):
+                return True  # a method would be true, so that the result is the right side
+            return self._is_only_tested(above)
+        if isinstance(above, cst.UnaryOperation):
+            return isinstance(above.operator, cst.Not)
+        return isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert) and above.test is node
 
     def _is_imported(self, mention: cst.Name) -> bool:
         above = self._context.parent(mention)
