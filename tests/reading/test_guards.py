@@ -353,3 +353,19 @@ def test_whose_method_is_called(script: str, guarded: bool) -> None:
 )
 def test_the_number_in_the_environment_is_the_rank(test: str) -> None:
     assert around(f"if {test}:\n    here()\n") is not None
+
+
+@pytest.mark.parametrize(
+    ("test", "guarded"),
+    [
+        ("dist.get_rank() != 0", True),
+        ("not is_main_process()", True),
+        ("dist.get_rank() > 0", True),
+        ("dist.get_rank() >= torch.cuda.device_count()", False),
+        ("dist.get_rank() == 0 and not os.path.exists(path)", False),
+        ("not dist.is_initialized()", False),
+    ],
+)
+def test_what_follows_an_error_of_the_others_runs_on_the_first(test: str, guarded: bool) -> None:
+    script = f"def save(path):\n    if {test}:\n        raise RuntimeError(path)\n    here()\n"
+    assert (around(script) is not None) == guarded

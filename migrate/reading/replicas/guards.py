@@ -76,7 +76,7 @@ class Guards:
 
         Returns:
             A guard is an `if` that tests the rank and has `node` in one of its branches, or that leaves the
-                function or the turn of the loop before `node`. It may have another form (`rank == 0 and
+                function or the turn of the loop before `node`, or raises there on all but the first replica. It may have another form (`rank == 0 and
                 node`, `node if rank == 0 else None`, `while`, `match`). It may also be a function around
                 `node` that is only called under a guard, or whose decorator restricts it (`@rank_zero_only`).
         """
@@ -129,7 +129,8 @@ class Guards:
                 for statement in self._leaving_in(above.body).values():
                     if statement is below:
                         break
-                    if self._missing_for_some(statement.test) and self._is_before(statement, node):
+                    missing = _leaves(statement.body) and self._missing_for_some(statement.test)
+                    if missing and self._is_before(statement, node):
                         return statement
             below = above
         return None
@@ -419,9 +420,23 @@ class Guards:
         for statement in statements if leaving else ():
             if statement is node:
                 return None
-            if id(statement) in leaving and self.asks(leaving[id(statement)].test):
-                return leaving[id(statement)]
+            left = leaving.get(id(statement))
+            if left is not None and self.asks(left.test):
+                if not _raises(left.body) or self._is_for_others(left.test):
+                    return left
         return None
+
+    def _is_for_others(self, test: cst.BaseExpression) -> bool:
+        """Whether a rank test lets all replicas but the first pass: `rank != 0`, `not is_main()`."""
+        if isinstance(test, cst.UnaryOperation):
+            denied = test.expression
+            joined = isinstance(denied, cst.BooleanOperation)
+            return isinstance(test.operator, cst.Not) and not joined and not self.is_index(denied)
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return False
+        target = test.comparisons[0]
+        is_zero = isinstance(target.comparator, cst.Integer) and target.comparator.value == "0"
+        return is_zero and isinstance(target.operator, cst.NotEqual | cst.GreaterThan)
 
     def _leaving_in(self, statements: Sequence[cst.CSTNode]) -> dict[int, cst.If]:
         """Return the `if`s among `statements` whose branch leaves the block, by their ids."""
@@ -431,7 +446,7 @@ class Guards:
                 for statement in statements
                 if isinstance(statement, cst.If)
                 and statement.orelse is None
-                and _leaves(statement.body)
+                and (_leaves(statement.body) or _raises(statement.body))
             }
         return self._leaving[id(statements)]
 
@@ -639,7 +654,13 @@ def _means_none(node: cst.BaseExpression) -> bool:
 
 def _leaves(body: cst.BaseSuite) -> bool:
     """Whether the branch `body` ends by leaving the function or the turn of the loop."""
+    return isinstance(_last(body), cst.Return | cst.Continue | cst.Break)
+
+
+def _raises(body: cst.BaseSuite) -> bool:
+    return isinstance(_last(body), cst.Raise)
+
+
+def _last(body: cst.BaseSuite) -> cst.CSTNode | None:
     last = body.body[-1] if body.body else None
-    if isinstance(last, cst.SimpleStatementLine):
-        last = last.body[-1]
-    return isinstance(last, cst.Return | cst.Continue | cst.Break)
+    return last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
