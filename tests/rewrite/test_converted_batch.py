@@ -96,3 +96,12 @@ def test_a_batch_of_which_nothing_moves(tmp_path: Path) -> None:
     done = rewrite_source(parse(textwrap.dedent(text).encode(), tmp_path / "train.py"))
     messages = [note.message for note in done.findings if note.rule == "step"]
     assert [NOT_MOVED in message for message in messages] == [True]
+
+
+def test_an_option_with_the_name_of_the_batch_is_no_use_of_the_batch(tmp_path: Path) -> None:
+    text = ELEMENTS.replace("{move}", "x, y = batch\n            x, y = x.cuda(), y.cuda()")
+    text = text.replace("loss = criterion(model(first), second)", "out = model(x)\nLOSS")
+    text = text.replace("LOSS", " " * 12 + "loss = criterion(model(out), y, options.batch.weight)")
+    done = rewrite_source(parse(textwrap.dedent(text).encode(), tmp_path / "train.py"))
+    assert [note.message for note in done.findings if note.rule == "step"] == []
+    assert "with torch_xla.step():" in done.data.decode()

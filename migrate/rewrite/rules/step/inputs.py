@@ -14,7 +14,7 @@ from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.loops import batch_names, on_device
 from migrate.reading.values.devices import is_move, moves
 from migrate.rewrite.rules.step.steps import TrainingStep
-from migrate.syntax.tree import base_name, bind, nodes_of, parameters_of, targets
+from migrate.syntax.tree import base_name, bind, nodes_of, parameters_of, targets, used
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -45,14 +45,14 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
     names = _inputs(step, context)
     part = step.parts[0]
     block = [s.node for s in part.body.statements[part.first : part.last + 1]]
-    used = {name.value for statement in block for name in nodes_of(statement, cst.Name)}
+    in_use = {name.value for part in block for name in used(part) if isinstance(name, cst.Name)}
     places = [step.body.block, step.loop.body]
     moved = {name for place in places for name in _receivers(moves(place, context))}
     moved |= {name for place in places for name in _rebound(place, context)}
     moved |= {name for place in places for name in _given_to_mover(place, context)}
     moved |= {name for place in places for name in _moved_by_element(place, context)}
     placed = on_device(step.loop, context)
-    unmoved = [name for name in names if name in used and name not in placed]
+    unmoved = [name for name in names if name in in_use and name not in placed]
     mentioned = set(names)
     if moved & set(names) or (step.body.block is not step.loop.body and moved):
         # Where the script moves some of them it knows why it leaves the others; some to the model itself.
