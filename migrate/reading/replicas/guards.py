@@ -1,4 +1,4 @@
-"""Code that only some replicas run: below `if rank == 0`, after `if rank != 0: return`."""
+"""Code that only some replicas run: below `if rank == 0`, after `if rank != 0: return`, or after a raise."""
 
 from __future__ import annotations
 
@@ -75,10 +75,11 @@ class Guards:
         """Return the innermost guard that keeps some replicas from running `node`, or None.
 
         Returns:
-            A guard is an `if` that tests the rank and has `node` in one of its branches, or that leaves the
-                function or the turn of the loop before `node`, or raises there on all but the first replica. It may have another form (`rank == 0 and
-                node`, `node if rank == 0 else None`, `while`, `match`). It may also be a function around
-                `node` that is only called under a guard, or whose decorator restricts it (`@rank_zero_only`).
+            A guard is an `if` that tests the rank and has `node` in one of its branches. It may also leave
+                the function or the turn of the loop before `node`, or raise there on all but the first
+                replica. It may have another form (`rank == 0 and node`, `node if rank == 0 else None`,
+                `while`, `match`). It may also be a function around `node` that is only called under a guard,
+                or whose decorator restricts it (`@rank_zero_only`).
         """
         if self._under_way:
             return self._find_around(node)
@@ -421,9 +422,10 @@ class Guards:
             if statement is node:
                 return None
             left = leaving.get(id(statement))
-            if left is not None and self.asks(left.test):
-                if not _raises(left.body) or self._is_for_others(left.test):
-                    return left
+            if left is None or not self.asks(left.test):
+                continue
+            if not _raises(left.body) or self._is_for_others(left.test):
+                return left
         return None
 
     def _is_for_others(self, test: cst.BaseExpression) -> bool:
@@ -580,7 +582,7 @@ class Guards:
         return False
 
     def _is_only_tested(self, node: cst.CSTNode) -> bool:
-        """Whether `node` decides a branch and goes nowhere else: an option of a method's name, no call of it."""
+        """Whether `node` decides a branch and goes nowhere else, so that nothing calls it there."""
         above = self._context.parent(node)
         if isinstance(above, cst.BooleanOperation):
             if above.left is node and isinstance(above.operator, cst.And):
