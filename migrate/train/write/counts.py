@@ -206,8 +206,8 @@ class _Body:
         func = call.func
         child = None
         if self._owner is not None and isinstance(func, ast.Attribute):
-            if isinstance(func.value, ast.Name) and func.value.id == "self":
-                child = self._reader.child(self._owner, func.attr)
+            of_self = isinstance(func.value, ast.Name) and func.value.id == "self"
+            child = self._reader.child(self._owner, func.attr) if of_self else None
         if child is not None:
             inner, owner = _method(child, "__call__"), child
             counted = f"{ast.unparse(func)}.{COUNT}"
@@ -228,9 +228,9 @@ class _Body:
             statement = self._statements[index]
             if name.id not in _stored(statement):
                 continue
-            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-                if isinstance(statement.targets[0], ast.Name):
-                    return statement.value, index
+            alone = isinstance(statement, ast.Assign) and len(statement.targets) == 1
+            if alone and isinstance(statement.targets[0], ast.Name):
+                return statement.value, index
             break
         raise NoCount(f"{name.id} is no mean with a visible denominator")
 
