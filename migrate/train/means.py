@@ -101,6 +101,7 @@ def global_mean(
     weighted = dict(recorded)
     if any(share != 1 for share in shares):
         weighted = run_weighted(script, recorded, shares, options, work)
+        weighted |= {"share": shares[0], "sum_of_means": recorded["summed"]}
     return weighted, _comparison(answer["halves"], counts, shares, recorded, weighted)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 STABILITY = "stability"
 # The micro-batches' weights of a program with `--global-mean`.
 GLOBAL_MEAN = "global mean"
+# After the verdict of a stage in which the program differs from the script because it was asked to.
+INTENDED = ", a difference is intended"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
         differ = [comparison.name for comparison in own if comparison.verdict == "differs"]
         if own:
             verdicts[stage] = f"{', '.join(differ)} differ" if differ else "same"
+            if any(comparison.verdict == "intended" for comparison in own):
+                verdicts[stage] += INTENDED
             if any(comparison.verdict == "amplifies" for comparison in own):
                 verdicts[stage] += ", the script amplifies"
     return verdicts

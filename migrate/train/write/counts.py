@@ -228,9 +228,9 @@ class _Body:
             statement = self._statements[index]
             if name.id not in _stored(statement):
                 continue
-            alone = isinstance(statement, ast.Assign) and len(statement.targets) == 1
-            if alone and isinstance(statement.targets[0], ast.Name):
-                return statement.value, index
+            match statement:
+                case ast.Assign(targets=[ast.Name()]):
+                    return statement.value, index
             break
         raise NoCount(f"{name.id} is no mean with a visible denominator")
 
@@ -270,18 +270,15 @@ class _Body:
 
     def _above_zero(self, value: ast.expr, position: int) -> _Denominator:
         """A denominator without what keeps it from zero: `jnp.maximum(count, 1)`, `count + 1e-8`."""
-        if isinstance(value, ast.Name):
-            try:
-                return self._above_zero(*self._assigned(value, position))
-            except NoCount:
-                return _Denominator(value, position)
+        if isinstance(value, ast.Name) and value.id not in self._names:
+            return self._above_zero(*self._assigned(value, position))
         if isinstance(value, ast.Call) and ast.unparse(value.func) in ("jnp.maximum", "jnp.clip"):
             if len(value.args) == 2 and _constant(value.args[1]) <= _LEAST:
                 return self._above_zero(value.args[0], position)
-        elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-            if 0 <= _constant(value.right) <= _ADDED:
+        match value:
+            case ast.BinOp(op=ast.Add()) if 0 <= _constant(value.right) <= _ADDED:
                 return self._above_zero(value.left, position)
-        elif _reduced(value, "sum") is not None or _is_of_shape(value):
+        if _reduced(value, "sum") is not None or _is_size(value):
             return _Denominator(value, position)
         raise NoCount(f"the denominator {ast.unparse(value)} is no number of elements")
 
@@ -344,6 +341,15 @@ def _is_of_shape(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
         return ast.unparse(value.func) == "len"
     return isinstance(value, ast.Attribute) and value.attr in _OF_SHAPE
+
+
+def _is_size(value: ast.expr) -> bool:
+    """Whether an expression is a number of elements or of rows: those of joined batches add up."""
+    if isinstance(value, ast.Subscript):
+        return ast.unparse(value).endswith(".shape[0]")
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) == "len"
+    return isinstance(value, ast.Attribute) and value.attr == "size"
 
 
 def _constant(value: ast.expr) -> float:
