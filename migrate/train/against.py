@@ -98,7 +98,8 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     """Compare a program with its recorded script."""
     updates = len(run.recorded["updates"])
     try:
-        expected, of_means = run.recorded, ()
+        expected = run.recorded
+        of_means: tuple[TrainComparison, ...] = ()
         if has_global_mean((folder / "loss.py").read_text()):
             options = replace(run.options, output=folder)
             expected, of_mean = global_mean(folder, run.text, run.recorded, options, run.folder)

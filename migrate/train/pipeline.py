@@ -134,7 +134,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             for name in (PARAMS, MAPPING):
                 (place / name).write_bytes((work / "weights" / name).read_bytes())
             (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
-            expected, of_means = recorded, ()
+            expected = recorded
+            of_means: tuple[TrainComparison, ...] = ()
             if facts.counted:
                 progress(f"running {script}: with the mean over all elements")
                 expected, of_mean = global_mean(place, text, recorded, options, work)

@@ -33,7 +33,7 @@ def main() -> None:
     def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return inputs
 
-    linen.Dropout.__call__ = nothing_dropped  # type: ignore[method-assign]
+    linen.Dropout.__call__ = nothing_dropped
     loss: Any = import_module("loss")
     train: Any = import_module("train")
     recorded = pickle.loads(record.read_bytes())
@@ -50,7 +50,8 @@ def main() -> None:
 
     with jax.default_matmul_precision("highest"):
         counts = [[count(loss.inputs_of(batch)) for batch in micro] for micro in updates]
-        halves, why = [], ""
+        why = ""
+        halves: list[list[tuple[float, float]]] = []
         for batch in [batch for micro in updates for batch in micro]:
             inputs = loss.inputs_of(batch)
             if len(halves) < _MOST and (parts := _halves(inputs)):

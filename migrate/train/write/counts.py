@@ -77,7 +77,7 @@ class _Reader:
         """Write the count of a callable; return the parameters that it has."""
         key = f"{owner.name}.{COUNT}" if owner else f"{COUNT}_{function.name}"
         if key not in self._parameters:
-            body = _Body(function, owner, self)
+            body = _CountBody(function, owner, self)
             used, lines = body.count()
             self._parameters[key] = used
             names = [*(["self"] if owner else []), *used]
@@ -106,7 +106,7 @@ class _Reader:
         return None
 
 
-class _Body:
+class _CountBody:
     """Statements of one callable.
 
     Args:
@@ -219,8 +219,8 @@ class _Body:
         used = self._reader.read(inner, owner)
         names = [argument.arg for argument in _arguments(inner) if argument.arg != "self"]
         named = _bound(call, names)
-        given = ", ".join(f"{n}={ast.unparse(named[n])}" for n in used if n in named)
-        return ast.parse(f"{counted}({given})", mode="eval").body
+        arguments = ", ".join(f"{n}={ast.unparse(named[n])}" for n in used if n in named)
+        return ast.parse(f"{counted}({arguments})", mode="eval").body
 
     def _assigned(self, name: ast.Name, position: int) -> tuple[ast.expr, int]:
         """The value of a name before a statement, and the statement that gives it."""
@@ -272,10 +272,12 @@ class _Body:
         """A denominator without what keeps it from zero: `jnp.maximum(count, 1)`, `count + 1e-8`."""
         if isinstance(value, ast.Name) and value.id not in self._names:
             return self._above_zero(*self._assigned(value, position))
-        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("jnp.maximum", "jnp.clip"):
-            if len(value.args) == 2 and _constant(value.args[1]) <= _LEAST:
-                return self._above_zero(value.args[0], position)
         match value:
+            case ast.Call(args=[count, least]) if (
+                ast.unparse(value.func) in ("jnp.maximum", "jnp.clip")
+                and _constant(least) <= _LEAST
+            ):
+                return self._above_zero(count, position)
             case ast.BinOp(op=ast.Add()) if 0 <= _constant(value.right) <= _ADDED:
                 return self._above_zero(value.left, position)
         if _reduced(value, "sum") is not None or _is_size(value):

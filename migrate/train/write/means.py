@@ -27,15 +27,15 @@ def weighted(tree, share):
 
 def count_text(counted: CountedSource) -> list[str]:
     """The function of `loss.py` that counts the elements of a micro-batch."""
-    given = [f"{name}=inputs[{name!r}]" for name in counted.inputs]
-    given += ["deterministic=True"] if counted.takes_mode else []
+    arguments = [f"{name}=inputs[{name!r}]" for name in counted.inputs]
+    arguments += ["deterministic=True"] if counted.takes_mode else []
     return [
         "",
         "",
         _COUNT_OF,
         '    """Number of elements over which the loss of a micro-batch is a mean."""',
         "    variables = {**state, 'params': params}",
-        f"    return STEP.apply(variables, {', '.join(given)}, method={COUNT!r})",
+        f"    return STEP.apply(variables, {', '.join(arguments)}, method={COUNT!r})",
     ]
 
 
