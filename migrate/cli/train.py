@@ -19,7 +19,16 @@ _A_PATH = click.Path(path_type=Path)
 
 @click.command(
     cls=ScriptCommand,
-    sections={"Common options": ["--output", "--updates", "--force", "--no-proof", "--timeout"]},
+    sections={
+        "Common options": [
+            "--output",
+            "--updates",
+            "--global-mean",
+            "--force",
+            "--no-proof",
+            "--timeout",
+        ]
+    },
     epilog="Example: migrate train train.py -o jax_program -- --batch_size 8",
     short_help="Write a training script as a JAX program, and compare the two.",
 )
@@ -47,6 +56,12 @@ _A_PATH = click.Path(path_type=Path)
     metavar="NAME",
     help="Variable of the script with the scores of a rollout (PPO), as FUNCTION:NAME. rollout() of "
     "interface.py returns it.",
+)
+@click.option(
+    "--global-mean",
+    is_flag=True,
+    help="Take the mean over all counted elements of an update's micro-batches. Without it, the program adds "
+    "the micro-batches' means, as the script does.",
 )
 @click.option("--no-proof", is_flag=True, help="Skip the comparison with the script.")
 @click.option(
@@ -87,5 +102,6 @@ def _words(arguments: dict[str, Any]) -> list[str]:
     """The options that decide what is written, as they were given."""
     words = [str(arguments["script"]), "-o", str(arguments["output"])]
     words += ["--updates", str(arguments["updates"])] if arguments["updates"] != 5 else []
+    words += ["--global-mean"] if arguments["global_mean"] else []
     words += ["--scores", arguments["scores"]] if arguments["scores"] else []
     return [*words, "--", *arguments["args"]] if arguments["args"] else words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from migrate.port.weights import MAPPING, PARAMS
 from migrate.progress import Progress
 from migrate.train.errors import TrainError
 from migrate.train.find import find_training, script_text
+from migrate.train.means import global_mean
 from migrate.train.options import TrainOptions
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import compared, data_difference, data_equal
@@ -23,6 +24,7 @@ from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.seeds import UNSEEDED
+from migrate.train.write.means import has_global_mean
 from migrate.train.write.texts import has_rollouts
 
 # Files without which a folder is no program of `migrate train`.
@@ -96,7 +98,13 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     """Compare a program with its recorded script."""
     updates = len(run.recorded["updates"])
     try:
-        compared_values, error = compared(folder, run.recorded, run.folder, run.options.timeout)
+        expected = run.recorded
+        of_means: tuple[TrainComparison, ...] = ()
+        if has_global_mean((folder / "loss.py").read_text()):
+            options = replace(run.options, output=folder)
+            expected, of_mean = global_mean(folder, run.text, run.recorded, options, run.folder)
+            of_means = (of_mean,)
+        compared_values, error = compared(folder, expected, run.folder, run.options.timeout)
     except ConversionError as other:
         what = str(getattr(other, "what", other))
         error = f"the script's parameters are not those of {MAPPING}: {what}"
@@ -104,6 +112,7 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     comparisons = [
         *interface_comparisons(folder, run.recorded, run.folder, run.options.timeout),
         *compared_values,
+        *of_means,
     ]
     if not error:
         difference, cause = data_difference(folder, run.folder, run.options.timeout)

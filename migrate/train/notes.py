@@ -33,6 +33,12 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
         )
     if facts.rollouts:
         notes.append(ROLLOUTS)
+    if facts.counted:
+        notes.append(
+            "--global-mean: gradients and loss of an update are means over all elements that count, of all "
+            "micro-batches and devices; the script adds the means of its micro-batches, and DDP averages "
+            "those of its ranks"
+        )
     if facts.copies_every:
         notes.append(
             f"{many(len(facts.copied), 'frozen parameter')} become copies of trained ones every "

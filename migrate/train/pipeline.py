@@ -26,6 +26,7 @@ from migrate.train.data_file import write_data
 from migrate.train.errors import TrainError
 from migrate.train.find import find_training, script_text
 from migrate.train.interface_file import write_interface
+from migrate.train.means import global_mean, with_counts
 from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
@@ -98,6 +99,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         )
         plain = cut()
         facts = replace(facts, rollouts=plain.rollouts, starts=plain.starts, scores=options.scores)
+        if options.global_mean:
+            facts = with_counts(facts, port.modeling)
         if options.scores and not facts.starts:
             raise TrainError(
                 f"--scores {options.scores}: the loop at {text.at(plain.loop.line)} has no rollouts that "
@@ -113,7 +116,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         with writing(options.output) as place:
             progress("writing the program")
             methods = {function.method for function in recorded["functions"]}
-            sources = split(port.modeling, script.name, methods)
+            modeling = facts.counted.source if facts.counted else port.modeling
+            sources = split(modeling, script.name, methods)
             files = {
                 "model.py": sources.model,
                 "loss.py": loss_text(sources.loss, facts),
@@ -130,7 +134,13 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             for name in (PARAMS, MAPPING):
                 (place / name).write_bytes((work / "weights" / name).read_bytes())
             (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
-            _write_recorded(place / RECORDED, recorded, facts)
+            expected = recorded
+            of_means: tuple[TrainComparison, ...] = ()
+            if facts.counted:
+                progress(f"running {script}: with the mean over all elements")
+                expected, of_mean = global_mean(place, text, recorded, options, work)
+                of_means = (of_mean,)
+            _write_recorded(place / RECORDED, expected, facts)
             progress("comparing: data")
             data, of_data = write_data(text, events, cut, plain, recorded, options, place, work)
             if facts.scores:
@@ -149,7 +159,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             error = ""
             if options.proof:
                 progress("comparing: gradients, losses, weights")
-                comparisons, error = compared(place, recorded, work, options.timeout)
+                comparisons, error = compared(place, expected, work, options.timeout)
+                comparisons = (*of_means, *comparisons)
                 error = error.replace(str(place), str(options.output))
                 if not facts.rollouts:
                     progress(f"running {script}: from weights a rounding away")

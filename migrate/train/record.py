@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from migrate.counts import many
 from migrate.train.errors import TrainError
@@ -84,6 +86,59 @@ def run_beside(
     return *moved(losses, echo, STABLE, recorded["size_of_terms"]), min(len(losses), len(echo))
 
 
+def run_weighted(
+    script: ScriptText,
+    recorded: Mapping[str, Any],
+    shares: Sequence[float],
+    options: TrainOptions,
+    folder: Path,
+) -> dict[str, Any]:
+    """Run the script again with its losses times factors before their backward, and record its updates.
+
+    Args:
+        script: the script.
+        recorded: its record without factors, whose question is in the folder.
+        shares: a factor for each micro-batch of the recorded updates.
+        options: arguments of the script, seconds for the run.
+        folder: folder of the recorded run.
+
+    Returns:
+        The record. The gradients of the first micro-batch alone are without the factor.
+
+    Raises:
+        TrainError: the script fails, or has other batches than before.
+    """
+    again = folder / "weighted"
+    again.mkdir()
+    question = json.loads((folder / QUESTION).read_text()) | {
+        "shares": list(shares),
+        "ports": False,
+    }
+    (again / QUESTION).write_text(json.dumps(question))
+    weighted = _recorded(script, options, again)
+    if "refused" in weighted:
+        line, what, remedy = weighted["refused"]
+        raise TrainError(f"{script.at(line)}: with --global-mean, {what}", remedy)
+    if not _same_batches(recorded["updates"], weighted["updates"]):
+        raise TrainError(
+            f"{script.name}: with --global-mean, a second run has other batches than the first one",
+            "seed the script, and choose no batch by the loss",
+        )
+    kept = ("mistakes", "gradients", "functions", "functions_left", "function_values")
+    return weighted | {name: recorded[name] for name in kept}
+
+
+def _same_batches(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:
+    ours, theirs = ([[m["inputs"] for m in update["micro"]] for update in run] for run in (a, b))
+    if [len(micro) for micro in ours] != [len(micro) for micro in theirs]:
+        return False
+    return all(
+        x.keys() == y.keys() and all(np.array_equal(x[name], y[name]) for name in x)
+        for own, other in zip(ours, theirs, strict=True)
+        for x, y in zip(own, other, strict=True)
+    )
+
+
 def _run(
     script: ScriptText,
     events: TrainingCalls,
@@ -113,16 +168,7 @@ def _run(
         "ports": ports,
     }
     (work / QUESTION).write_text(json.dumps(question))
-    run_script(
-        options.script,
-        options.args,
-        "migrate.train.watch.recorder:install",
-        work,
-        "record.pickle",
-        options.timeout,
-        own_source(script),
-    )
-    recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
+    recorded = _recorded(script, options, work)
     if "refused" in recorded:
         return recorded
     count = len(recorded["updates"])
@@ -136,4 +182,19 @@ def _run(
             f"{script.at(loss.frame.line)}: the script ended before its first update",
             "pass arguments with which it trains longer",
         )
+    return recorded
+
+
+def _recorded(script: ScriptText, options: TrainOptions, work: Path) -> dict[str, Any]:
+    """Run the script as the question in a folder says, and return its record."""
+    run_script(
+        options.script,
+        options.args,
+        "migrate.train.watch.recorder:install",
+        work,
+        "record.pickle",
+        options.timeout,
+        own_source(script),
+    )
+    recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
     return recorded

@@ -8,6 +8,10 @@ from pathlib import Path
 
 # The comparison of the script with itself, from weights that are a rounding away.
 STABILITY = "stability"
+# The micro-batches' weights of a program with `--global-mean`.
+GLOBAL_MEAN = "global mean"
+# After the verdict of a stage in which the program differs from the script because it was asked to.
+INTENDED = ", a difference is intended"
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class TrainComparison:
         limit: the limit.
         what: what was compared, or the first difference.
         cause: the mistake that explains the difference; "" if there is none, or none is known.
+        intended: whether the program differs from the script here because it was asked to.
     """
 
     name: str
@@ -29,6 +34,7 @@ class TrainComparison:
     limit: float | None = None
     what: str = ""
     cause: str = ""
+    intended: bool = False
 
     @property
     def stage(self) -> str:
@@ -39,7 +45,7 @@ class TrainComparison:
     def verdict(self) -> str:
         """The verdict in one word."""
         if self.same:
-            return "same"
+            return "intended" if self.intended else "same"
         measured = self.name == STABILITY and self.worst is not None
         return "amplifies" if measured else "differs"
 
@@ -47,7 +53,15 @@ class TrainComparison:
 # Stages of the proof, in order, with their comparisons.
 STAGES: Mapping[str, tuple[str, ...]] = {
     "interface": ("parameters", "interface"),
-    "numeric": ("start", "outputs", "gradients", "sum of gradients", "optimizer", "learning rates"),
+    "numeric": (
+        "start",
+        "outputs",
+        "gradients",
+        GLOBAL_MEAN,
+        "sum of gradients",
+        "optimizer",
+        "learning rates",
+    ),
     "behavioural": ("losses", "weights", "average", "dropout", "data", STABILITY),
 }
 
@@ -60,6 +74,8 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
         differ = [comparison.name for comparison in own if comparison.verdict == "differs"]
         if own:
             verdicts[stage] = f"{', '.join(differ)} differ" if differ else "same"
+            if any(comparison.verdict == "intended" for comparison in own):
+                verdicts[stage] += INTENDED
             if any(comparison.verdict == "amplifies" for comparison in own):
                 verdicts[stage] += ", the script amplifies"
     return verdicts
@@ -67,9 +83,8 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
 
 def amplifies(comparisons: Sequence[TrainComparison]) -> bool:
     """Whether all that is compared is the same, but the script moves away from itself by a rounding."""
-    return {comparison.verdict for comparison in comparisons} <= {"same", "amplifies"} and any(
-        comparison.verdict == "amplifies" for comparison in comparisons
-    )
+    verdicts = {comparison.verdict for comparison in comparisons}
+    return "amplifies" in verdicts and "differs" not in verdicts
 
 
 @dataclass(frozen=True)

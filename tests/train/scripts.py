@@ -303,3 +303,34 @@ for epoch in range(3):
         loss.backward()
         optimizer.step()
 """
+
+# Pairs of micro-batches with other numbers of labels each.
+UNEVEN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+draws = torch.Generator().manual_seed(1)
+
+
+def batch(rows, length):
+    x = torch.randint(0, 11, (rows, length), generator=draws)
+    y = x.clone()
+    for row in range(rows):
+        y[row, : int(torch.randint(0, length - 1, (1,), generator=draws))] = -100
+    return x, y
+
+
+data = [batch(2 + n % 3, 4 + 3 * (n % 2)) for n in range(12)]
+model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for number, (x, y) in enumerate(data):
+    logits = model(x)
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), y[:, 1:].flatten())
+    (loss / 2).backward()
+    if number % 2:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+"""

@@ -44,6 +44,12 @@ def test_each_stage_has_its_own_verdict() -> None:
     assert plain["comparisons"][2]["cause"] == "lost clipping"
 
 
+def test_an_intended_difference_is_reported_and_no_fault() -> None:
+    found = proof(TrainComparison("global mean", True, 1e-7, 1e-5, intended=True))
+    assert proof_as_json(found)["stages"] == {"numeric": "same, a difference is intended"}
+    assert proof_as_json(found)["verdict"] == "same"
+
+
 def test_a_program_that_does_not_run_is_not_the_same() -> None:
     assert proof_as_json(proof(error="it fails"))["verdict"] == "does not run"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
-from migrate.train.results import amplifies, stages
+from migrate.train.results import INTENDED, amplifies, stages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,7 +59,8 @@ def proof_summary(proof: ProgramProof) -> list[RenderableType]:
     if proof.comparisons:
         lines += [_table(proof.comparisons), ""]
     for stage, verdict_of in stages(proof.comparisons).items():
-        lines.append(Text(f"{stage}: {verdict_of}", "green" if verdict_of == "same" else "red"))
+        fine = verdict_of.removesuffix(INTENDED) == "same"
+        lines.append(Text(f"{stage}: {verdict_of}", "green" if fine else "red"))
     lines += [Text(f"cause ({c.name}): {c.cause}") for c in proof.comparisons if c.cause]
     lines += [Text(f"note: {note}") for note in proof.notes]
     if proof.error:

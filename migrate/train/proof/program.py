@@ -171,8 +171,9 @@ def _of_start(results: Arrays, expected: Arrays, script: _Script) -> str:
 
 
 def _of_gradients(results: Arrays, expected: Arrays, script: _Script) -> str:
-    loss = float(results["losses:0"][0])
-    theirs = script.recorded["updates"][0]["micro"][0]["loss"]
+    share = script.recorded.get("share") or 1.0  # of the losses, which the mistakes do not have
+    loss = float(results["losses:0"][0]) / share
+    theirs = script.recorded["updates"][0]["micro"][0]["loss"] / share
     ours, script_gradients = part(results, "gradient"), part(expected, "gradient")
     return loss_cause(loss, ours, theirs, script_gradients, script.mistakes())
 
@@ -182,6 +183,10 @@ def _of_sums(results: Arrays, expected: Arrays, script: _Script) -> str:
         part(a, b) for a, b in ((results, "sum"), (expected, "sum"), (expected, "gradient"))
     )
     count = len(script.recorded["updates"][0]["micro"])
+    if (of_means := script.recorded.get("sum_of_means")) and _near(
+        ours, script.gradients(of_means)
+    ):
+        return "mean of means: micro-batches are not weighted by their numbers of elements"
     factor = factor_of(ours, theirs)
     if factor and count > 1 and abs(factor * count - 1) < 1e-3:
         return f"double averaging: the sum is divided by the {count} micro-batches, as the loss is already"

@@ -343,6 +343,12 @@ class Gate:
         """Gradients of the step's parameters, as they are held now: later calls change them."""
         return {name: p.grad for name, p in self.step.named_parameters()}
 
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply the gradients of the step's parameters."""
+        for parameter in self.step.parameters():
+            if parameter.grad is not None and factor != 1:
+                parameter.grad.mul_(factor)
+
     def copied_gradients(self) -> dict[str, torch.Tensor | None]:
         """Copies of the gradients of the step's parameters."""
         return {

@@ -70,8 +70,11 @@ def without_scaling() -> None:
     setattr(torch.amp.GradScaler, "__init__", functools.wraps(create)(created))  # noqa: B010
 
 
-def to_backward(tell: Callable[[Any, Callable[[], None]], None]) -> None:
-    """Call `tell(loss, run)` in place of each outermost backward; `run` runs the backward."""
+def to_backward(tell: Callable[[Any, Callable[..., None]], None]) -> None:
+    """Call `tell(loss, run)` in place of each outermost backward.
+
+    `run()` runs the backward; `run(share)` that of the loss times a factor, and nothing for a factor of zero.
+    """
     import torch
 
     original = torch.autograd.backward
@@ -85,7 +88,12 @@ def to_backward(tell: Callable[[Any, Callable[[], None]], None]) -> None:
             if depth > 1:
                 original(tensors, *args, **kwargs)
             else:
-                tell(tensors, lambda: original(tensors, *args, **kwargs))
+
+                def run(share: float = 1.0) -> None:
+                    if share:
+                        original(tensors if share == 1 else tensors * share, *args, **kwargs)
+
+                tell(tensors, run)
         finally:
             depth -= 1
 

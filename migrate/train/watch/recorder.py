@@ -76,6 +76,8 @@ class _Recorder:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._record: dict[str, Any] = {"updates": [], "autocast": "", "later_losses": []}
         self._micro: list[dict[str, Any]] = []
+        # Factors of the losses of the first backwards, if the script is to weight its micro-batches.
+        self._shares: list[float] = self._question.get("shares", [])
         self._later, self._until, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
@@ -179,9 +181,11 @@ class _Recorder:
             )
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise Refusal("backward starts from more than one number", "sum the losses first")
+        share = self._shares.pop(0) if self._shares else 1.0
         if self._gate is None:
             self._gate = Gate(self._question, self._folder, frame)
             self._gate.open(loss, run, self._values, self._data, self._buffers)
+            self._gate.scale_gradients(share)
             self._record |= self._gate.facts()
             self._record["unseeded"] = unseeded()
             self._record["trained"] = self._gate.trained_names(frame)
@@ -196,7 +200,7 @@ class _Recorder:
             self._gate.compare_state(frame, self._values)
             self._observe_averages()
             self._require_accumulated()
-            run()
+            run(share)
         self._zeroed = False
         self._expected = self._gate.copied_gradients()
         if self._is_later:
@@ -215,7 +219,8 @@ class _Recorder:
             argument: plain(_leaf(self._data[root], path))
             for (root, path), argument in leaf_names.items()
         }
-        self._micro.append({"batch": batch, "inputs": flat, "loss": float(loss.detach())})
+        value = share * float(loss.detach()) if share else 0.0
+        self._micro.append({"batch": batch, "inputs": flat, "loss": value})
         if len(self._record["updates"]) == 0 and len(self._micro) == 1:
             self._record["gradients"] = self._expected
         if len(self._record["updates"]) == 0:

@@ -494,10 +494,18 @@ def step(state, micro, site=0, rollout=None):
         ", average=_train.averaged(state.average, params, state.step)" if facts.average else ""
     )
     refreshed = "\n    state = _train.refreshed(state)" if facts.copies_every else ""
+    turns, counts = "batch in micro", ""
+    gradients = "_value_and_grad(state.params, variables, _inputs(batch))"
+    if facts.counted:
+        turns = "inputs, share in zip(batches, shares, strict=True)"
+        gradients = "_train.weighted(_value_and_grad(state.params, variables, inputs), share)"
+        counts = """
+    batches = [_inputs(batch) for batch in micro]
+    shares = _train.shares_of([_train.count(state.params, variables, x) for x in batches])"""
     return f"""{head}{refreshed}
-    losses, grads, variables = [], None, state.variables
-    for batch in micro:
-        {value}, more = _value_and_grad(state.params, variables, _inputs(batch))
+    losses, grads, variables = [], None, state.variables{counts}
+    for {turns}:
+        {value}, more = {gradients}
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)

@@ -83,6 +83,8 @@ def readme_text(
         said = "computes what the script computes" if result.same else "**differs**"
         if amplifies(result.comparisons):
             said = "computes what the script computes, but the script **amplifies differences**"
+        if any(comparison.intended for comparison in result.comparisons):
+            said += ", but for the mean over all elements of an update (`--global-mean`)"
         lines += [
             f"The program {said}: "
             f"the first {len(recorded['updates'])} updates, on the script's own batches and weights.",
@@ -93,7 +95,7 @@ def readme_text(
         for comparison in result.comparisons:
             worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
             limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
-            verdict = "same" if comparison.same else f"**{comparison.verdict}**"
+            verdict = comparison.verdict if comparison.same else f"**{comparison.verdict}**"
             cells = (comparison.stage, comparison.name, verdict, worst, limit, comparison.what)
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")

@@ -10,7 +10,9 @@ from typing import Any
 
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
+from migrate.train.write.counts import CountedSource
 from migrate.train.write.loops import OF_LOADER, OF_ROLLOUTS
+from migrate.train.write.means import SHARES, count_text
 from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
@@ -43,6 +45,7 @@ class ProgramFacts:
         starts: whether its first rollout has the program's weights too.
         copied: path of a frozen parameter → path of the trained one that it becomes a copy of.
         copies_every: number of updates between two copies; 0: none.
+        counted: source of the port with its counts, if the micro-batches of an update are weighted by them.
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
     """
 
@@ -60,6 +63,7 @@ class ProgramFacts:
     scores: str = ""
     copied: Mapping[str, str] = field(default_factory=dict)
     copies_every: int = 0
+    counted: CountedSource | None = None
 
     @property
     def draws(self) -> bool:
@@ -143,6 +147,7 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
             f"def loss_of(params, state, inputs{key}):",
             f'    """{what}: the number on which {facts.position} calls backward."""',
             *call,
+            *(count_text(facts.counted) if facts.counted else ()),
             "",
         ]
     )
@@ -316,7 +321,23 @@ def train_text(facts: ProgramFacts) -> str:
     statistics = facts.statistics and facts.training
     draws, starts = facts.draws, facts.starts
     keyed = ", jax.random.fold_in(KEY, state.step * 1024 + number)" if draws else ""
-    head = "for number, batch in enumerate(micro):" if draws else "for batch in micro:"
+    turns, each, inputs = "batch", "micro", "\n        inputs = by_rows(inputs_of(batch))"
+    gradients = f"value_and_grad(state.params, variables, inputs{keyed})"
+    counts = shared = counted = ""
+    summed = "summed as torch sums them"
+    if facts.counted:
+        shared, counted = SHARES, "count_of, "
+        summed = "summed by the numbers of elements that count"
+        inputs, gradients = "", f"weighted({gradients}, share)"
+        turns, each = "inputs, share", "zip(batches, shares, strict=True)"
+        counts = """
+    batches = [by_rows(inputs_of(batch)) for batch in micro]
+    shares = shares_of([count(state.params, variables, inputs) for inputs in batches])"""
+    head = (
+        f"for number, {f'({turns})' if facts.counted else turns} in enumerate({each}):"
+        if draws
+        else f"for {turns} in {each}:"
+    )
     aux = ", has_aux=True" if statistics else ""
     value = "(value, others)" if statistics else "value"
     others = "\n        variables = {**variables, **others}" if statistics else ""
@@ -384,7 +405,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from devices import EVERYWHERE, by_rows, replicated
-from loss import inputs_of, loss_of
+from loss import {counted}inputs_of, loss_of
 from optimizer import learning_rate_of, optimizer
 from safetensors.numpy import load_file, save_file{texts.imports}
 
@@ -427,7 +448,7 @@ def save(state, path):
 
 {texts.functions}
 value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}), out_shardings=EVERYWHERE)
-
+{shared}
 
 @functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=EVERYWHERE)
 def apply(params, opt_state, grads):
@@ -437,15 +458,14 @@ def apply(params, opt_state, grads):
 
 
 {copied}{averaged}def train_step(state, micro):
-    """One update over micro-batches, whose gradients are summed as torch sums them.
+    """One update over micro-batches, whose gradients are {summed}.
 
     Returns:
         The new state, the loss of each micro-batch, and the learning rate.
     """{refreshed}
-    losses, grads, variables = [], None, state.variables
-    {head}
-        inputs = by_rows(inputs_of(batch))
-        {value}, more = value_and_grad(state.params, variables, inputs{keyed}){others}
+    losses, grads, variables = [], None, state.variables{counts}
+    {head}{inputs}
+        {value}, more = {gradients}{others}
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     params, opt_state = apply(state.params, state.opt_state, grads){moved}
