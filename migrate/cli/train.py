@@ -20,14 +20,8 @@ _A_PATH = click.Path(path_type=Path)
 @click.command(
     cls=ScriptCommand,
     sections={
-        "Common options": [
-            "--output",
-            "--updates",
-            "--global-mean",
-            "--force",
-            "--no-proof",
-            "--timeout",
-        ]
+        "Common options": ["--output", "--updates", "--force", "--no-proof", "--timeout"],
+        "Program": ["--global-mean", "--scores"],
     },
     epilog="Example: migrate train train.py -o jax_program -- --batch_size 8",
     short_help="Write a training script as a JAX program, and compare the two.",
