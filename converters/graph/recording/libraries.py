@@ -17,6 +17,9 @@ from pathlib import Path
 
 import torch
 
+# An installation for development finds this toolkit by a hook: its folder is not in `sys.path`.
+_TOOLKIT = str(Path(__file__).parents[3])
+
 
 def own_files(root: torch.nn.Module) -> Callable[[str], bool]:
     """Whether a file belongs to the model: the user's, or of an installed package with one of its
@@ -48,7 +51,8 @@ def _file(cls: type) -> str:
 
 def _package(file: str) -> str:
     """The installed package of a file; "python" for the standard library, "" for the user's files."""
-    places = [place for place in sys.path if place and Path(file).is_relative_to(place)]
+    paths = (*sys.path, _TOOLKIT)
+    places = [place for place in paths if place and Path(file).is_relative_to(place)]
     if not places:
         return ""
     place = max(places, key=len)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
+from pathlib import Path
 
 import click
 import numpy as np
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama import modeling_llama
 
+from converters.graph.recording import libraries
 from converters.graph.recording.libraries import own_files
 from tests.converters.graph import models
 
@@ -35,3 +39,14 @@ def test_a_package_with_a_class_of_the_model_is_the_models_own() -> None:
         model = LlamaModel(LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
     assert own_files(model)(file_of(modeling_llama))
     assert not own_files(models.Mlp(2, 2))(file_of(modeling_llama))
+
+
+def test_the_toolkit_is_no_file_of_the_user_where_a_hook_finds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An installation for development does not put the folder of its packages into `sys.path`."""
+    package = Path(libraries.__file__).parents[2]
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not package.is_relative_to(p or ".")])
+    own = libraries.own_files(torch.nn.Linear(2, 2))
+    assert not own(str(package / "graph" / "recording" / "group.py"))
+    assert own(str(package.parent / "examples" / "ddp_toy" / "before.py"))
