@@ -17,11 +17,8 @@ from migrate.train.find import script_loop
 from migrate.train.options import TrainOptions
 from migrate.train.proof.program import data_difference, data_equal
 from migrate.train.results import TrainComparison
-from migrate.train.slice.data import (
-    DataSlice,
-    TrainingCalls,
-    loop_statements,
-)
+from migrate.train.slice.data import DataSlice
+from migrate.train.slice.loops import TrainingCalls, loop_statements
 from migrate.train.slice.text import ScriptText
 from migrate.train.write.shadow import guarded, hidden_modules
 from migrate.train.write.texts import (

@@ -12,11 +12,7 @@ from typing import Any
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.options import TrainOptions
-from migrate.train.slice.data import (
-    TrainingCalls,
-    batch_loop,
-    loop_level,
-)
+from migrate.train.slice.loops import TrainingCalls, batch_loop, loop_level
 from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line

@@ -15,11 +15,7 @@ from migrate.train.errors import TrainError
 from migrate.train.find import own_source, script_loop
 from migrate.train.options import TrainOptions
 from migrate.train.proof.stability import STABLE, moved
-from migrate.train.slice.data import (
-    TrainingCalls,
-    loop_level,
-    loop_statements,
-)
+from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
 from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.rate import rate_function
 from migrate.train.slice.reads import read_names

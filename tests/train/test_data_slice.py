@@ -17,7 +17,8 @@ import pytest
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame, script_frames
 from migrate.train.proof.data_child import difference_of
-from migrate.train.slice.data import TrainingCalls, data_slice
+from migrate.train.slice.data import data_slice
+from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import loss_slice
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.write.left import left_statements

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from migrate.train.slice.data import DataSlice, TrainingCalls
+from migrate.train.slice.data import DataSlice
+from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText, blocks, first_line, path_to
 

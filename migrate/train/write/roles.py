@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.train.slice.data import TrainingCalls, loop_level, outermost_level
+from migrate.train.slice.loops import TrainingCalls, loop_level, outermost_level
 from migrate.train.slice.text import FunctionNode, ScriptText
 from migrate.train.write.functions import GRADIENT, LOOP, OPTIMIZER, PART, SCHEDULE, UPDATE, Role
 

@@ -1,0 +1,286 @@
+"""Which statements of a function or module stay: those on which a batch, or the loops around it, depend."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from migrate.model.calls.rank_tests import last_part
+from migrate.train.errors import TrainError
+from migrate.train.slice.loops import LOOPS
+from migrate.train.slice.statements import (
+    every_statement,
+    is_exit,
+    loop_targets,
+    names_read,
+    own_group,
+    set_attributes,
+)
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    blocks,
+    first_line,
+    loads,
+    root,
+    stores,
+)
+
+ENDED = "Ended"
+_SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
+_LEAVES = ast.Break | ast.Continue
+
+
+class ReadsTrainedError(Exception):
+    """The loop reads what is trained, and `data.py` has it as it starts; `refusal` says where."""
+
+    def __init__(self, refusal: TrainError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass
+class Scope:
+    """Kept part of a function or of the module.
+
+    Attributes:
+        body: its statements.
+        line: line of the call in it that trains.
+        marks: statement → what stands in its place.
+        dropped: statements that train.
+        needed: names that kept statements read.
+        inside: those that are read in the loops that train, or by functions, which may run there. What a
+            statement in these loops binds matters to them alone.
+        kept: kept statements.
+        ends: kept statement that leaves the function or the script, or opens a process group → what stands in
+            its place.
+        trained: names of what is trained, of its optimizer and of its schedule.
+    """
+
+    body: list[ast.stmt]
+    line: int = 0
+    marks: dict[ast.stmt, str] = field(default_factory=dict)
+    before: dict[ast.stmt, str] = field(default_factory=dict)
+    dropped: set[ast.stmt] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
+    inside: set[str] = field(default_factory=set)
+    kept: set[ast.stmt] = field(default_factory=set)
+    ends: dict[ast.stmt, str] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
+
+    def need(self, names: Collection[str], *, inside: bool = True) -> None:
+        """Note names that are read, also in the loops or only before them."""
+        self.needed |= set(names)
+        if inside:
+            self.inside |= set(names)
+
+    def trains(self, statement: ast.stmt) -> bool:
+        """Whether a statement that trains is in it."""
+        return any(
+            node in self.marks or node in self.dropped
+            for node in ast.walk(statement)
+            if isinstance(node, ast.stmt)
+        )
+
+
+class Keeper:
+    """Decides which statements stay.
+
+    Args:
+        script: the script.
+    """
+
+    def __init__(self, script: ScriptText) -> None:
+        self._script = script
+        self._modules = {
+            (alias.asname or alias.name).partition(".")[0]
+            for node in script.tree.body
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+
+    def settle(self, scope: Scope, bound: Iterable[str] = ()) -> None:
+        """Keep statements until no kept one reads a name that another one binds."""
+        while True:
+            before = len(scope.kept), len(scope.needed), len(scope.inside)
+            for statement in scope.body:
+                self.visit(scope, statement)
+            if before == (len(scope.kept), len(scope.needed), len(scope.inside)):
+                break
+        self.require_independent(scope, bound)
+
+    def require_independent(self, scope: Scope, bound: Iterable[str] = ()) -> None:
+        """Report batches and loops that depend on what the training step computes."""
+        kept = {
+            name
+            for statement in scope.kept
+            if statement not in scope.marks
+            for name in (
+                loop_targets(statement) if any(blocks(statement)) else stores(statement)[0]
+            )
+        }
+        for statement in (*scope.dropped, *scope.marks):
+            lost = stores(statement)[0] & scope.needed - kept - set(bound)
+            if lost:
+                raise TrainError(
+                    f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
+                    "which the training step computes",
+                    "let the data and the end of the loop depend on counters alone",
+                )
+
+    def require_untrained(self, scope: Scope) -> None:
+        """Report loops and conditions around the training step that read what it trains.
+
+        `data.py` has the model as it starts.
+        """
+        loops = [
+            node
+            for statement in scope.body
+            for node in every_statement(statement)
+            if isinstance(node, LOOPS) and scope.trains(node)
+        ]
+        kept = [
+            statement
+            for statement in dict.fromkeys(
+                inner for loop in loops for inner in every_statement(loop)
+            )
+            if statement in scope.kept
+            and statement not in scope.marks
+            and statement not in scope.ends
+            and not isinstance(statement, FunctionNode | ast.ClassDef)
+        ]
+        reads = {statement: names_read(statement) for statement in kept}
+        decides = set[str]().union(*(r for s, r in reads.items() if not isinstance(s, ast.Expr)))
+        for statement in kept:
+            read = reads[statement]
+            if isinstance(statement, ast.Expr):  # self.evaluate(), which sets what ends the loop
+                called = self._called(statement)
+                sets = {ast.unparse(node) for code in called for node in set_attributes(code)}
+                read = set[str]().union(*map(names_read, called)) if sets & decides else set()
+            if read & scope.trained:
+                refusal = TrainError(
+                    f"{self._script.at(first_line(statement))}: the loop depends on "
+                    f"{min(read & scope.trained)}, which is trained",
+                    "let the data and the end of the loop depend on counters alone",
+                )
+                raise ReadsTrainedError(refusal)
+
+    def _called(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Functions of the script that a statement may call, and those that they may call."""
+        functions: dict[str, list[ast.stmt]] = {}
+        for node in ast.walk(self._script.tree):
+            if isinstance(node, FunctionNode):
+                functions.setdefault(node.name, []).append(node)
+        called: list[ast.stmt] = []
+        pending = [statement]
+        while pending:
+            for node in ast.walk(pending.pop()):
+                more = functions.pop(last_part(node), []) if isinstance(node, ast.expr) else []
+                called += more
+                pending += more
+        return called
+
+    def visit(self, scope: Scope, statement: ast.stmt, around: tuple[ast.stmt, ...] = ()) -> bool:
+        """Keep a statement if it is needed, with what is needed inside of it; return whether it is kept.
+
+        Args:
+            scope: the part that is kept so far.
+            statement: the statement.
+            around: statements that it is in, from the outermost loop that trains on.
+        """
+        if statement in scope.dropped:
+            return False
+        if statement in scope.marks:
+            scope.kept.add(statement)
+            return True
+        inner = [child for block in blocks(statement) for child in block]
+        if inner and not isinstance(statement, FunctionNode | ast.ClassDef):
+            trains = scope.trains(statement)
+            inside = around or (trains and isinstance(statement, LOOPS))
+            within = (*around, statement) if inside else ()
+            kept = [self.visit(scope, child, within) for child in inner]
+            # Another loop, over an evaluation set say, may use the names of the training loop.
+            own = loop_targets(statement) & scope.needed - self._loop_names(scope)
+            if any(kept) or (own and not trains):
+                # Branches that make the model, say, are not those that read the data.
+                parts = trains or around or isinstance(statement, ast.If)
+                self.keep(scope, statement, whole=not parts, inside=bool(within))
+                return True
+            return False
+        if around and self._leaves(scope, statement, around):
+            if isinstance(statement, ast.Raise) and statement not in scope.ends:
+                self.keep(scope, statement, whole=True)
+            scope.kept.add(statement)
+            return True
+        if group := own_group(self._script.tree, statement):
+            scope.ends[statement] = group
+            scope.kept.add(statement)
+            scope.need(loads(statement.value.func))  # type: ignore[attr-defined]
+            return True
+        binds, changes = stores(statement)
+        if around:  # model.require_backward_grad_sync = … is no part of the data
+            changes -= scope.trained
+        read = scope.inside if around else scope.needed
+        if (binds | changes) & read or self._is_call(scope, statement):
+            self.keep(scope, statement, whole=True, inside=bool(around))
+            return True
+        return False
+
+    def _leaves(self, scope: Scope, statement: ast.stmt, around: tuple[ast.stmt, ...]) -> bool:
+        """Whether a statement ends a loop that trains, or a kept block inside of it."""
+        if isinstance(statement, _LEAVES):
+            loop = next(s for s in reversed(around) if isinstance(s, LOOPS))
+            # An evaluation may end its own loop as it likes.
+            return loop in scope.kept or scope.trains(loop)
+        if isinstance(statement, ast.Return):
+            scope.ends[statement] = "return"
+            return True
+        if is_exit(statement):
+            scope.ends[statement] = f"raise {ENDED}"
+            return True
+        if isinstance(statement, ast.Raise) and statement.exc is None:
+            # It goes on with what was raised in the block.
+            return any(isinstance(s, ast.Try) and s in scope.kept for s in around)
+        return isinstance(statement, ast.Raise)
+
+    def keep(self, scope: Scope, statement: ast.stmt, *, whole: bool, inside: bool = True) -> None:
+        """Keep a statement; names that it reads are needed, in the loops that train or before them."""
+        scope.kept.add(statement)
+        read = set[str]()
+        if whole:
+            nodes = list(ast.walk(statement))
+            scope.kept |= {node for node in nodes if isinstance(node, ast.stmt)}
+            read |= loads(statement)
+            read |= {
+                root(n)
+                for n in nodes
+                if isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store)
+            } - {""}
+        else:
+            for name in ("test", "iter", "items", "subject"):
+                part = getattr(statement, name, None)
+                for node in part if isinstance(part, list) else [part] if part is not None else []:
+                    read |= loads(node)
+        scope.need(read, inside=inside or first_line(statement) > scope.line)
+
+    def _loop_names(self, scope: Scope) -> set[str]:
+        """Names that the loops around the training step bind."""
+        return set[str]().union(
+            *(
+                loop_targets(node)
+                for statement in scope.body
+                for node in every_statement(statement)
+                if isinstance(node, LOOPS) and scope.trains(node)
+            )
+        )
+
+    def _is_call(self, scope: Scope, statement: ast.stmt) -> bool:
+        """Whether a statement is a call that may change a value that is kept, or a seed."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            return False
+        function = statement.value.func
+        if last_part(function) in _SEEDS:
+            return True
+        receiver = root(function) if isinstance(function, ast.Attribute) else ""
+        return receiver in scope.needed - self._modules

@@ -1,0 +1,171 @@
+"""The loop that trains: which call of the script is in it, and as what the batch gets from it to the loss."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from migrate.model.calls.rank_tests import last_part
+from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
+from migrate.train.slice.statements import every_statement
+from migrate.train.slice.text import FunctionNode, ScriptText, first_line, path_to
+
+LOOPS = ast.For | ast.While | ast.AsyncFor
+
+
+@dataclass(frozen=True)
+class TrainingCalls:
+    """Calls of the script that train: frames of each call, innermost first.
+
+    Attributes:
+        backward: frames of the backward.
+        steps: frames of each distinct call of `optimizer.step`.
+        dropped: frames of clipping, zeroing and schedules.
+    """
+
+    backward: tuple[Frame, ...]
+    steps: tuple[tuple[Frame, ...], ...]
+    dropped: tuple[tuple[Frame, ...], ...]
+
+
+def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:
+    """Index of the innermost frame whose call is in a loop.
+
+    Raises:
+        TrainError: no frame of the script has a loop around the backward.
+    """
+    for level, frame in enumerate(frames):
+        if loops_around(script, frame):
+            return level
+    raise TrainError(
+        f"{script.at(frames[0].line)}: no loop of the script runs this backward",
+        "name the script with the training loop",
+    )
+
+
+def outermost_level(script: ScriptText, frames: Sequence[Frame]) -> int:
+    """Index of the outermost frame whose call is in a loop: who calls it trains once."""
+    levels = [level for level, frame in enumerate(frames) if loops_around(script, frame)]
+    return max(levels, default=0)
+
+
+def loops_around(script: ScriptText, frame: Frame) -> list[ast.stmt]:
+    """Loops around the call of a frame, from the outermost on."""
+    code = script.code(frame.first, frame.function)
+    path = path_to(code, frame.line) if code is not None else []
+    return [block[index] for block, index in path[:-1] if isinstance(block[index], LOOPS)]
+
+
+def loop_statements(script: ScriptText, frame: Frame) -> dict[int, frozenset[int]]:
+    """Statements of the training function, up to the one with the loop.
+
+    Returns:
+        First line of each, and the first lines of all statements inside of it.
+    """
+    code = script.code(frame.first, frame.function)
+    body, index = own_block(code, frame.line)
+    return {
+        first_line(statement): frozenset(map(first_line, every_statement(statement)))
+        for statement in body[: index + 1]
+    }
+
+
+def batch_loop(script: ScriptText, frame: Frame) -> int:
+    """First line of the innermost loop around the training step."""
+    return first_line(loops_around(script, frame)[-1])
+
+
+def own_block(code: ast.AST | None, line: int) -> tuple[list[ast.stmt], int]:
+    """Top-level statements of a function, or of the block under `if __name__ == "__main__"`."""
+    path = path_to(code, line) if code is not None else []
+    (block, index), *rest = path
+    statement = block[index]
+    if isinstance(code, ast.Module) and isinstance(statement, ast.If) and rest:
+        return rest[0] if "__name__" in ast.unparse(statement.test) else (block, index)
+    return block, index
+
+
+def batch_in_loop(
+    script: ScriptText, frames: Sequence[Frame], level: int, values: Mapping[str, str]
+) -> dict[str, str]:
+    """Expression of each batch variable in the frame with the loop, of those in the innermost frame."""
+    values = dict(values)
+    for caller, called in zip(frames[1 : level + 1], frames[:level], strict=True):
+        function = script.code(called.first, called.function)
+        call = call_of(script, caller, called)
+        assert isinstance(function, FunctionNode)
+        arguments = _bound(function, call)
+        for name, expression in values.items():
+            whole, bracket, item = expression.partition("[")
+            if bracket and whole in arguments:
+                values[name] = f"({arguments[whole]})[{item}"
+                continue
+            if expression not in arguments:
+                raise TrainError(
+                    f"{script.at(caller.line)}: the batch reaches {called.function} as {expression}, "
+                    "which is no plain argument of this call",
+                    "pass the batch as an argument of its own",
+                )
+            values[name] = arguments[expression]
+    return values
+
+
+def call_of(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
+    """The call in one frame that runs the next."""
+    code = script.code(caller.first, caller.function)
+    path = path_to(code, caller.line) if code is not None else []
+    for block, index in path[-1:]:
+        for node in ast.walk(block[index]):
+            if isinstance(node, ast.Call) and last_part(node.func) == called.function:
+                return node
+    for block, index in path[-1:]:
+        if started := _started(script, block[index], called):
+            return started
+    raise TrainError(
+        f"{script.at(caller.line)}: {called.function} is not called by its name here",
+        "call the training function by its name",
+    )
+
+
+def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call | None:
+    """The call of a function that a launcher starts, `mp.spawn(train, args=(size,))`, with the values it got.
+
+    None if the statement does not name the function, or an argument is no plain value.
+    """
+    function = script.code(called.first, called.function)
+    if not isinstance(function, FunctionNode):
+        return None
+    named = any(
+        isinstance(node, ast.Name) and node.id == called.function for node in ast.walk(statement)
+    )
+    values = dict(called.arguments)
+    parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    if not named or not set(parameters) <= set(values):
+        return None
+    arguments: list[ast.expr] = [ast.Constant(values[name]) for name in parameters]
+    call = ast.Call(ast.Name(called.function, ast.Load()), arguments, [])
+    return ast.fix_missing_locations(ast.copy_location(call, statement))
+
+
+def _bound(function: FunctionNode, call: ast.Call) -> dict[str, str]:
+    """Parameter → the argument's source."""
+    parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    bound: dict[str, str] = {}
+    if isinstance(call.func, ast.Attribute) and parameters[:1] == ["self"]:
+        bound["self"] = ast.unparse(call.func.value)
+        parameters = parameters[1:]
+    for parameter, argument in zip(parameters, call.args, strict=False):
+        if isinstance(argument, ast.Starred):
+            break
+        bound[parameter] = ast.unparse(argument)
+    return bound | {k.arg: ast.unparse(k.value) for k in call.keywords if k.arg}
+
+
+def line_in(frames: Sequence[Frame], position: tuple[str, int]) -> int | None:
+    """Line of a call in one function, given by its name and first line; None if no frame is in it."""
+    for frame in frames:
+        if (frame.function, frame.first) == position:
+            return frame.line
+    return None
