@@ -18,6 +18,8 @@ from functools import cached_property
 from migrate.compiler.arrays import HBM, HloArray, Result
 from migrate.compiler.hlo import REMATERIALIZED, Computation, HloModule, Instruction, Phase
 
+# What torch_xla calls the node of an argument: nobody named it.
+_UNNAMED = "xla__device_data"
 # Values that are the memory of others, by another name.
 _SAME = frozenset({"bitcast", "optimization-barrier", "while", "add-dependency", "domain"})
 _ALIASED = '"aliasing_operands":'
@@ -33,7 +35,7 @@ class LiveArray:
     Attributes:
         array: the array.
         kind: "argument", "output" or "temporary".
-        name: the framework's name of an argument, or the operation of a temporary.
+        name: the framework's name of an argument, or the operation of a temporary; "" if there is none.
         source: `file.py:line` that made it, or "" if the program does not tell.
         number: number of an argument or an output; -1 for a temporary.
         phase: for a temporary, the pass that made it.
@@ -129,7 +131,8 @@ def _resident(module: HloModule, entry: _Lifetimes, root: Instruction) -> Iterat
     for number, instruction in sorted(parameters.items()):
         for array in instruction.arrays:
             if array.space == HBM:
-                yield LiveArray(array, "argument", instruction.operation, "", number)
+                name = instruction.operation if instruction.operation != _UNNAMED else ""
+                yield LiveArray(array, "argument", name, "", number)
     makers = entry.makers(root)
     for number, array in enumerate(root.arrays):
         if number not in module.aliases and array.space == HBM:

@@ -36,6 +36,19 @@ def test_a_temporary_is_there_until_it_is_read_for_the_last_time() -> None:
     assert [one.kind for one in found.at_peak].count("temporary") == 2
 
 
+def test_an_input_that_nobody_named_has_no_name() -> None:
+    node = 'metadata={op_type="xla__device_data" op_name="xla__device_data"}'
+    named = 'metadata={op_name="batch"}'
+    module = of(
+        f"""  %p = {A} parameter(0), {node}
+  %q = {A} parameter(1), {named}
+  ROOT %d = {A} fusion(%p, %q), calls=%x
+"""
+    )
+    names = {held.number: held.name for held in memory_of(module).at_peak if held.kind == "argument"}
+    assert names == {0: "", 1: "batch"}
+
+
 def test_what_is_another_name_takes_nothing() -> None:
     module = of(
         f"""  %p = {A} parameter(0)
