@@ -16,6 +16,8 @@ _ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
 _NOT_ATTRIBUTES = frozenset({"location", "xla_shape", "ROOT", "dynamic_dims", "device"})
 INPUT = "xla::device_data"
 CONSTANT = "prim::Constant"
+# Casts around sums of bfloat16 (`shims._simulated`), which a TPU does not need.
+_SIMULATED_SUMS = "half_sums.py"
 # So many differences are told; a changed batch size alone changes most nodes of a graph.
 _TOLD = 4
 
@@ -70,8 +72,7 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         At least one sentence: changed shapes of inputs, else changed attributes, else operations that
         came or went, else that only a constant's value can differ, which the dump does not show.
     """
-    old = [node for node in map(parse_node, before) if node]
-    new = [node for node in map(parse_node, after) if node]
+    old, new = _of_the_script(before), _of_the_script(after)
     for changes in (_of_inputs(old, new), _of_nodes(old, new), _of_operations(old, new)):
         said = list(dict.fromkeys(changes))
         if said:
@@ -83,6 +84,12 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     places = list(dict.fromkeys(node.place for node in whole))
     where = f", at {' or '.join(places[:_TOLD])}" if places else ""
     return (f"the value of a constant (a Python number that became part of the graph{where})",)
+
+
+def _of_the_script(nodes: Sequence[str]) -> list[GraphNode]:
+    """Nodes without those that only the simulation adds."""
+    parsed = [node for node in map(parse_node, nodes) if node]
+    return [n for n in parsed if n.op == INPUT or n.place.partition(":")[0] != _SIMULATED_SUMS]
 
 
 def _at(node: GraphNode) -> str:

@@ -53,6 +53,14 @@ def test_an_execution_is_read_and_a_torn_entry_left_out() -> None:
 
 
 class TestWhatDiffers:
+    def test_casts_of_the_simulation_are_no_change_of_the_script(self) -> None:
+        place = "location=_wide@half_sums.py:122"
+        sides = [
+            [node("xla::cast", f"f32[{rows},4]", place), node("aten::relu", f"bf16[{rows},4]")]
+            for rows in (8, 5)
+        ]
+        assert differences(*sides) == ("the shape of aten::relu: bf16[8,4] → bf16[5,4] (train.py:3)",)
+
     def test_the_shape_of_an_input_and_not_all_that_follows_from_it(self) -> None:
         before = [node("xla::device_data", "f32[8,4]"), node("aten::relu", "f32[8,4]")]
         after = [node("xla::device_data", "f32[5,4]"), node("aten::relu", "f32[5,4]")]
