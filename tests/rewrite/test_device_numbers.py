@@ -103,3 +103,21 @@ def test_an_index_in_the_name_of_a_device(tmp_path: Path) -> None:
     call = 'device = f"cuda:{local_rank}"; place(x, device); print(int(device.split(":")[1]))'
     _, train = rewritten(tmp_path, call)
     assert 'device = "xla"; place(x, device); print(xr.local_ordinal())' in train
+
+
+@pytest.mark.parametrize(
+    ("uses", "result"),
+    [
+        ("peak = device_peak()\nprint(flops / peak)", "1979"),
+        ("print(flops / device_peak())", "1979"),
+        ("device = device_peak()\nnet.to(device)", '"xla"'),
+        ("net.to(device_peak())", '"xla"'),
+    ],
+)
+def test_a_number_that_a_function_named_like_a_device_returns(
+    tmp_path: Path, uses: str, result: str
+) -> None:
+    script = f"import torch\n\n\ndef device_peak():\n    return 1979\n\n\nnet.cuda()\n{uses}\n"
+    (tmp_path / "train.py").write_text(script)
+    done = rewrite_folder(tmp_path, processes=1).files[0]
+    assert f"return {result}" in done.after.decode()

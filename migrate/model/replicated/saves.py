@@ -343,6 +343,8 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
+    if position < 0:  # the object whose method is called
+        return call.func.value if isinstance(call.func, ast.Attribute) else None
     before = call.args[: position + 1]
     if len(before) <= position or any(isinstance(arg, ast.Starred) for arg in before[:-1]):
         return next((arg for arg in before if isinstance(arg, ast.Starred)), None)

@@ -14,8 +14,9 @@ from migrate.check.rules.ranks.parting.created_values import is_made_on_device, 
 from migrate.check.rules.ranks.parting.ends import cut_early, synchronized
 from migrate.check.rules.ranks.parting.evaluations import evaluations
 from migrate.check.rules.ranks.parting.read_at import reads_at
-from migrate.check.rules.ranks.parting.reads import handed_on, reads
+from migrate.check.rules.ranks.parting.reads import handed_on, in_called, reads
 from migrate.check.rules.ranks.parting.unrun import kept_from
+from migrate.check.rules.ranks.parting.watched import watched
 from migrate.reading.facts import Facts
 
 
@@ -33,6 +34,9 @@ class GuardedRead(Hazard):
     not have. So do weights that one replica loads into a model on the device before it broadcasts them. A
     `torch_xla.sync()` of some replicas runs there what the others put into a later graph: so does one in a
     function that some replicas call while the broadcast of DDP, or another collective, is pending.
+
+    `wandb.watch(model)` reads the gradients, and with `log="all"` the weights, every `log_freq` steps, by
+    hooks that run in the middle of the step. Under a test of the rank only the graphs of that replica are cut.
 
     Nothing is reported of what is computed and read right below `torch_xla.sync()` or `dist.reduce(…)` of all
     replicas, which leave nothing pending (`dist.all_reduce` does).
@@ -371,6 +375,29 @@ class GuardedRead(Hazard):
                         print((total / count).item())  # XLA305
             """
         ),
+        example(
+            """
+            import torch
+            import wandb
+
+
+            class Trainer:
+                def __init__(self, model, rank):
+                    self.model = model.cuda()
+                    if rank == 0:
+                        run = wandb.init(project="cells")
+                        wandb.watch(self.model, log="all")  # XLA305
+                        run.watch(self.model)  # XLA305
+                        wandb.watch(self.model, log=None)
+
+                def train(self, loader, optimizer):
+                    wandb.watch(self.model, log_freq=1000)
+                    for x in loader:
+                        loss = self.model(x.cuda()).mean()
+                        loss.backward()
+                        optimizer.step()
+            """
+        ),
     )
     mended = example(
         """
@@ -412,4 +439,6 @@ def partings(node: cst.CSTNode, facts: Facts) -> Iterator[GraphDifference]:
         yield from reads(node, guard, facts)
     elif isinstance(node, cst.Call):
         yield from handed_on(node, facts)
+        yield from in_called(node, facts)
+        yield from watched(node, facts)
         yield from evaluations(node, facts)

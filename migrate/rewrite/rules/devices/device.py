@@ -359,9 +359,10 @@ class DeviceRule(Rule):
             around = context.function_around(node)
             if around is not None and re.search("dev", around.name.value):
                 if says_a_device(around.name.value):
-                    is_argument = any(
-                        is_device_of(call, context) for call in _calls_of(around, context)
-                    )
+                    calls = [*_calls_of(around, context)]
+                    is_argument = any(is_device_of(call, context) for call in calls)
+                    if not is_argument and _is_any_number(node.value, calls, context):
+                        return
                     yield from self._named(node.value, context, is_argument=is_argument)
                 else:
                     yield from self._spelled(node.value, context)
@@ -608,6 +609,31 @@ def _calls_of(function: cst.FunctionDef, context: Workspace) -> Iterator[cst.Cal
     for call in context.all_of(cst.Call):
         if any(callee is function for callee in context.called(call)):
             yield call
+
+
+def _is_any_number(value: cst.BaseExpression, calls: list[cst.Call], context: Workspace) -> bool:
+    """Whether `value`, the result of `calls`, is a number that all callers keep as something else.
+
+    `self.peak = self._get_device_peak()`, and that function returns 1979.
+    """
+    if not isinstance(value, cst.Integer) or context.devices.is_moved_to(value):
+        return False
+    return bool(calls) and all(_is_kept_as_other(call, context) for call in calls)
+
+
+def _is_kept_as_other(call: cst.Call, context: Workspace) -> bool:
+    """Whether the result of `call` is an operand, or is assigned to what is no device."""
+    above = context.parent(call)
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        target = above.targets[0].target
+    elif isinstance(above, cst.AnnAssign):
+        target = above.target
+    else:
+        return isinstance(above, cst.BinaryOperation)
+    if not isinstance(target, cst.Name | cst.Attribute):
+        return False
+    named = says_a_device(last_part(target)) or DEVICE_NAME.fullmatch(last_part(target))
+    return not named and not is_given_as_device(target, context)
 
 
 def _is_kept_as_device(number: cst.Integer, context: Workspace) -> bool:

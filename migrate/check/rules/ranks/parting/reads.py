@@ -37,6 +37,8 @@ def _reads(
     """Return the message for the read of `read` at `node`, below `guard`."""
     line = facts.context.position(guard).line
     if facts.steps.inside(node):
+        if _nothing_is_pending(guard, facts):
+            return None
         message = (
             f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
         )
@@ -81,6 +83,28 @@ def handed_on(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         if guard is not None:
             yield _pending(call, origin, guard, facts)
             return
+
+
+def in_called(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
+    """Yield the call, inside the step and on some replicas only, of a function of another file that reads.
+
+    Example: `self.board.histogram("loss", total)`, whose method plots `values.cpu()`.
+    """
+    if not facts.context.effects.reads(call) or not facts.steps.inside(call):
+        return
+    guard = kept_from(call, facts)
+    if guard is None or not any(facts.values.on_device(arg.value) for arg in call.args):
+        return
+    if _nothing_is_pending(guard, facts):
+        return
+    line = facts.context.position(guard).line
+    elsewhere = [ran for ran in facts.context.run_by(call) if ran.path != facts.context.file]
+    for ran in elsewhere[:1]:  # in this file the read itself is reported
+        message = (
+            f"{ran.name} ({ran.path.name}:{ran.line}) reads a value of the device, called in some replicas "
+            f"only (line {line}), inside the step: graphs part, all hang"
+        )
+        yield GraphDifference(call, message)
 
 
 def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -> GraphDifference:
