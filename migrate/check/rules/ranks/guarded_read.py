@@ -36,7 +36,7 @@ class GuardedRead(Hazard):
     function that some replicas call while the broadcast of DDP, or another collective, is pending.
 
     `wandb.watch(model)` reads the gradients, and with `log="all"` the weights, every `log_freq` steps, by
-    hooks that run in the middle of the step. Under a test of the rank only the graphs of that replica are cut.
+    hooks that run amid the step. Under a test of the rank only the graphs of that replica are cut.
 
     Nothing is reported of what is computed and read right below `torch_xla.sync()` or `dist.reduce(…)` of all
     replicas, which leave nothing pending (`dist.all_reduce` does).

@@ -25,8 +25,8 @@ def watched(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"wandb.watch reads gradients in the backward pass, in some replicas only (line {line}): graphs part, "
-        "all hang; leave it out, and log what all compute, as the norm that clip_grad_norm_ returns"
+        f"wandb.watch reads gradients in the backward pass, in some replicas only (line {line}): graphs "
+        "part, all hang; leave it out, and log what all compute, as the norm that clip_grad_norm_ returns"
     )
     yield GraphDifference(call, message)
 
@@ -40,5 +40,5 @@ def _watches(call: cst.Call, facts: Facts) -> bool:
     run = receiver(call)
     if facts.names.of(run) == "wandb.run":
         return True
-    made = facts.values.given_to(run) if isinstance(run, cst.Name | cst.Attribute) else ()
-    return any(isinstance(value, cst.Call) and facts.names.of(value.func) == RUN for value in made)
+    runs = facts.values.given_to(run) if isinstance(run, cst.Name | cst.Attribute) else ()
+    return any(isinstance(value, cst.Call) and facts.names.of(value.func) == RUN for value in runs)
