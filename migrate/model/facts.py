@@ -19,6 +19,7 @@ from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.draws.drawing import drawing_of, drawn_attributes, shifting_calls
+from migrate.model.draws.growing import Growing, growing_calls
 from migrate.model.draws.host_generators import host_drawing, host_draws
 from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
@@ -250,6 +251,7 @@ class ModuleCalls:
         makes_fused: whether a file of the project makes an optimizer of torch with `fused=True`.
         host_draws: the calls of `multinomial` with a generator, in loops without gradients.
         host_drawing: the calls that run such a draw, directly or through functions of the project.
+        growing: the calls after which more work of the device is pending than after the call before.
         shifting: the calls that draw on the host with the process's own generators, directly or through
             functions of the project: later draws of the process are others than without them. The value is
             whether torch's generator alone is used.
@@ -371,6 +373,7 @@ class ModuleCalls:
     makes_fused: bool = False
     host_draws: frozenset[End] = frozenset()
     host_drawing: frozenset[End] = frozenset()
+    growing: Mapping[End, Growing] = field(default_factory=dict)
     shifting: Mapping[End, bool] = field(default_factory=dict)
     run_without_accelerator: bool = False
     extensions: frozenset[str] = frozenset()
@@ -606,6 +609,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         makes_fused=_spells(analysis, b"fused") and makes_fused(analysis),
         host_draws=_ends_of(host_draws, analysis, scope),
         host_drawing=_ends_of(host_drawing, analysis, scope),
+        growing=_growing(analysis, scope) if _is_of_xla(analysis) else {},
         shifting=_shifting(analysis, scope) if _is_replicated(analysis) else {},
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
@@ -1032,6 +1036,17 @@ def _shifting(analysis: Analysis, scope: ModuleScope) -> dict[End, bool]:
     draws = shifting_calls(analysis)
     here = analysis.calls_in(scope) if draws else ()
     return {_end(call, scope.module): draws[call] for call, _ in here if call in draws}
+
+
+def _growing(analysis: Analysis, scope: ModuleScope) -> dict[End, Growing]:
+    growing = growing_calls(analysis)
+    here = analysis.calls_in(scope) if growing else ()
+    return {_end(call, scope.module): growing[call] for call, _ in here if call in growing}
+
+
+def _is_of_xla(analysis: Analysis) -> bool:
+    """Whether the project has its steps: before a rewrite it has none to lack."""
+    return _spells(analysis, b"torch_xla") or _spells(analysis, b"shims")
 
 
 def _ends_of(
