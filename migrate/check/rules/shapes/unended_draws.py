@@ -13,8 +13,11 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.draws import FILLS, LIKES
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import has_sync
+from migrate.reading.steps.pending_state import growing_names
+from migrate.reading.steps.unended import computed_in
 from migrate.reading.values.devices import is_accelerator
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
@@ -94,6 +97,37 @@ class UnendedDraws(Hazard):
                 x = env.reset()
                 for _ in range(100):  # XLA115
                     x = env.step(agent(x))
+
+
+            @torch.no_grad()
+            def write(model, token, hidden, count, out):
+                token = token.to("xla")
+                for _ in range(count):  # XLA115
+                    scores, hidden = model(token, hidden)
+                    token = scores.argmax(-1)
+                    out.append(token.tolist())
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            @torch.no_grad()
+            def denoise(model, x, count, frames):
+                x = x.to("xla")
+                for i in range(count):
+                    x = x - model(x, i)
+                    frames.append(x.cpu())
+
+
+            @torch.no_grad()
+            def play(model, env, count):
+                x = env.reset()
+                for _ in range(count):
+                    action = model(x.to("xla")).cpu()
+                    x = env.step(action)
             """
         ),
         example(
@@ -164,7 +198,11 @@ def _cause(loop: cst.For | cst.While, facts: Facts) -> str:
         return f"`{code(draw.func)}` draws on the device"
     context = facts.context
     places = (context.place(call) for call in _own(loop))
-    return next((context.calls.growing[p].cause for p in places if p in context.calls.growing), "")
+    called = next(
+        (context.calls.growing[p].cause for p in places if p in context.calls.growing), ""
+    )
+    kept = () if called else growing_names(loop, facts)
+    return called or next((f"`{name}` is computed from its own last value" for name in kept), "")
 
 
 def _read(loop: cst.For | cst.While, facts: Facts) -> str:
@@ -176,7 +214,8 @@ def _read(loop: cst.For | cst.While, facts: Facts) -> str:
         place = facts.context.place(call)
         if place in growing and growing[place].reads:
             return f"`{code(call.func)}`"
-    return ""
+    reads = DeviceReads(computed_in(loop, facts), facts.context).inside(loop.body)
+    return next((f"`{code(read)}`" for read in reads), "") if growing_names(loop, facts) else ""
 
 
 def _own(loop: cst.For | cst.While) -> Iterator[cst.Call]:
