@@ -61,6 +61,7 @@ from migrate.model.processes.acting import (
 from migrate.model.processes.early_ranks import importing_ranks
 from migrate.model.processes.endings import ending_of
 from migrate.model.processes.framework_training import led_of
+from migrate.model.processes.joins import may_join
 from migrate.model.processes.launching import joining_of, joins_by, launching_of
 from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.optional_groups import optional_groups
@@ -266,7 +267,7 @@ class ModuleCalls:
         accelerated_imports: if only this file is rewritten: the files of the project that it imports,
             directly or indirectly, and that name an accelerator.
         replicated: whether any file of the project uses several processes.
-        joins_group: whether any file of the project names `init_process_group`.
+        joins_group: whether any file of the project names a call that joins a process group.
         launches_xla: whether any file of the project names a launch of torch_xla.
         joining: lines of the functions that join a process group, directly or through calls.
         broadcast: the tensors of a model that the project broadcasts: parameters, buffers, those of the state
@@ -513,9 +514,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         if alone
         else (),
         replicated=_is_replicated(analysis),
-        joins_group=any(
-            b"init_process_group" in module.data for module in analysis.project.modules.values()
-        ),
+        joins_group=any(may_join(module.data) for module in analysis.project.modules.values()),
         launches_xla=any(
             word in module.data
             for module in analysis.project.modules.values()
