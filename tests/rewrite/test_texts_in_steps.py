@@ -71,3 +71,27 @@ def test_a_text_of_a_tensor_does(tmp_path: Path) -> None:
     messages = [n.message for n in file.findings if n.own_code == "XLA204"]
     assert len(messages) == 1
     assert "{out.mean()}" in messages[0]
+
+
+TABLE = """
+    import torch
+
+    GO = "go"
+    TASKS = dict({"a": {"text": GO, "size": 3}, "b": {"text": "stand", "size": 2}})
+
+
+    def embed(model, tokenizer):
+        with torch.no_grad():
+            for name, task in TASKS.items():
+                tokens = tokenizer(f'{task["text"]}.', return_tensors="pt").to("cuda")
+                task["embedding"] = model(**tokens).mean(dim=1).tolist()
+"""
+
+
+@pytest.mark.parametrize(("value", "reads"), [("GO", False), ("torch.ones(2).cuda()", True)])
+def test_what_stands_in_a_written_table_decides(tmp_path: Path, value: str, reads: bool) -> None:
+    text = dedent(TABLE).lstrip().replace('"text": GO', f'"text": {value}')
+    (tmp_path / "main.py").write_text(text)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    found = [n for n in file.findings if n.rule in ("step", "evaluation-loop")]
+    assert bool([n for n in found if "text" in n.message]) == reads

@@ -70,8 +70,8 @@ def _cause(function: Function, analysis: Analysis) -> str:
     for region in analysis.regions(function.region):
         for call, scope in region.calls:
             if _draws(call, scope, analysis):
-                line = where.format(call.lineno)
-                return f"`{ast.unparse(call.func)}` ({line}) draws on the device"
+                at = where.format(call.lineno)
+                return f"`{ast.unparse(call.func)}` ({at}) draws on the device"
     if function.owner is None or function.name in MADE_FIRST:
         return ""
     for name, line in _kept(function, function.owner, analysis):
