@@ -61,10 +61,14 @@ def reported(folder: Path, keep: str, noise: str, last: str) -> list[tuple[str, 
 @pytest.mark.parametrize(
     ("keep", "noise", "cause"),
     [
-        ("self.mean = out.clone()", "p", "`self.mean` (agent.py:"),
-        ("mean = out * 2; self.mean = mean.clamp(-1, 1)", "p", "`self.mean` (agent.py:"),
-        ("self.mean += out", "p", "`self.mean` (agent.py:"),
-        ("pass", "p + torch.randn(4, 8, device='xla')", "`torch.randn` (noise.py:5)"),
+        ("self.mean = out.clone()", "p", "`self.mean` (Agent.plan in agent.py)"),
+        (
+            "mean = out * 2; self.mean = mean.clamp(-1, 1)",
+            "p",
+            "`self.mean` (Agent.plan in agent.py)",
+        ),
+        ("self.mean += out", "p", "`self.mean` (Agent.plan in agent.py)"),
+        ("pass", "p + torch.randn(4, 8, device='xla')", "`torch.randn` (disturb in noise.py)"),
     ],
 )
 def test_the_loop_is_reported_where_nothing_ends_the_graph(

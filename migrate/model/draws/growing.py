@@ -33,7 +33,7 @@ class Growing:
     """Device work that a call leaves pending.
 
     Attributes:
-        cause: what the next call starts from, with its line: `torch.randn` (line 12 of agent.py) draws.
+        cause: what the next call starts from, with its function: `torch.randn` (Agent.plan in agent.py) draws.
         reads: whether the call also reads a value.
     """
 
@@ -66,17 +66,17 @@ def growing_calls(analysis: Analysis) -> dict[ast.Call, Growing]:
 
 def _cause(function: Function, analysis: Analysis) -> str:
     """Return by what the work of `function` grows from call to call; empty for nothing."""
-    where = f"{function.module.path.name}:{{}}"
+    owner = f"{function.owner.name}." if function.owner is not None else ""
+    # A rewrite moves lines, so the message names the function.
+    where = f"{owner}{function.name} in {function.module.path.name}"
     for region in analysis.regions(function.region):
         for call, scope in region.calls:
             if _draws(call, scope, analysis):
-                at = where.format(call.lineno)
-                return f"`{ast.unparse(call.func)}` ({at}) draws on the device"
+                return f"`{ast.unparse(call.func)}` ({where}) draws on the device"
     if function.owner is None or function.name in MADE_FIRST:
         return ""
-    for name, line in _kept(function, function.owner, analysis):
-        return f"`self.{name}` ({where.format(line)}) is computed from its own last value"
-    return ""
+    name = next(_kept(function, function.owner, analysis), "")
+    return f"`self.{name}` ({where}) is computed from its own last value" if name else ""
 
 
 def _draws(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -137,20 +137,17 @@ def _is_of_host(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in ("shape", "ndim", "dtype")
 
 
-def _kept(function: Function, owner: Class, analysis: Analysis) -> Iterator[tuple[str, int]]:
-    """Yield the attributes that `function` computes on the device from their own last values, with a line."""
+def _kept(function: Function, owner: Class, analysis: Analysis) -> Iterator[str]:
+    """Yield the attributes that `function` computes on the device from their own last values."""
     parts = (node for definition in function.definitions for node in walk(definition))
-    added = {ast.unparse(n.target): n.lineno for n in parts if isinstance(n, ast.AugAssign)}
+    added = {ast.unparse(node.target) for node in parts if isinstance(node, ast.AugAssign)}
     for name, bindings in list(owner.attributes.items()):
         values = [(b.value, b.scope) for b in bindings if b.value is not None]
-        lines = [value.lineno for value, at in values if at is function]
-        if lines:
-            derived = _derived(name, function)
-            own = (value for value, at in values if at is function)
-            lines = [value.lineno for value in own if _continues(value, name, derived)]
-        lines += [added[spelled]] if (spelled := f"self.{name}") in added else []
-        if lines and any(_is_on_device(value, at, analysis) for value, at in values):
-            yield name, lines[0]
+        own = [value for value, at in values if at is function]
+        derived = _derived(name, function) if own else frozenset()
+        kept = f"self.{name}" in added or any(_continues(v, name, derived) for v in own)
+        if kept and any(_is_on_device(value, at, analysis) for value, at in values):
+            yield name
 
 
 def _derived(attribute: str, function: Function) -> frozenset[str]:
