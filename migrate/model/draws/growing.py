@@ -33,7 +33,7 @@ class Growing:
     """Device work that a call leaves pending.
 
     Attributes:
-        cause: what the next call starts from, with its function: `torch.randn` (Agent.plan in agent.py) draws.
+        cause: what the next call starts from, with its function: `torch.randn` (Agent.plan in agent.py).
         reads: whether the call also reads a value.
     """
 
@@ -110,11 +110,11 @@ def _is_on_device(node: ast.AST, scope: Scope, analysis: Analysis, depth: int = 
     if depth <= 0 or _is_of_host(node):
         return False
     if isinstance(node, ast.Call):
-        made = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
+        devices = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
         if (
             programs_of(analysis).is_move(node, scope)
             or is_model(node, scope, analysis)
-            or any(may_be_accelerator(analysis.evaluator.values(d, scope)) for d in made)
+            or any(may_be_accelerator(analysis.evaluator.values(d, scope)) for d in devices)
         ):
             return True
     elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):

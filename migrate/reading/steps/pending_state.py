@@ -30,10 +30,12 @@ def growing_names(loop: Loop, facts: Facts) -> list[str]:
     models = list(models_in(loop.body, facts))
     over = loop.target if isinstance(loop, cst.For) else None
     anew = {name.value for name in nodes_of(over, cst.Name)} if over is not None else set()
-    given = {name.value for call in models for arg in call.args for name in nodes_of(arg, cst.Name)}
+    passed = {
+        name.value for call in models for arg in call.args for name in nodes_of(arg, cst.Name)
+    }
     read = {name.value for name in _read_itself(loop)}
     tensors = _computed(loop, models, facts)
-    return [name for name in tensors if name in (carried(loop) & given) - anew - read]
+    return [name for name in tensors if name in (carried(loop) & passed) - anew - read]
 
 
 def _read_itself(loop: Loop) -> Iterator[cst.Name]:
