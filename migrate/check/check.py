@@ -114,8 +114,7 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
         severity = config.severity(hazard.code, hit.severity)
         finding = _finding(path, context, hit, hazard.code, hazard.name, severity)
         if origin:
-            message = f"{finding.message} (called from {origin})"
-            finding = replace(finding, message=message, caller=origin)
+            finding = replace(finding, caller=origin)
         if hit.unless:
             doubtful.append((finding, hit.unless))
         else:

@@ -58,6 +58,11 @@ class Finding:
     caller: str = ""
 
     @property
+    def text(self) -> str:
+        """The message, with the call that leads to the code."""
+        return f"{self.message} (called from {self.caller})" if self.caller else self.message
+
+    @property
     def place(self) -> str:
         """The location, as shown after the path."""
         if self.cell is None:

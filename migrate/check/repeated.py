@@ -18,7 +18,9 @@ def without_repetition(findings: Iterable[Finding]) -> list[Finding]:
     groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
     for finding in findings:
         message = finding.message.removeprefix(f"{finding.subject}: ")
-        groups[finding.path, finding.code, finding.severity, finding.fix, message].append(finding)
+        groups[
+            finding.path, finding.code, finding.severity, finding.fix, message, finding.caller
+        ].append(finding)
     kept: list[Finding] = []
     for group in groups.values():
         if len(group) <= MOST_ALIKE:

@@ -19,6 +19,7 @@ from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.draws.drawing import drawing_of, drawn_attributes, shifting_calls
+from migrate.model.draws.growing import Growing, growing_calls
 from migrate.model.draws.host_generators import host_drawing, host_draws
 from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
@@ -60,6 +61,7 @@ from migrate.model.processes.acting import (
 from migrate.model.processes.early_ranks import importing_ranks
 from migrate.model.processes.endings import ending_of
 from migrate.model.processes.framework_training import led_of
+from migrate.model.processes.joins import may_join
 from migrate.model.processes.launching import joining_of, joins_by, launching_of
 from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.optional_groups import optional_groups
@@ -250,6 +252,7 @@ class ModuleCalls:
         makes_fused: whether a file of the project makes an optimizer of torch with `fused=True`.
         host_draws: the calls of `multinomial` with a generator, in loops without gradients.
         host_drawing: the calls that run such a draw, directly or through functions of the project.
+        growing: the calls after which more work of the device is pending than after the call before.
         shifting: the calls that draw on the host with the process's own generators, directly or through
             functions of the project: later draws of the process are others than without them. The value is
             whether torch's generator alone is used.
@@ -264,7 +267,7 @@ class ModuleCalls:
         accelerated_imports: if only this file is rewritten: the files of the project that it imports,
             directly or indirectly, and that name an accelerator.
         replicated: whether any file of the project uses several processes.
-        joins_group: whether any file of the project names `init_process_group`.
+        joins_group: whether any file of the project names a call that joins a process group.
         launches_xla: whether any file of the project names a launch of torch_xla.
         joining: lines of the functions that join a process group, directly or through calls.
         broadcast: the tensors of a model that the project broadcasts: parameters, buffers, those of the state
@@ -371,6 +374,7 @@ class ModuleCalls:
     makes_fused: bool = False
     host_draws: frozenset[End] = frozenset()
     host_drawing: frozenset[End] = frozenset()
+    growing: Mapping[End, Growing] = field(default_factory=dict)
     shifting: Mapping[End, bool] = field(default_factory=dict)
     run_without_accelerator: bool = False
     extensions: frozenset[str] = frozenset()
@@ -510,9 +514,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         if alone
         else (),
         replicated=_is_replicated(analysis),
-        joins_group=any(
-            b"init_process_group" in module.data for module in analysis.project.modules.values()
-        ),
+        joins_group=any(may_join(module.data) for module in analysis.project.modules.values()),
         launches_xla=any(
             word in module.data
             for module in analysis.project.modules.values()
@@ -606,6 +608,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         makes_fused=_spells(analysis, b"fused") and makes_fused(analysis),
         host_draws=_ends_of(host_draws, analysis, scope),
         host_drawing=_ends_of(host_drawing, analysis, scope),
+        growing=_growing(analysis, scope) if _is_of_xla(analysis) else {},
         shifting=_shifting(analysis, scope) if _is_replicated(analysis) else {},
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
@@ -1032,6 +1035,17 @@ def _shifting(analysis: Analysis, scope: ModuleScope) -> dict[End, bool]:
     draws = shifting_calls(analysis)
     here = analysis.calls_in(scope) if draws else ()
     return {_end(call, scope.module): draws[call] for call, _ in here if call in draws}
+
+
+def _growing(analysis: Analysis, scope: ModuleScope) -> dict[End, Growing]:
+    growing = growing_calls(analysis)
+    here = analysis.calls_in(scope) if growing else ()
+    return {_end(call, scope.module): growing[call] for call, _ in here if call in growing}
+
+
+def _is_of_xla(analysis: Analysis) -> bool:
+    """Whether the project has its steps: before a rewrite it has none to lack."""
+    return _spells(analysis, b"torch_xla") or _spells(analysis, b"shims")
 
 
 def _ends_of(

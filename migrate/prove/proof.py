@@ -15,8 +15,15 @@ from migrate.place import Place
 from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
+from migrate.prove.compare.gates import AMP_OFF
 from migrate.prove.compare.noise_floor import NoiseFloor
-from migrate.prove.compare.verdict import ProofVerdict, judge_with_floor, judge_with_floors, notes
+from migrate.prove.compare.verdict import (
+    ProofVerdict,
+    judge_with_floor,
+    judge_with_floors,
+    notes,
+    remedy,
+)
 from migrate.prove.errors import (
     RecordingError,
     ReplicasPartedError,
@@ -349,6 +356,7 @@ def compared(
     words, difference = runs.runtime.in_words, judgement.difference
     if difference is not None:
         difference = replace(difference, message=words(difference.message))
+    is_autocast = bfloat16 and remedy(original.ranks) == AMP_OFF
     seen = notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor)
     return Proof(
         verdict=judgement.verdict,
@@ -361,8 +369,8 @@ def compared(
             *filter(None, map(words, seen)),
             *failed,
             *runs.settings.notes(_most_steps(original.ranks)),
-            *([_BFLOAT16] if bfloat16 else []),
-            *([_WITHOUT_AUTOCAST] if bfloat16 and judgement.floor else []),
+            *([_BFLOAT16 + remedy(original.ranks)] if bfloat16 else []),
+            *([_WITHOUT_AUTOCAST] if is_autocast and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
             *ours.notes,
@@ -431,10 +439,7 @@ def _in_words(parting: GraphDivergence) -> str:
     return where + (f" ({parting.changes[0]})" if parting.changes else "")
 
 
-_BFLOAT16 = (
-    "both sides multiplied matrices in bfloat16, so small faults may stay unseen: --amp off compares in "
-    "float32"
-)
+_BFLOAT16 = "both sides multiplied matrices in bfloat16, so small faults may stay unseen: "
 _WITHOUT_AUTOCAST = "autocast was off in the runs that measure the noise of the original"
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "

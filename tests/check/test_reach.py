@@ -64,7 +64,7 @@ def test_a_read_in_another_file_is_inside_of_the_step_that_calls_it(tmp_path: Pa
     (one,) = reads(check(tmp_path))
     assert (one.path, one.line, one.code) == (tmp_path / "utils/metrics.py", 10, "XLA201")
     assert (one.severity, one.caller) == ("warning", "train.py:10")
-    assert one.message.endswith("(called from train.py:10)")
+    assert one.text == f"{one.message} (called from train.py:10)"
 
 
 def test_a_script_brings_the_modules_that_it_imports(tmp_path: Path) -> None:

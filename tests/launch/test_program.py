@@ -99,6 +99,7 @@ def test_modules_of_the_program_count_and_are_copied(tmp_path: Path) -> None:
 GROUP = "import torch.distributed as dist\ndist.init_process_group('{}')\n"
 SPAWN = "import torch.multiprocessing as mp\nmp.spawn(print)\n"
 XMP = "import torch_xla.distributed.xla_multiprocessing as m\nm.spawn(print)"
+MESH = "import torch_tpu\nfrom torch.distributed import init_device_mesh as m\nm('tpu', (4,))"
 OPTION = "import argparse\nargparse.ArgumentParser().add_argument('--local_rank')\n"
 
 
@@ -129,6 +130,7 @@ OPTION = "import argparse\nargparse.ArgumentParser().add_argument('--local_rank'
             True,
         ),
         (GROUP.format("tpu_dist"), ProcessStart.CHIP, False, True),
+        (MESH, ProcessStart.CHIP, False, True),
         (
             "import shims, torch_tpu\nshims.launch(print)",
             ProcessStart.CHIP,

@@ -314,3 +314,40 @@ def test_to_empty_of_a_model_on_meta_loses_them_on_cuda_as_well(built: str) -> N
     after, rules = emptied(EMPTY.replace("BUILT", built))
     assert ON not in after
     assert rules == ["optimizer-order"]
+
+
+PARTS = """\
+class Critics(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.online = torch.nn.Linear(2, 2)
+
+
+class World(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.critics = Critics()
+
+
+class Agent:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(self.model.critics.online.parameters(), lr=0.1)
+
+    def update(self, x):
+        self.model(x.cuda()).mean().backward()
+        self.optimizer.step()
+
+
+def train(rank, batches):
+    model = World()MOVE
+    model = DDP(model, device_ids=[rank])
+    agent = Agent(model)
+    for x in batches:
+        agent.update(x)
+"""
+
+
+@pytest.mark.parametrize(("move", "count"), [(".cuda(rank)", 0), ("", 1)])
+def test_a_part_of_a_part_has_moved_with_the_whole(move: str, count: int) -> None:
+    assert len(said(run(PARTS.replace("MOVE", move)))) == count

@@ -449,3 +449,23 @@ def test_a_seed_of_another_file_that_may_not_be_given(tmp_path: Path) -> None:
     done = texts(rewrite_folder(tmp_path, processes=1))
     assert OWN in done["setup.py"]
     assert "initial_seed" not in done["train.py"]
+
+
+MESH = 'init_device_mesh("cuda", (2,))'
+
+
+@pytest.mark.parametrize(("group", "after"), [("pass", "mesh"), (JOINS.strip(), "group")])
+def test_a_device_mesh_joins_where_nothing_else_does(
+    tmp_path: Path, group: str, after: str
+) -> None:
+    before = script("from torch.distributed.device_mesh import init_device_mesh")
+    before = before.replace(
+        '    dist.init_process_group("nccl")\n', f"    {group}\n    mesh = {MESH}\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(before)
+    lines = rewrite_file(path).data.decode().splitlines(keepends=True)
+    (place,) = [number for number, line in enumerate(lines) if line == OWN]
+    joined = next(line for line in reversed(lines[:place]) if "#" not in line)
+    assert ("init_device_mesh" in joined) == (after == "mesh")
+    assert ("init_process_group" in joined) == (after == "group")

@@ -71,3 +71,31 @@ def test_a_text_of_a_tensor_does(tmp_path: Path) -> None:
     messages = [n.message for n in file.findings if n.own_code == "XLA204"]
     assert len(messages) == 1
     assert "{out.mean()}" in messages[0]
+
+
+TABLE = """
+    import torch
+    from transformers import CLIPTextModel, CLIPTokenizer
+
+    GO = "go"
+    TASKS = dict({"a": {"text": GO, "size": 3}, "b": {"text": "stand", "size": 2}})
+    tokenizer = CLIPTokenizer.from_pretrained("clip")
+    model = CLIPTextModel.from_pretrained("clip")
+    model.eval()
+    model.to("cuda")
+
+    for name, task in TASKS.items():
+        tokens = tokenizer(f'{task["text"]}.', return_tensors="pt")
+        tokens = {k: v.to("cuda") for k, v in tokens.items()}
+        with torch.no_grad():
+            found = model(**tokens).last_hidden_state
+        task["embedding"] = found.mean(dim=1).cpu().tolist()
+"""
+
+
+@pytest.mark.parametrize(("value", "reads"), [("GO", False), ("torch.ones(2)", True)])
+def test_what_stands_in_a_written_table_decides(tmp_path: Path, value: str, reads: bool) -> None:
+    text = dedent(TABLE).lstrip().replace('"text": GO', f'"text": {value}')
+    (tmp_path / "main.py").write_text(text)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert bool([n for n in file.findings if n.rule == "evaluation-loop"]) == reads

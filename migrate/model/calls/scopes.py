@@ -179,6 +179,16 @@ class Function(Scope):
         """Names of the positional parameters, `self` included."""
         return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
 
+    @cached_property
+    def definitions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Definition of the function in its file's tree; none for a lambda."""
+        return [
+            node
+            for node in self.module.nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and (node.name, node.lineno) == (self.name, self.line)
+        ]
+
     @property
     def all_parameters(self) -> list[str]:
         """Names of the parameters, `self` and those that are passed by keyword only included."""

@@ -25,12 +25,13 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
 from migrate.model.draws.optional_seeds import OptionalSeeds, Site
 from migrate.model.objects.programs import programs_of
-from migrate.model.processes.launching import JOINS, joining_of, launching_of
+from migrate.model.processes.joins import joins_of, may_join
+from migrate.model.processes.launching import joining_of, launching_of
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-INIT = names(*torch_distributed.INIT)
+JOINS = names(*torch_distributed.INIT) | torch_distributed.MESHES
 HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
 DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
 # Calls that tell which process of a data loader is running.
@@ -183,7 +184,7 @@ class Randomness:
         )
 
     def _joining(self, top: ModuleScope) -> Iterator[tuple[tuple[int, int], Start]]:
-        if JOINS.encode() not in top.module.data:
+        if not may_join(top.module.data):
             return
         starts = {
             self._starts[entry]
@@ -193,7 +194,7 @@ class Randomness:
         start = starts.pop() if len(starts) == 1 else (Start.HOST if starts - {None} else None)
         if start is not None:
             for _, call, scope in self._calls_of(top):
-                if self._name(call, scope) in INIT and scope not in self._loaders:
+                if self._joins_here(call, scope) and scope not in self._loaders:
                     yield _end(call, top), start
 
     @cached_property
@@ -238,7 +239,7 @@ class Randomness:
             (call, scope)
             for top in scopes
             for _, call, scope in self._calls_of(top)
-            if self._name(call, scope) in INIT
+            if self._joins_here(call, scope)
         ]
         later = all(self._optional.comes_after(seed, joins) for seed in seeds)
         return Start.OWN if later else Start.GIVEN
@@ -274,21 +275,25 @@ class Randomness:
     @cached_property
     def _entries(self) -> dict[ModuleScope, frozenset[Path]]:
         """Scripts that join a process group, each with its own file and the files that it imports."""
-        if not any(JOINS.encode() in scope.module.data for scope in self._scopes):
+        if not any(may_join(scope.module.data) for scope in self._scopes):
             return {}
         entries = {}
         for top in filter(self._is_script, self._scopes):
             files = self._closure(top)
             data = [self._analysis.scopes[path].module.data for path in files]
-            if any(JOINS.encode() in text for text in data) and self._joins(top):
+            if any(map(may_join, data)) and self._joins(top):
                 entries[top] = files
         return entries
+
+    def _joins_here(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` itself joins a process group, as a function of torch."""
+        return call in joins_of(self._analysis) and self._name(call, scope) in JOINS
 
     def _joins(self, top: ModuleScope) -> bool:
         """Whether running a script joins a process group."""
         joining = joining_of(self._analysis)
         return any(
-            last_part(call.func) == JOINS
+            call in joins_of(self._analysis)
             or not joining.isdisjoint(self._analysis.running[call].functions)
             for region in self._analysis.reached_from(top.module.path)
             for call, _ in region.calls
@@ -380,7 +385,7 @@ class Randomness:
             top
             for top in self._entries
             if any(
-                last_part(call.func) == JOINS
+                call in joins_of(self._analysis)
                 or not joining.isdisjoint(self._analysis.running[call].functions)
                 for region in self._analysis.regions(top.region)
                 for call, _ in region.calls

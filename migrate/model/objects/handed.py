@@ -23,8 +23,8 @@ def handed_with(
         scope: the function that moves the model.
         analysis: of the project.
     """
-    owner = _node_of(scope, analysis)
-    maker = _node_of(function, analysis)
+    owner = next(iter(scope.definitions), None)
+    maker = next(iter(function.definitions), None)
     if owner is None or maker is None:
         return
     for name in function.parameters:
@@ -40,23 +40,6 @@ def handed_with(
         handed = {id(arg) for call in calls for arg in arguments(call)}
         if calls and not _is_used(spelled, places, handed):
             yield spelled, ast.unparse(calls[0].func)
-
-
-def _node_of(function: Function, analysis: Analysis) -> ast.AST | None:
-    nodes = function.module.nodes
-    defs = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return next(
-        (
-            n
-            for n in nodes
-            if isinstance(n, defs) and n.name == function.name and _is_at(n, function)
-        ),
-        None,
-    )
-
-
-def _is_at(node: ast.FunctionDef | ast.AsyncFunctionDef, function: Function) -> bool:
-    return node.lineno == function.line
 
 
 def _kept_as(name: str, maker: ast.AST) -> str | None:

@@ -397,7 +397,7 @@ class Objects:
         if name in ("module", "_orig_mod") and not members and not fields:
             yield step._replace(node=receiver)
             return
-        if step.role == "same" and is_module(receiver, step.scope, self._analysis):
+        if step.role != "part" and is_module(receiver, step.scope, self._analysis):
             yield step._replace(node=receiver, how="value", role="whole")
         if members or not fields:
             yield from self._bound(members, step, origin)

@@ -727,7 +727,7 @@ def _has_groups(function: Function, name: str) -> bool:
         and node.attr == "param_groups"
         and isinstance(node.value, ast.Name)
         and node.value.id == name
-        for definition in _definitions(function)
+        for definition in function.definitions
         for node in walk(definition)
     )
 
@@ -743,14 +743,14 @@ def _is_operand(function: Function, index: int) -> bool:
             isinstance(part, ast.Name) and part.id == names[index]
             for part in (node.left, node.right)
         )
-        for definition in _definitions(function)
+        for definition in function.definitions
         for node in walk(definition)
     )
 
 
 def _is_configuration(function: Function, name: str) -> bool:
     """Whether the parameter `name` holds settings: by its annotation, or by `Settings(**name)`."""
-    for definition in _definitions(function):
+    for definition in function.definitions:
         arguments = definition.args
         for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             if parameter.arg == name and parameter.annotation is not None:
@@ -763,14 +763,6 @@ def _is_configuration(function: Function, name: str) -> bool:
             if isinstance(node.value, ast.Name) and node.value.id == name:
                 return True
     return False
-
-
-def _definitions(function: Function) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in function.top.module.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
-            (node.name, node.lineno) == (function.name, function.line)
-        ):
-            yield node
 
 
 def _marks(loop: ast.For) -> bool:

@@ -190,6 +190,8 @@ class ProjectPrograms:
                 return False
             values = self._analysis.evaluator.values(node.func, scope)
             names = [value.name for value in values if isinstance(value, External)]
+            if not names and isinstance(node.func, ast.Attribute) and node.func.attr not in MOVES:
+                return self._is_of_host(node.func.value, scope, depth)  # torch.tensor(shape).prod()
             return bool(names) and all(map(MADE_ON_HOST.match, names))
         if not isinstance(node, ast.Name) or depth > 0:
             return False

@@ -32,8 +32,8 @@ def samplers_of(analysis: Analysis) -> frozenset[Scope]:
     running = {f: True for f in functions if f.name != "__init__" and _runs_model(f, analysis)}
     programs = programs_of(analysis)
     read = {f: True for f in programs.readers if isinstance(f, Function)}
-    ended = {f: True for f in functions if _ends_graph(f, analysis)}
-    trained = {f: True for f in functions if _trains(f, analysis)}
+    ended = {f: True for f in functions if ends_graph(f, analysis)}
+    trained = {f: True for f in functions if trains(f, analysis)}
     loud = reaching(
         analysis,
         {**read, **ended, **trained},
@@ -57,8 +57,7 @@ def forwards_of(analysis: Analysis) -> frozenset[Scope]:
 def _loops(function: Function, samplers: Set[Scope], analysis: Analysis) -> bool:
     """Whether a loop in `function` runs a model, directly or through calls."""
     return any(
-        _is_model(call, scope, analysis)
-        or not samplers.isdisjoint(analysis.running[call].functions)
+        is_model(call, scope, analysis) or not samplers.isdisjoint(analysis.running[call].functions)
         for loop in analysis.regions(function.region)
         if loop.loop is not None
         for region in analysis.regions(loop)
@@ -136,14 +135,15 @@ def _is_unused(scope: Scope, callers: Callers, analysis: Analysis) -> bool:
     """Whether the function `scope` has no known caller, and is no part of training itself."""
     if not isinstance(scope, Function) or scope in callers or scope.name in FORWARDS:
         return False
-    return not _trains(scope, analysis)
+    return not trains(scope, analysis)
 
 
 def _runs_model(function: Function, analysis: Analysis) -> bool:
-    return any(_is_model(call, scope, analysis) for call, scope in _calls(function, analysis))
+    return any(is_model(call, scope, analysis) for call, scope in _calls(function, analysis))
 
 
-def _is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+def is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `call` runs a model on arguments."""
     if not call.args and not call.keywords:
         return False
     func = call.func
@@ -157,7 +157,8 @@ def _is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     return not is_loss and is_module(func, scope, analysis)
 
 
-def _ends_graph(function: Function, analysis: Analysis) -> bool:
+def ends_graph(function: Function, analysis: Analysis) -> bool:
+    """Whether `function` itself ends the graph."""
     words = ("torch_xla", "xm", "shims")
     return any(
         last_part(call.func) in ENDS_GRAPH and ast.unparse(call.func).startswith(words)
@@ -166,7 +167,8 @@ def _ends_graph(function: Function, analysis: Analysis) -> bool:
     )
 
 
-def _trains(function: Function, analysis: Analysis) -> bool:
+def trains(function: Function, analysis: Analysis) -> bool:
+    """Whether `function` itself computes gradients or takes an optimizer's step."""
     return any(bool(analysis.effect(call)) for call, _ in _calls(function, analysis))
 
 

@@ -17,6 +17,7 @@ from migrate.model.calls.callers import reaching
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.processes.joins import joins_of, may_join
 from migrate.model.project.decided import ruled_out
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ STARTS = LAUNCHERS | {"torch.multiprocessing.Process"}
 # A file without any of these words calls none of them.
 WORDS = frozenset(name.rpartition(".")[2].encode() for name in STARTS)
 SEEDS = names(*torch_cuda.SEEDS) | {"torch_xla.manual_seed"}
-JOINS = "init_process_group"
 
 
 class Launching:
@@ -141,7 +141,7 @@ class Launching:
                 for region in self._analysis.regions(function.region)
                 for inner_call, _ in region.calls
             ]
-            if any(last_part(call.func) == JOINS for call in inner):
+            if not joins_of(self._analysis).isdisjoint(inner):
                 continue
             yield function
             for region in inner:
@@ -171,11 +171,11 @@ def joining_of(analysis: Analysis) -> frozenset[Function]:
     first = {
         function: True
         for scope in analysis.scopes.values()
-        if JOINS.encode() in scope.module.data
+        if may_join(scope.module.data)
         for function in scope.functions
         for region in analysis.regions(function.region)
         for call, _ in region.calls
-        if last_part(call.func) == JOINS
+        if call in joins_of(analysis)
     }
     leading = frozenset(reaching(analysis, first))
     return frozenset(
@@ -196,7 +196,7 @@ def joins_by(
     defined = function.definition
     skipped = ruled_out(call, defined, function.is_bound) if defined is not None else frozenset()
     return not skipped or any(
-        last_part(inner.func) == JOINS or not joining.isdisjoint(analysis.running[inner].functions)
+        inner in joins_of(analysis) or not joining.isdisjoint(analysis.running[inner].functions)
         for region in analysis.regions(function.region)
         for inner, _ in region.calls
         if inner not in skipped

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from migrate.model.calls.kinds import OptionsValue
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, Scope
-from migrate.model.processes.launching import JOINS, joining_of
+from migrate.model.processes.joins import joins_of
+from migrate.model.processes.launching import joining_of
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -55,7 +56,7 @@ def _joins(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
     for top in analysis.scopes.values():
         for call, scope in analysis.calls_in(top):
             runs = not joining.isdisjoint(analysis.running[call].functions)
-            if runs or last_part(call.func) == JOINS:
+            if runs or call in joins_of(analysis):
                 yield call, scope
 
 

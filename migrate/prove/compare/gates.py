@@ -42,6 +42,14 @@ CEILING = 1e-2
 NOISE_RUNS = 3
 
 
+# How to compare in float32: where autocast makes values bfloat16, and where the parameters are bfloat16.
+AMP_OFF = "--amp off compares in float32"
+KEEP_FLOAT32 = (
+    "parameters are bfloat16 themselves, which --amp off does not change: a run of both scripts with "
+    "parameters in float32 shows more"
+)
+
+
 @dataclass(frozen=True)
 class Gates:
     """Gate of each value at each step.
@@ -51,11 +59,13 @@ class Gates:
         bfloat16: whether both sides multiplied in bfloat16.
         moves: movement of each parameter by rounding in Adam's first step (`record.noise.adam`), the larger
             of both sides: noise like that of the floor, from the first step on.
+        remedy: how to compare in float32 what is computed in bfloat16.
     """
 
     floor: NoiseFloor | None = None
     bfloat16: bool = False
     moves: Mapping[str, float] = field(default_factory=dict)
+    remedy: str = AMP_OFF
 
     def loss(self, optimizer: int, step: int) -> float:
         """Gate of the relative difference of a loss."""

@@ -12,7 +12,9 @@ from migrate.prove.compare import compare, diagnose
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.gates import (
+    AMP_OFF,
     CEILING,
+    KEEP_FLOAT32,
     MARGIN,
     NOISE_RUNS,
     PARAMETER_GATE,
@@ -21,6 +23,7 @@ from migrate.prove.compare.gates import (
 )
 from migrate.prove.compare.noise_floor import NoiseFloor, larger, noise_floor
 from migrate.prove.recording.records import RankRecord, StepRecord
+from migrate.prove.recording.weights import in_16_bits
 
 _Ranks = Mapping[int, RankRecord]
 
@@ -142,7 +145,7 @@ def judge(
             f"the rewrite on ranks {compare.ranges(ours)}"
         )
         return Judgement(ProofVerdict.RANK_COUNT, message, None, (), ())
-    gates = Gates(floor, bfloat16, _first_moves(original, ours))
+    gates = Gates(floor, bfloat16, _first_moves(original, ours), remedy(original))
     judgement = replace(_judge_steps(original, ours, gates), floor=floor)
     judgement = _with_first_moves(judgement, original, ours, gates)
     if judgement.verdict is ProofVerdict.EQUAL and (untrained := _untrained(original)):
@@ -151,6 +154,12 @@ def judge(
     if unended is None or judgement.verdict is ProofVerdict.DIFFERS:
         return judgement
     return replace(judgement, verdict=ProofVerdict.UNENDED, message=unended)
+
+
+def remedy(original: _Ranks) -> str:
+    """Return how to compare in float32 what the original computes in bfloat16."""
+    files = [record.final for record in original.values() if record.final is not None]
+    return KEEP_FLOAT32 if any(map(in_16_bits, files)) else AMP_OFF
 
 
 def _with_first_moves(
@@ -324,7 +333,7 @@ def _drowned(step: StepComparison, gates: Gates) -> str:
         "a lower learning rate or larger batches make rounding grow less",
     )
     if gates.bfloat16:
-        when, remedy = "when it rounds as XLA does in bfloat16", "--amp off compares in float32"
+        when, remedy = "when it rounds as XLA does in bfloat16", gates.remedy
     return (
         f"from step {step.step} on the original differs from itself by {noise:.1e} {when}: "
         f"nothing is judged there ({remedy})"

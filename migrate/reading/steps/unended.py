@@ -52,7 +52,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     """Return the call by which `loop` runs a model in each turn of one growing graph, or None."""
     if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
         return None
-    call = next(_models(loop.body, facts), None)
+    call = next(models_in(loop.body, facts), None)
     if call is None or not without_gradients(loop, call, facts) or not _accelerated(loop, facts):
         return None
     # The rewrite gives a loop over batches a step, if its forward is in plain sight.
@@ -75,7 +75,7 @@ def is_sampling(loop: Loop, facts: Facts) -> bool:
         return False
     return any(
         without_gradients(loop, call, facts)
-        for call in _models(loop.body, facts)
+        for call in models_in(loop.body, facts)
         if any(name.value in carries for arg in call.args for name in nodes_of(arg.value, cst.Name))
     )
 
@@ -152,7 +152,7 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
     return free or not is_forward(function, facts.context)
 
 
-def _models(
+def models_in(
     block: cst.CSTNode, facts: Facts, depth: int = 0, seen: Sequence[int] = ()
 ) -> Iterator[cst.Call]:
     """Yield the calls in `block` that run a model and keep its output, without inner loops."""
@@ -170,7 +170,7 @@ def _models(
         elif depth < DEEPEST:
             for function in facts.context.called(call):
                 if id(function) not in seen and not is_forward(function, facts.context):
-                    inner = _models(function.body, facts, depth + 1, (*seen, id(function)))
+                    inner = models_in(function.body, facts, depth + 1, (*seen, id(function)))
                     if next(inner, None) is not None:
                         yield call
                         break

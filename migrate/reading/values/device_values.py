@@ -13,6 +13,7 @@ from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import Kind
 from migrate.reading.names.bindings import pairs
 from migrate.reading.values.devices import moves
+from migrate.reading.values.text_items import is_text_item
 from migrate.reading.values.values import asks_no_value
 from migrate.syntax.tree import (
     base_name,
@@ -113,7 +114,7 @@ class DeviceValues:
                 return False
             name = get_full_name_for_node(node) if is_dotted_name(node) else None
             return name in self.names or self.mentions(node.value)
-        if isinstance(node, cst.FormattedString):
+        if isinstance(node, cst.FormattedString) or is_text_item(node, self._context):
             return False  # a text; values in it are read there
         if isinstance(node, cst.Call):
             return not is_text_method(node) and self._call(node)

@@ -38,7 +38,7 @@ def check_summary(checked: Checked) -> Iterator[str]:
     """Yield a line for each finding, and one that counts them."""
     for hit in checked.findings:
         code = click.style(f"{hit.code} {hit.severity}", fg=COLORS[hit.severity])
-        yield f"{hit.path}:{hit.place}: {code}{MARKS[hit.fix]} {hit.message}"
+        yield f"{hit.path}:{hit.place}: {code}{MARKS[hit.fix]} {hit.text}"
     yield click.style(_counted(checked), bold=True)
     if checked.in_tests:
         yield count_in_tests([finding.path for finding in checked.in_tests])
@@ -97,7 +97,7 @@ def check_as_github(checked: Checked) -> Iterator[str]:
         where = (
             f"line={hit.line},col={hit.column},endLine={hit.end_line},endColumn={hit.end_column}"
         )
-        message = _data(hit.message)
+        message = _data(hit.text)
         if hit.cell is not None:  # annotations are at the lines of the file, which is JSON
             where, message = f"line={hit.file_line}", f"{hit.place}: {message}"
         yield f"::{ANNOTATIONS[hit.severity]} file={file},{where},title={title}::{message}"

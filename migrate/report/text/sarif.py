@@ -118,12 +118,12 @@ def _result(hit: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
         "endLine": hit.end_line,
         "endColumn": hit.end_column,
     }
-    text: str = hit.message
+    text: str = hit.text
     place: dict[str, Any] = {}
     if hit.cell is not None and hit.file_line is not None:
         # The region is in the file, which is JSON; the cell is told in words.
         region = {"startLine": hit.file_line}
-        text = f"{hit.place}: {hit.message}"
+        text = f"{hit.place}: {hit.text}"
         place = {"logicalLocations": [{"fullyQualifiedName": hit.place}]}
     physical = {"artifactLocation": location, "region": region}
     return {

@@ -144,7 +144,7 @@ def left_of(
             library = hit.subject.partition(".")[0]
             used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
-        message = said_at_origin(hit.message, origin)
+        message = said_at_origin(hit.text, origin)
         reads = hit.code in READS or hit.code == ReadInFunction.code
         if mention and not is_hint and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred

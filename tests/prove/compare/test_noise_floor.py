@@ -12,6 +12,7 @@ import torch
 from migrate.prove.compare.gates import (
     CEILING,
     GRADIENT_GATE,
+    KEEP_FLOAT32,
     NOISE_RUNS,
     PARAMETER_GATE,
     Gates,
@@ -197,6 +198,15 @@ def test_far_gradients_in_bfloat16_are_measured_once(
     judgement = judge_with_floor(original, ours, lambda: next(samples), bfloat16=True)
     assert judgement.verdict is verdict, judgement.message
     assert ("--amp off" in judgement.message) == (verdict is ProofVerdict.NOISE)
+
+
+def test_amp_off_is_no_remedy_for_parameters_in_bfloat16(folder: Path) -> None:
+    save({name: value.bfloat16() for name, value in WEIGHTS.items()}, folder / "equal.safetensors")
+    samples = iter([one_rank(folder, norm(0.5))])
+    original, ours = one_rank(folder, STEP), one_rank(folder, norm(0.9))
+    judgement = judge_with_floor(original, ours, lambda: next(samples), bfloat16=True)
+    assert judgement.verdict is ProofVerdict.NOISE
+    assert f"({KEEP_FLOAT32})" in judgement.message
 
 
 def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers of the device in a loop that reads, and in which no step ends."""
+"""Random numbers of the device, or a kept tensor, in a loop that reads, and in which no step ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.draws import FILLS, LIKES
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
+from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import has_sync
+from migrate.reading.steps.pending_state import growing_names
+from migrate.reading.steps.unended import computed_in
 from migrate.reading.values.devices import is_accelerator
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
@@ -26,17 +29,18 @@ TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
 
 
 class UnendedDraws(Hazard):
-    """Random numbers are drawn on the device in a loop that reads values, and no step ends there.
+    """A loop draws on the device, or computes a tensor from its own last value, and reads, but no step ends.
 
-    **Why.** Until a step ends, each draw makes its seed from the seed before it, in the graph. A read
-    (`.cpu()`, `.item()`) runs the graph of one value and ends no step, so that the next turn draws in a
-    longer graph: every turn compiles again.
+    **Why.** Until a step ends, each draw makes its seed from the seed before it, in the graph. A tensor that
+    an object keeps from call to call (a planner's mean, a hidden state) is pending in the same way. A read
+    (`.cpu()`, `.item()`) runs the graph of one value and ends no step, so that the next turn begins with a
+    longer graph: every turn compiles again. Functions of other files that the loop calls count.
 
     **What to do.** End a step in each turn: `torch_xla.sync()` below the read, or
     `with torch_xla.step():` around what the turn computes.
 
     Source: torch_xla 2.9 (measured: six turns with `torch.randn_like` and `.cpu()` compile six times, with
-    `torch_xla.sync()` at their end twice).
+    `torch_xla.sync()` at their end twice; six calls of a method that keeps a tensor compile six times).
     """
 
     code = "XLA115"
@@ -67,6 +71,63 @@ class UnendedDraws(Hazard):
             def disturb(x):
                 noise = torch.randn_like(x.to("xla"))
                 return x + noise
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            class Agent(torch.nn.Module):
+                def __init__(self, net):
+                    super().__init__()
+                    self.net = net
+                    self.mean = torch.zeros(4, 8, device="xla")
+
+                @torch.no_grad()
+                def forward(self, x):
+                    out = self.net(x.to("xla") + self.mean)
+                    self.mean = out.clone()
+                    return out.sum(1).cpu()
+
+
+            def play(env, net):
+                agent = Agent(net)
+                x = env.reset()
+                for _ in range(100):  # XLA115
+                    x = env.step(agent(x))
+
+
+            @torch.no_grad()
+            def write(model, token, hidden, count, out):
+                token = token.to("xla")
+                for _ in range(count):  # XLA115
+                    scores, hidden = model(token, hidden)
+                    token = scores.argmax(-1)
+                    out.append(token.tolist())
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            @torch.no_grad()
+            def denoise(model, x, count, frames):
+                x = x.to("xla")
+                for i in range(count):
+                    x = x - model(x, i)
+                    frames.append(x.cpu())
+
+
+            @torch.no_grad()
+            def play(model, env, count):
+                x = env.reset()
+                for _ in range(count):
+                    action = model(x.to("xla")).cpu()
+                    x = env.step(action)
             """
         ),
         example(
@@ -107,32 +168,54 @@ class UnendedDraws(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the innermost loop that draws and reads."""
+        """Yield the innermost loop that leaves more work pending in each turn, and reads."""
         assert isinstance(node, cst.For | cst.While)
         context = facts.context
-        if not any(context.references(library) for library in LIBRARIES):
+        growing = context.calls.growing
+        if not growing and not any(context.references(library) for library in LIBRARIES):
             return  # what is not yet for XLA gets its steps first
         if context.effects.is_step_loop(node) or facts.steps.when(node) is not When.ELSEWHERE:
             return
         calls = list(_calls(node, facts))
         if has_sync(node, context) or any(facts.names.of(c.func) in STEPS | SEEDS for c in calls):
             return
-        draw = next((call for call in calls if _draws(call, facts)), None)
-        read = next((call for call in _own(node) if _reads(call, facts)), None)
         inner: tuple[cst.For | cst.While, ...]
         inner = (*nodes_of(node.body, cst.For), *nodes_of(node.body, cst.While))
-        if draw is None or read is None or any(_both(loop, facts) for loop in inner):
+        cause, read = _cause(node, facts), _read(node, facts)
+        if not cause or not read or any(_cause(i, facts) and _read(i, facts) for i in inner):
             return
         message = (
-            f"`{code(draw.func)}` draws on the device in each turn, `.{method(read)}()` reads, and no step "
+            f"{cause} in each turn, {read} reads, and no step "
             "ends: each turn compiles again; torch_xla.sync() at the end of the turn"
         )
         yield self.hit(node, message)
 
 
-def _both(loop: cst.For | cst.While, facts: Facts) -> bool:
-    draws = any(_draws(call, facts) for call in _calls(loop, facts))
-    return draws and any(_reads(call, facts) for call in _own(loop))
+def _cause(loop: cst.For | cst.While, facts: Facts) -> str:
+    """Return by what the pending work grows from turn to turn; empty for nothing."""
+    draw = next((call for call in _calls(loop, facts) if _draws(call, facts)), None)
+    if draw is not None:
+        return f"`{code(draw.func)}` draws on the device"
+    context = facts.context
+    places = (context.place(call) for call in _own(loop))
+    called = next(
+        (context.calls.growing[p].cause for p in places if p in context.calls.growing), ""
+    )
+    kept = () if called else growing_names(loop, facts)
+    return called or next((f"`{name}` is computed from its own last value" for name in kept), "")
+
+
+def _read(loop: cst.For | cst.While, facts: Facts) -> str:
+    """Return what reads a value in each turn; empty for nothing."""
+    growing = facts.context.calls.growing
+    for call in _own(loop):
+        if _reads(call, facts):
+            return f"`.{method(call)}()`"
+        place = facts.context.place(call)
+        if place in growing and growing[place].reads:
+            return f"`{code(call.func)}`"
+    reads = DeviceReads(computed_in(loop, facts), facts.context).inside(loop.body)
+    return next((f"`{code(read)}`" for read in reads), "") if growing_names(loop, facts) else ""
 
 
 def _own(loop: cst.For | cst.While) -> Iterator[cst.Call]:

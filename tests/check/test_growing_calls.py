@@ -1,0 +1,99 @@
+"""XLA115 across files: calls after which more work of the device is pending than after the call before."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+
+AGENT = """
+import torch
+import torch_xla
+from noise import disturb
+
+
+class Agent(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.device = torch.device("xla")
+        self.net = net
+        self.mean = torch.zeros(4, 8, device=self.device)
+
+    @torch.no_grad()
+    def forward(self, x):
+        out = self.plan(x.to(self.device))
+        LAST
+
+    def plan(self, x):
+        out = self.net(x + self.mean)
+        KEEP
+        return disturb(out)
+"""
+PLAY = """
+import torch
+from agent import Agent
+
+
+def play(env, net):
+    agent = Agent(net)
+    x = env.reset()
+    for _ in range(100):
+        x = env.step(agent(x))
+"""
+
+
+def reported(folder: Path, keep: str, noise: str, last: str) -> list[tuple[str, int, str]]:
+    files = {
+        "agent": AGENT.replace("KEEP", keep).replace("LAST", last),
+        "play": PLAY,
+        "noise": f"import torch\n\n\ndef disturb(p):\n    return {noise}",
+    }
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(inspect.cleandoc(text) + "\n")
+    found = check_paths([folder], Config()).findings
+    return [(Path(f.path).stem, f.line, f.message) for f in found if f.code == "XLA115"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "noise", "cause"),
+    [
+        ("self.mean = out.clone()", "p", "`self.mean` (Agent.plan in agent.py)"),
+        (
+            "mean = out * 2; self.mean = mean.clamp(-1, 1)",
+            "p",
+            "`self.mean` (Agent.plan in agent.py)",
+        ),
+        ("self.mean += out", "p", "`self.mean` (Agent.plan in agent.py)"),
+        ("pass", "p + torch.randn(4, 8, device='xla')", "`torch.randn` (disturb in noise.py)"),
+    ],
+)
+def test_the_loop_is_reported_where_nothing_ends_the_graph(
+    tmp_path: Path, keep: str, noise: str, cause: str
+) -> None:
+    ((file, line, message),) = reported(tmp_path, keep, noise, "return out.cpu()")
+    assert (file, line) == ("play", 8)
+    assert message.startswith(cause)
+
+
+@pytest.mark.parametrize(
+    ("keep", "noise", "last"),
+    [
+        ("pass", "p", "return out.cpu()"),
+        ("self.mean = out.cpu()", "p", "return out.cpu()"),
+        ("self.last = self.last + out.to('cpu')", "p", "return out.cpu()"),
+        ("self.mean = torch.ones(4, 8, device=self.device)", "p", "return out.cpu()"),
+        ("self.mean = out.clone()", "p", "out = out.cpu(); torch_xla.sync(); return out"),
+        ("self.mean = out.clone()", "p", "return out"),
+        ("pass", "p + torch.randn(4, 8).numpy().sum()", "return out.cpu()"),
+        ("self.turns = 0; self.turns += out.sum().item()", "p", "return out.cpu()"),
+        ("self.rows = 0; self.rows = self.rows + len(out)", "p", "return out.cpu()"),
+    ],
+)
+def test_no_loop_is_reported_where_nothing_grows(
+    tmp_path: Path, keep: str, noise: str, last: str
+) -> None:
+    assert reported(tmp_path, keep, noise, last) == []
