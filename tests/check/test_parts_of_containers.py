@@ -145,3 +145,55 @@ def test_a_dictionary_of_modules_in_the_loop_itself() -> None:
                 optimizer.step()
     """
     assert codes(script) == [("XLA201", 14)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "[Masked('a')]",
+        "[(Masked(name), 1.0) for name in 'ab']",
+        "{'a': Masked('a')}.values()",
+        "listed()",
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_mask_in_a_loss_of_a_list_that_a_call_passes(made: str, kept: bool) -> None:
+    pairs = "(" in made.split("Masked")[0] or made == "listed()"
+    script = f"""
+        import torch
+
+
+        class Masked:
+            def __init__(self, name):
+                self.name = name
+
+            def compute(self, guess, wanted):
+                missing = torch.isnan(wanted)
+                return guess[~missing].sum()
+
+
+        def listed():
+            losses = []
+            for name in "ab":
+                losses.append((Masked(name), 1.0))
+            return losses
+
+
+        class Trainer:
+            def __init__(self, losses):
+                self.losses = losses
+
+            def train(self, model, loader, optimizer, losses):
+                model.cuda()
+                for x, y in loader:
+                    guess, total = model(x.cuda()), 0
+                    for {"loss, weight" if pairs else "loss"} in {"self.losses" if kept else "losses"}:
+                        total = total + loss.compute(guess, y.cuda())
+                    total.backward()
+                    optimizer.step()
+
+
+        def main(model, loader, optimizer):
+            Trainer({made}).train(model, loader, optimizer, {made})
+    """
+    assert ("XLA103", 10) in codes(script)

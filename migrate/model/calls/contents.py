@@ -20,6 +20,13 @@ Parameter = tuple[Function | Class, str]
 DEEPEST = 8
 # Methods and functions that return a dictionary of the same items.
 COPIES = frozenset({"copy", "deepcopy"})
+# Functions and classes that return a container of the elements of their arguments.
+COLLECTIONS = frozenset(
+    {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
+    | {"chain", "ModuleList"}
+)
+# Methods of a dictionary that return what it holds.
+VIEWS = frozenset({"values", "items"})
 
 
 class ContentsEvaluator(Protocol):
@@ -55,13 +62,17 @@ class Contents:
         self._updates: dict[tuple[Scope, str], list[Item]] | None = None
 
     def hold(self, to: Parameter, node: ast.expr, scope: Scope) -> bool:
-        """Record that a call passes `node` for a parameter; return whether this is a new display."""
+        """Record that a call passes `node` for a parameter; return whether this is a new container."""
         if (node, scope) in self._passed.get(to, ()):
             return False
-        if next(self.displays(node, scope), None) is None:
+        if not any(map(_is_container, _reached((node, scope), self._stands_for))):
             return False
         self._passed[to].append((node, scope))
         return True
+
+    def given(self, to: Parameter) -> tuple[Item, ...]:
+        """Return the containers that calls pass for a parameter, as the calls write them."""
+        return tuple(self._passed.get(to, ()))
 
     def gathered(self, call: ast.Call, function: Function, display: ast.expr) -> ast.expr:
         """Return the display that `function` gathers as `*args` or `**kwargs`; one node for each call."""
@@ -122,7 +133,7 @@ class Contents:
         elif binding.kind == "param" and isinstance(binding.scope, Function):
             parameter = binding.scope, binding.name
             self._evaluator.ask_for(parameter)
-            yield from list(self._passed.get(parameter, ()))
+            yield from self.given(parameter)
 
     def at_key(self, node: ast.expr, key: str, scope: Scope) -> Iterator[Item]:
         """Yield the expressions that displays put at `key` of `node`."""
@@ -184,6 +195,17 @@ class Contents:
                         self._updates[where, ast.unparse(of)].append((call, at))
         where = scope if isinstance(node, ast.Name) else scope.top
         return self._updates.get((where, ast.unparse(node)), []) if self._updates else []
+
+
+def _is_container(item: Item) -> bool:
+    match item[0]:
+        case ast.Dict() | ast.Tuple() | ast.List() | ast.Set():
+            return True
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return True
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name in COLLECTIONS or name in VIEWS
+    return False
 
 
 def _may_be(node: ast.expr, key: str) -> bool:

@@ -22,7 +22,7 @@ from migrate.catalogue.words import (
     MODULE_METHODS,
 )
 from migrate.model.calls import devices
-from migrate.model.calls.contents import Contents
+from migrate.model.calls.contents import COLLECTIONS, VIEWS, Contents
 from migrate.model.calls.families import Families
 from migrate.model.calls.kinds import (
     MODULES,
@@ -60,10 +60,6 @@ from migrate.model.calls.scopes import (
 from migrate.model.project.project import Project, file_of
 
 DEEPEST = 60
-COLLECTIONS = frozenset(
-    {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
-    | {"chain", "ModuleList"}
-)
 Key = tuple[str, int, int]
 # Key of a parameter of a function, or of a field of a data class.
 Parameter = tuple[Function | Class, str]
@@ -371,8 +367,21 @@ class Evaluator(Families):
             case ast.Name() | ast.Attribute():
                 origins = self.origins(node, scope)
                 held = self._union(self.elements(b.value, b.scope) for b in origins)
-                return held | self._put_into(node, scope)
+                return held | self._put_into(node, scope) | self._elements_passed(node, scope)
         return NOTHING
+
+    def _elements_passed(self, node: ast.expr, scope: Scope) -> Values:
+        """Return the instances of project classes in the containers that calls pass for a parameter."""
+        if not isinstance(node, ast.Name):
+            return NOTHING
+        values: set[Value] = set()
+        for binding in self._lookup(node.id, scope):
+            if binding.kind == "param" and isinstance(binding.scope, Function):
+                parameter = binding.scope, binding.name
+                self.ask_for(parameter)
+                given = self.contents.given(parameter)
+                values |= self._union(self.elements(passed, at) for passed, at in given)
+        return frozenset(value for value in values if isinstance(value, ClassInstance))
 
     def _put_into(self, container: ast.Name | ast.Attribute, scope: Scope) -> Values:
         """Return the instances of project classes that are put into a container: `x[k] = Meter()`."""
@@ -381,6 +390,8 @@ class Evaluator(Families):
         for other, binding in self._put.get(name, ()):
             if self._is_same_container(container, scope, other, binding.scope):
                 values = self._bound(binding)
+                if binding.kind == "value" and binding.value is not None:
+                    values = self._flat(binding.value, binding.scope)
                 instances |= {value for value in values if isinstance(value, ClassInstance)}
         return frozenset(instances)
 
@@ -404,7 +415,7 @@ class Evaluator(Families):
 
     def _elements_of_result(self, call: ast.Call, scope: Scope) -> Values:
         function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in ("values", "items", "get"):
+        if isinstance(function, ast.Attribute) and function.attr in VIEWS | {"get"}:
             return self.elements(function.value, scope)
         if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
             return frozenset([OptionsValue(scope.module.path)])
