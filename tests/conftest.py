@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 from migrate.cli import progress
+from migrate.quick_xla import compiling_quickly
 from shims._simulated_tpu import versions
 from tests.waiting import LIMIT
 
@@ -20,6 +21,8 @@ os.environ.pop("XLA_USE_BF16", None)
 os.environ.pop("XLA_DOWNCAST_BF16", None)
 # gcsfs asks by gRPC what kind of bucket it has, which an emulated one does not answer; read on its import.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+# XLA compiles most programs of the tests for one or two calls.
+os.environ |= compiling_quickly(os.environ)
 # A benchmark that a test runs appends nothing to the figures.
 os.environ["BENCHMARK_HISTORY"] = "off"
 # Unbuffered, print() writes its arguments one by one, and those of two ranks mix in one line.

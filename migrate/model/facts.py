@@ -59,7 +59,7 @@ from migrate.model.processes.acting import (
     wrapping_of,
 )
 from migrate.model.processes.early_ranks import importing_ranks
-from migrate.model.processes.endings import ending_of
+from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.joins import may_join
 from migrate.model.processes.launching import joining_of, joins_by, launching_of
@@ -451,6 +451,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             effects[_end(call, scope.module)] = effect
     lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
     marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
+    loads = _spells(analysis, b"load")
     return ModuleCalls(
         effects,
         definitions,
@@ -485,10 +486,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         launching_of(analysis).led_by(scope),
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
         frozenset(_running(analysis, scope, acting_of(analysis))),
-        frozenset(_running(analysis, scope, ending_of(analysis))),
+        frozenset(_running(analysis, scope, ending_of(analysis)))
+        if any(_spells(analysis, word) for word in STOPPING)
+        else frozenset(),
         frozenset(_meeting(analysis, scope)),
         unset_attributes(analysis),
-        frozenset(_running(analysis, scope, loading_of(analysis))),
+        frozenset(_running(analysis, scope, loading_of(analysis))) if loads else frozenset(),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         frozenset(_end(call, scope.module) for call in placed_models(analysis, scope)),
@@ -500,8 +503,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module)
             for call in starting_replicas(analysis).get(scope.module.path, ())
         ),
-        handlers=handlers_in_threads(analysis, scope),
-        counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
+        handlers=handlers_in_threads(analysis, scope) if _spells(analysis, b"signal") else {},
+        counted=frozenset(_running(analysis, scope, counting_generators(analysis)))
+        if _spells(analysis, b"yield")
+        else frozenset(),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         forwarding=frozenset(_running(analysis, scope, forwards_of(analysis))),
         evaluating=frozenset(
@@ -523,7 +528,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         joining=frozenset(f.line for f in scope.functions if f in joining_of(analysis)),
         broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
-        loading_parts=dict(_loading_parts(analysis, scope)),
+        loading_parts=dict(_loading_parts(analysis, scope)) if loads else {},
         divided_saves=dict(_divided_saves(analysis, scope)),
         optional_groups={
             _end(call, scope.module): test
@@ -550,7 +555,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             for class_, name in drawn_attributes(analysis)
             if class_.top is scope
         ),
-        unprepared=dict(_unprepared(analysis, scope)),
+        unprepared=dict(_unprepared(analysis, scope))
+        if scope.module.path in led_of(analysis)
+        else {},
         unwrapped=frozenset(
             _end(node, scope.module)
             for node in (
@@ -566,7 +573,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             )
         ),
         drawn_weights={
-            _end(call, scope.module): why for call, why in drawn_weights(analysis, scope)
+            _end(call, scope.module): why
+            for call, why in (
+                drawn_weights(analysis, scope)
+                if _spells(analysis, b"accelerate") or _spells(analysis, b"transformers")
+                else ()
+            )
         },
         state_saves=frozenset(
             _end(call, scope.module) for call in saves_of(analysis).of_state(scope)
@@ -1064,7 +1076,7 @@ def _makes_groups(analysis: Analysis) -> bool:
     return any(_spells(analysis, word) for word in (b"new_group", b"new_subgroups", b"get_group"))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _spells(analysis: Analysis, word: bytes) -> bool:
     """Whether a file of a project spells `word`."""
     return any(word in module.data for module in analysis.project.modules.values())

@@ -45,7 +45,9 @@ def test_an_input_that_nobody_named_has_no_name() -> None:
   ROOT %d = {A} fusion(%p, %q), calls=%x
 """
     )
-    names = {held.number: held.name for held in memory_of(module).at_peak if held.kind == "argument"}
+    names = {
+        held.number: held.name for held in memory_of(module).at_peak if held.kind == "argument"
+    }
     assert names == {0: "", 1: "batch"}
 
 

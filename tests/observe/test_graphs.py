@@ -59,7 +59,9 @@ class TestWhatDiffers:
             [node("xla::cast", f"f32[{rows},4]", place), node("aten::relu", f"bf16[{rows},4]")]
             for rows in (8, 5)
         ]
-        assert differences(*sides) == ("the shape of aten::relu: bf16[8,4] → bf16[5,4] (train.py:3)",)
+        assert differences(*sides) == (
+            "the shape of aten::relu: bf16[8,4] → bf16[5,4] (train.py:3)",
+        )
 
     def test_the_shape_of_an_input_and_not_all_that_follows_from_it(self) -> None:
         before = [node("xla::device_data", "f32[8,4]"), node("aten::relu", "f32[8,4]")]

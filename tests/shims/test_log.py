@@ -45,45 +45,44 @@ def test_without_xla_the_call_is_made_at_once() -> None:
 TRAINING = """
     import json, sys, torch, torch_xla, torch_xla.debug.metrics as met
     from shims.log import log
-    how = sys.argv[1]
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1).to("xla")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = torch.randn(6, 4, 8).to("xla")
-    torch_xla.sync()
-    seen = []
-    executions = lambda: met.metric_data("ExecuteTime")[0]
-    for step in range(6):
-        if step == 1:
-            torch_xla.sync(wait=True)
-            before = executions()
-        loss = model(x[0]).square().mean()
-        if how == "item":
-            seen.append(loss.item())
-        if how == "log":
-            log(seen.append, loss)
-        loss.backward()
-        norm = model.weight.grad.norm()
-        if how == "item":
-            seen.append(norm.item())
-        if how == "log":
-            log(seen.append, norm)
-            log(seen.append, float(step))
-            norm.zero_()
-        optimizer.step()
-        optimizer.zero_grad()
+    for how in sys.argv[1:]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 1).to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x = torch.randn(6, 4, 8).to("xla")
         torch_xla.sync()
-    torch_xla.sync(wait=True)
-    print(executions() - before)
-    print(json.dumps([float(value) for value in seen]))
+        seen = []
+        executions = lambda: met.metric_data("ExecuteTime")[0]
+        for step in range(6):
+            if step == 1:
+                torch_xla.sync(wait=True)
+                before = executions()
+            loss = model(x[0]).square().mean()
+            if how == "item":
+                seen.append(loss.item())
+            if how == "log":
+                log(seen.append, loss)
+            loss.backward()
+            norm = model.weight.grad.norm()
+            if how == "item":
+                seen.append(norm.item())
+            if how == "log":
+                log(seen.append, norm)
+                log(seen.append, float(step))
+                norm.zero_()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch_xla.sync()
+        torch_xla.sync(wait=True)
+        print(executions() - before)
+        print(json.dumps([float(value) for value in seen]))
 """
 
 
 @pytest.mark.xla
 def test_logged_scalars_cost_no_execution_and_item_does() -> None:
-    (plain, _), (logged, values), (read, items) = (
-        python(TRAINING, how) for how in ("nothing", "log", "item")
-    )
+    lines = iter(python(TRAINING, "nothing", "log", "item"))
+    (plain, _), (logged, values), (read, items) = zip(lines, lines, strict=True)
     assert int(logged) == int(plain)
     assert int(read) >= int(plain) + 5
     # The same values, in order, although `norm` was zeroed in place after it was logged.

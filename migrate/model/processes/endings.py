@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Errors about the call of a function, not about the values of the training.
 OF_ARGUMENTS = frozenset({"AttributeError", "NotImplementedError", "TypeError"})
+# A file without any of these words stops nothing.
+STOPPING = (b"raise", b"assert", b"exit", b"quit", b"abort")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NESTED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
@@ -38,7 +40,7 @@ def ending_of(analysis: Analysis) -> frozenset[Scope]:
 def _stopping(scope: ModuleScope) -> Iterator[Function]:
     """Yield the functions of a file whose own statements may stop the caller."""
     data = scope.module.data
-    if not any(word in data for word in (b"raise", b"assert", b"exit", b"quit", b"abort")):
+    if not any(word in data for word in STOPPING):
         return
     by_line: dict[int, list[Function]] = defaultdict(list)
     for function in scope.functions:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
 from migrate.catalogue.launchers import IN_THREADS, SCRIPT
 from migrate.model.calls.analysis import Analysis
@@ -40,7 +39,7 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
         Each is identified by its end, with the code that sets the handler if that is in another file.
     """
     module = scope.module
-    if not any(word in module.data for word in _WORDS) or not _mentions_signals(analysis):
+    if not any(word in module.data for word in _WORDS):
         return {}
     handlers: dict[End, str] = {}
     for running, origin in _launched(scope, analysis):
@@ -52,11 +51,6 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
             elif origin is not None:
                 handlers.setdefault(origin, place_of(running, analysis))
     return handlers
-
-
-@lru_cache(maxsize=2)
-def _mentions_signals(analysis: Analysis) -> bool:
-    return any(b"signal" in scope.module.data for scope in analysis.scopes.values())
 
 
 def _sets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:

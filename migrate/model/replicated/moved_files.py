@@ -33,8 +33,6 @@ def moved_files(analysis: Analysis, top: ModuleScope) -> dict[ast.stmt, ast.Call
 
     Statements that only the first replica runs, by a test of their own, are left out.
     """
-    if b"save" not in top.module.data:
-        return {}
     changes: dict[ast.stmt, ast.Call] = {}
     for call, scope in analysis.calls_in(top):
         path = _path(call)

@@ -15,7 +15,6 @@ from migrate.model.calls.kinds import MOVES_INPUTS, External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
-from migrate.model.processes.framework_training import led_of
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ def unprepared_batches(
     Returns:
         Each has the name of the batch, and the file and the line of its loader.
     """
-    if top.module.path not in led_of(analysis):
-        return
     loaders = _Loaders(analysis)
     for call, scope in analysis.calls_in(top):
         if MOVES_INPUTS not in analysis.evaluator.values(call.func, scope):

@@ -115,7 +115,9 @@ class Saves:
     def moved_files(self, top: ModuleScope) -> Mapping[ast.stmt, ast.Call]:
         """Return the statements of a file that change a file saved before, each with the last such save."""
         if top not in self._moved_files:
-            self._moved_files[top] = moved_files(self._analysis, top)
+            self._moved_files[top] = (
+                moved_files(self._analysis, top) if b"save" in top.module.data else {}
+            )
         return self._moved_files[top]
 
     def of_state(self, top: ModuleScope) -> Iterator[ast.Call]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.steps.accumulation import micro_batches
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
-from migrate.reading.steps.loops import Loop, batch_names
-from migrate.syntax.tree import code, nodes
+from migrate.reading.steps.loops import Loop, batch_names, loops
+from migrate.syntax.tree import code, nodes, nodes_of
 from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
@@ -178,3 +177,32 @@ def _updates(body: Body, index: int) -> bool:
         for node in nodes(statement.node)
     )
     return bool(statement.effect) or on_gradients or statement.averages
+
+
+def micro_batches(node: cst.CSTNode, context: Script) -> Loop | None:
+    """Return the loop in `node`, or in a function that it calls, that runs one micro-batch per turn.
+
+    In one step with the optimizer's, the loop would be unrolled: the graph grows with the number of
+    micro-batches, and each number needs another graph. A loop over losses that are already computed does not
+    count.
+    """
+    callees = context.effects.callees([node])
+    for place in (node, *(callee.body for callee in callees)):
+        for loop in loops(place):
+            accumulates = context.effects.of(loop.body) & BOTH == Effect.BACKWARD
+            if accumulates and _runs_a_model(loop):
+                return loop
+    return None
+
+
+def _runs_a_model(loop: Loop) -> bool:
+    """Whether the loop does more than call `backward` on its elements."""
+    calls = [
+        call
+        for call in nodes_of(loop.body, cst.Call)
+        if not (
+            isinstance(call.func, cst.Attribute)
+            and call.func.attr.value in ("backward", "scale", "append", "item")
+        )
+    ]
+    return bool(calls)

@@ -110,7 +110,10 @@ def _details(judged: FitVerdict) -> Iterator[RenderableType]:
     for held in memory.largest:
         kind, name = judged.name_of(held)
         table.add_row(
-            shown_bytes(held.bytes), str(held.array), escape(f"{kind} {name}".rstrip()), escape(held.source)
+            shown_bytes(held.bytes),
+            str(held.array),
+            escape(f"{kind} {name}".rstrip()),
+            escape(held.source),
         )
     yield table
     if judged.collectives:
