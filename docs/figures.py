@@ -96,8 +96,13 @@ def newest(path: Path) -> list[dict[str, str]]:
 
 
 def counted(subject: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return how many lines of a benchmark's own table have each value of one column."""
+    """Return how many lines of a benchmark's own table have each value of one column.
+
+    Where the subject names columns as its `case`, the last line of each case counts.
+    """
     _, lines = read(ROOT / subject["source"])
+    if case := subject.get("case"):
+        lines = list({tuple(line[name] for name in case): line for line in lines}.values())
     counts = Counter(line[subject["count"]] for line in lines if line[subject["count"]])
     found = [{subject["count"]: value, "number": f"{n:,}"} for value, n in counts.most_common()]
     return [*found, {subject["count"]: "all", "number": f"{sum(counts.values()):,}"}]

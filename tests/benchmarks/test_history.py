@@ -79,6 +79,17 @@ def test_the_newest_line_of_each_case_is_shown(figures: ModuleType, tmp_path: Pa
     assert [line["ms"] for line in figures.newest(path)] == ["4", "3"]
 
 
+def test_a_case_that_was_tried_again_counts_once(figures: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("set,type,status\na,x,crash\na,y,proven\na,x,proven\nb,x,time\n")
+    rows = figures.counted({"source": str(path), "count": "status", "case": ["set", "type"]})
+    assert {row["status"]: row["number"] for row in rows} == {
+        "proven": "2",
+        "time": "1",
+        "all": "3",
+    }
+
+
 def test_how_lines_were_measured_is_said_once_where_it_is_the_same(figures: ModuleType) -> None:
     line = {"date": "2026-01-01", "run": "a|b", "ms": "1", "command": "make x", "machine": "m"}
     same = figures.table([line, line | {"run": "b"}])

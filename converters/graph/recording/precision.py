@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.ir import COMPUTE
+from converters.graph.recording.state import attributes_stay
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -59,7 +60,9 @@ def saved_floats(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def in_compute_dtype(module: torch.nn.Module, dtype: torch.dtype = COMPUTE) -> Iterator[None]:
-    """The module with its saved float32 tensors in another dtype; afterwards they are restored."""
+    """The module with its saved float32 tensors in another dtype; afterwards these tensors and the
+    module's plain attributes are restored.
+    """
     before = {
         id(tensor_held): (tensor_held, tensor_held.data)
         for tensor_held in saved_floats(module).values()
@@ -69,7 +72,8 @@ def in_compute_dtype(module: torch.nn.Module, dtype: torch.dtype = COMPUTE) -> I
         tensor.grad = None
         tensor.data = data.to(dtype)
     try:
-        yield
+        with attributes_stay(module):
+            yield
     finally:
         for tensor, data in before.values():
             tensor.data = data

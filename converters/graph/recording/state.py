@@ -100,12 +100,8 @@ class State(TorchDispatchMode):
                     if old is not None and name in owner._buffers and (attributes or saved):
                         owner._buffers[name] = old[0]
                         old[0].copy_(old[1])
-                if not attributes:
-                    continue
-                for name in _attributes(owner).keys() - plain.keys():
-                    del vars(owner)[name]
-                for name, (object_, value) in plain.items():
-                    vars(owner)[name] = _refilled(object_, value)
+                if attributes:
+                    _restore(owner, plain)
 
 
 @contextmanager
@@ -117,6 +113,29 @@ def weights_stay(module: torch.nn.Module) -> Iterator[State]:
             yield state
     finally:
         state.put_back(attributes=False)
+
+
+@contextmanager
+def attributes_stay(module: torch.nn.Module) -> Iterator[None]:
+    """Restore the plain attributes of a module and its submodules.
+
+    torch.export leaves tensors without numbers in them where it fails after the forward has set them.
+    """
+    before = [(owner, _attributes(owner)) for owner in module.modules()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for owner, plain in before:
+                _restore(owner, plain)
+
+
+def _restore(owner: torch.nn.Module, plain: dict[str, tuple[Any, Any]]) -> None:
+    """Restore the plain attributes of a module; attributes that are new are removed."""
+    for name in _attributes(owner).keys() - plain.keys():
+        del vars(owner)[name]
+    for name, (object_, value) in plain.items():
+        vars(owner)[name] = _refilled(object_, value)
 
 
 def _copied(tensor: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | None:

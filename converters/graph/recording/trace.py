@@ -62,7 +62,7 @@ from converters.graph.recording.precision import (
 )
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.rows.checked import ROWS, every_row, rows_chosen
-from converters.graph.recording.state import weights_stay
+from converters.graph.recording.state import attributes_stay, weights_stay
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
@@ -443,6 +443,7 @@ def _export(
         slow_paths(),
         masks_by_index(),
         modules_stay(),
+        attributes_stay(module),
         precision_stays(),
         distributions_unchecked(),
         grouped_products_recorded(),

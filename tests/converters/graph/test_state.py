@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -63,3 +65,14 @@ def test_what_no_call_reads_is_no_change() -> None:
 def test_a_table_of_the_first_call_is_no_change() -> None:
     modes = compare_modes(stateful.Cached().eval(), X)
     assert modes == type(modes)(otherwise=False)
+
+
+def test_a_recording_that_fails_halfway_leaves_no_tensors_without_numbers() -> None:
+    model = stateful.Remembering().eval()
+    inputs = {"x": X["x"], "sizes": torch.tensor([2, 2])}
+    written = port(model, inputs)
+    assert written.notes
+    assert written.notes[0].startswith("fixed: sizes")
+    copied = copy.deepcopy(model)  # raises for a tensor without numbers
+    assert copied.last is not None
+    assert torch.equal(copied.last, model(**inputs).flatten())
