@@ -379,8 +379,8 @@ class Evaluator(Families):
             if binding.kind == "param" and isinstance(binding.scope, Function):
                 parameter = binding.scope, binding.name
                 self.ask_for(parameter)
-                given = self.contents.given(parameter)
-                values |= self._union(self.elements(passed, at) for passed, at in given)
+                containers = self.contents.given(parameter)
+                values |= self._union(self.elements(passed, at) for passed, at in containers)
         return frozenset(value for value in values if isinstance(value, ClassInstance))
 
     def _put_into(self, container: ast.Name | ast.Attribute, scope: Scope) -> Values:

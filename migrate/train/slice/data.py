@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.emit import Emitter
-from migrate.train.slice.keep import Keeper, ReadsTrainedError, Scope
+from migrate.train.slice.keep import Keeper, KeptPart, ReadsTrainedError
 from migrate.train.slice.loops import (
     TrainingCalls,
     batch_in_loop,
@@ -130,14 +130,14 @@ class _Slicer:
         """Slice the loop's function, then its callers, then the module."""
         frames = self._events.backward
         self._start = self._first_loop() if self._places is not None else None
-        sliced: dict[ast.AST, Scope] = {}
+        sliced: dict[ast.AST, KeptPart] = {}
         for level in range(self._level, len(frames)):
             frame = frames[level]
             code = self._script.code(frame.first, frame.function)
             assert code is not None
             if isinstance(code, ast.Module):
                 continue
-            scope = Scope(code.body, frame.line, trained=self._trained_names(frame))
+            scope = KeptPart(code.body, frame.line, trained=self._trained_names(frame))
             self._mark(scope, code, level, sliced)
             self._keeper.settle(scope, {argument.arg for argument in parameters(code)})
             self._keeper.require_untrained(scope)
@@ -167,7 +167,7 @@ class _Slicer:
         return None
 
     def _mark(
-        self, scope: Scope, code: ast.AST, level: int, sliced: Mapping[ast.AST, Scope]
+        self, scope: KeptPart, code: ast.AST, level: int, sliced: Mapping[ast.AST, KeptPart]
     ) -> None:
         frames = self._events.backward
         frame = frames[level]
@@ -217,7 +217,7 @@ class _Slicer:
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
 
-    def _handed_over(self, scope: Scope, position: tuple[str, int], line: int) -> str:
+    def _handed_over(self, scope: KeptPart, position: tuple[str, int], line: int) -> str:
         """The statement that gives trained modules the program's weights, if the loop runs them; else ""."""
         if self._places is None:
             return ""
@@ -251,7 +251,7 @@ class _Slicer:
         return block[index]
 
     def _delegated(
-        self, caller: Frame, called: Frame, sliced: Mapping[ast.AST, Scope], scope: Scope
+        self, caller: Frame, called: Frame, sliced: Mapping[ast.AST, KeptPart], scope: KeptPart
     ) -> str:
         """`yield from` the sliced function; arguments that it no longer reads become None."""
         function = self._script.code(called.first, called.function)
@@ -282,7 +282,7 @@ class _Slicer:
         positions = ((frame.function, frame.first), ("<module>", 1))
         return {n for where, names in self._trained.items() if where in positions for n in names}
 
-    def _module(self, sliced: Mapping[ast.AST, Scope]) -> tuple[str, frozenset[int]]:
+    def _module(self, sliced: Mapping[ast.AST, KeptPart]) -> tuple[str, frozenset[int]]:
         """The kept parts of the module, and the generator; the lines of the script that are in them."""
         tree, frames = self._script.tree, self._events.backward
         outer = frames[-1]
@@ -291,7 +291,7 @@ class _Slicer:
         inside = body is not tree.body
         top = [s for s in tree.body if not (inside and any(c is main for c in ast.walk(s)))]
         whole = [*top, *body[: index + 1]] if inside else tree.body[: index + 1]
-        scope = Scope(whole, outer.line, trained=self._trained_names(outer))
+        scope = KeptPart(whole, outer.line, trained=self._trained_names(outer))
         if not inside:
             scope.body = [*tree.body[: index + 1]]
         level = len(frames) - 1
@@ -346,7 +346,7 @@ class _Slicer:
         return text, frozenset(emitter.lines)
 
     def _settle_module(
-        self, scope: Scope, emitter: Emitter, sliced: Mapping[ast.AST, Scope]
+        self, scope: KeptPart, emitter: Emitter, sliced: Mapping[ast.AST, KeptPart]
     ) -> None:
         """Keep what the module's part needs, with the functions and classes that it names."""
         for statement in scope.body:
@@ -377,7 +377,7 @@ class _Slicer:
         self,
         statement: ast.stmt,
         emitter: Emitter,
-        sliced: Mapping[ast.AST, Scope],
+        sliced: Mapping[ast.AST, KeptPart],
     ) -> set[str]:
         if not isinstance(statement, ast.ClassDef) or not any(c in sliced for c in statement.body):
             return free_names(statement)

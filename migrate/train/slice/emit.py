@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping
 
 from migrate.train.errors import TrainError
-from migrate.train.slice.keep import Scope
+from migrate.train.slice.keep import KeptPart
 from migrate.train.slice.statements import every_statement, own_nodes
 from migrate.train.slice.text import FunctionNode, ScriptText, WrittenFor, WrittenIf, first_line
 
@@ -27,7 +27,10 @@ class Emitter:
     """
 
     def __init__(
-        self, script: ScriptText, restore_before: Collection[int], sliced: Mapping[ast.AST, Scope]
+        self,
+        script: ScriptText,
+        restore_before: Collection[int],
+        sliced: Mapping[ast.AST, KeptPart],
     ) -> None:
         self.lines: set[int] = set()
         self._script, self._restore, self._sliced = script, restore_before, sliced
@@ -65,7 +68,7 @@ class Emitter:
 
     def emit(
         self,
-        scope: Scope,
+        scope: KeptPart,
         statement: ast.stmt,
         indent: str,
     ) -> str:
@@ -81,7 +84,7 @@ class Emitter:
 
     def _own_text(
         self,
-        scope: Scope,
+        scope: KeptPart,
         statement: ast.stmt,
         indent: str,
     ) -> str:
@@ -135,7 +138,7 @@ class Emitter:
 
     def _partial(
         self,
-        scope: Scope,
+        scope: KeptPart,
         statement: ast.stmt,
         indent: str,
     ) -> str:

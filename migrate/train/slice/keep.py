@@ -1,4 +1,4 @@
-"""Which statements of a function or module stay: those on which a batch, or the loops around it, depend."""
+"""The statements of a function or module that stay: a batch, or the loops around it, depends on them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReadsTrainedError(Exception):
 
 
 @dataclass
-class Scope:
+class KeptPart:
     """Kept part of a function or of the module.
 
     Attributes:
@@ -100,7 +100,7 @@ class Keeper:
             for alias in node.names
         }
 
-    def settle(self, scope: Scope, bound: Iterable[str] = ()) -> None:
+    def settle(self, scope: KeptPart, bound: Iterable[str] = ()) -> None:
         """Keep statements until no kept one reads a name that another one binds."""
         while True:
             before = len(scope.kept), len(scope.needed), len(scope.inside)
@@ -110,7 +110,7 @@ class Keeper:
                 break
         self.require_independent(scope, bound)
 
-    def require_independent(self, scope: Scope, bound: Iterable[str] = ()) -> None:
+    def require_independent(self, scope: KeptPart, bound: Iterable[str] = ()) -> None:
         """Report batches and loops that depend on what the training step computes."""
         kept = {
             name
@@ -129,7 +129,7 @@ class Keeper:
                     "let the data and the end of the loop depend on counters alone",
                 )
 
-    def require_untrained(self, scope: Scope) -> None:
+    def require_untrained(self, scope: KeptPart) -> None:
         """Report loops and conditions around the training step that read what it trains.
 
         `data.py` has the model as it starts.
@@ -181,7 +181,9 @@ class Keeper:
                 pending += more
         return called
 
-    def visit(self, scope: Scope, statement: ast.stmt, around: tuple[ast.stmt, ...] = ()) -> bool:
+    def visit(
+        self, scope: KeptPart, statement: ast.stmt, around: tuple[ast.stmt, ...] = ()
+    ) -> bool:
         """Keep a statement if it is needed, with what is needed inside of it; return whether it is kept.
 
         Args:
@@ -227,7 +229,7 @@ class Keeper:
             return True
         return False
 
-    def _leaves(self, scope: Scope, statement: ast.stmt, around: tuple[ast.stmt, ...]) -> bool:
+    def _leaves(self, scope: KeptPart, statement: ast.stmt, around: tuple[ast.stmt, ...]) -> bool:
         """Whether a statement ends a loop that trains, or a kept block inside of it."""
         if isinstance(statement, _LEAVES):
             loop = next(s for s in reversed(around) if isinstance(s, LOOPS))
@@ -244,7 +246,9 @@ class Keeper:
             return any(isinstance(s, ast.Try) and s in scope.kept for s in around)
         return isinstance(statement, ast.Raise)
 
-    def keep(self, scope: Scope, statement: ast.stmt, *, whole: bool, inside: bool = True) -> None:
+    def keep(
+        self, scope: KeptPart, statement: ast.stmt, *, whole: bool, inside: bool = True
+    ) -> None:
         """Keep a statement; names that it reads are needed, in the loops that train or before them."""
         scope.kept.add(statement)
         read = set[str]()
@@ -264,7 +268,7 @@ class Keeper:
                     read |= loads(node)
         scope.need(read, inside=inside or first_line(statement) > scope.line)
 
-    def _loop_names(self, scope: Scope) -> set[str]:
+    def _loop_names(self, scope: KeptPart) -> set[str]:
         """Names that the loops around the training step bind."""
         return set[str]().union(
             *(
@@ -275,7 +279,7 @@ class Keeper:
             )
         )
 
-    def _is_call(self, scope: Scope, statement: ast.stmt) -> bool:
+    def _is_call(self, scope: KeptPart, statement: ast.stmt) -> bool:
         """Whether a statement is a call that may change a value that is kept, or a seed."""
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return False
