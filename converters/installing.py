@@ -59,26 +59,31 @@ def missing_modules(modules: Sequence[str]) -> tuple[str, ...]:
     return tuple(module for module in modules if not is_installed(module))
 
 
-def require_installed(*modules: str) -> None:
+def require_installed(*modules: str, extra: str = "") -> None:
     """Check that all modules needed by a step are installed.
+
+    Args:
+        modules: their names, each in `EXTRAS`.
+        extra: extra that the step is for, which brings all of them; "" for the extra of each module.
 
     Raises:
         MissingDependencyError: the message names all missing modules and the command.
     """
     if missing := missing_modules(modules):
-        raise missing_error(*missing)
+        raise missing_error(*missing, extra=extra)
 
 
-def missing_error(*modules: str, needed_by: str = "") -> MissingDependencyError:
+def missing_error(*modules: str, needed_by: str = "", extra: str = "") -> MissingDependencyError:
     """Return the error for modules that are not installed.
 
     Args:
         modules: their names, each in `EXTRAS`.
         needed_by: the file or step that needs them.
+        extra: extra that brings all of them; "" for the extra of each module.
     """
     first, *others = modules
     what = f"{needed_by} needs {first}, which is" if needed_by else f"{first} is"
-    remedy = how_to_install(*(EXTRAS[module] for module in modules))
+    remedy = how_to_install(*([extra] if extra else (EXTRAS[module] for module in modules)))
     if others:
         remedy += f" ({', '.join(others)} {'is' if len(others) == 1 else 'are'} missing too)"
     return MissingDependencyError(f"{what} not installed", remedy)

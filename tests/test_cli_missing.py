@@ -80,9 +80,9 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         ("fit train.py", "torch", "xla,tpu"),
         pytest.param(f"fit net.py:make {INPUTS}", "jax", "tpu", marks=pytest.mark.long),
         ("assess . --script train.py", "torch", "xla,tpu"),
-        ("train train.py -o program", "torch", "torch,jax"),
+        ("train train.py -o program", "torch", "port"),
         pytest.param("prove train.py --against .", "torch", "torch,jax", marks=pytest.mark.long),
-        (f"port net.py:make {INPUTS} -o ported", "torch", "torch"),
+        (f"port net.py:make {INPUTS} -o ported", "torch", "port"),
         (f"parity net.py:make flax_net.py:make {INPUTS}", "side A: torch", "torch"),
         pytest.param(
             f"parity flax_net.py:make net.py:make {INPUTS}",

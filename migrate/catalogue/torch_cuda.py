@@ -14,7 +14,9 @@ CALLS = "XLA801"
 XM = "torch_xla.core.xla_model"
 MEMORY = f"{XM}.get_memory_info()"
 # Without a TPU torch_xla raises "UNIMPLEMENTED: GetAllocatorStats".
-ON_A_TPU = "if torch_xla.runtime.device_type() == 'TPU', as it raises on the CPU"
+ON_A_TPU = "if torch_xla.runtime.device_type() == 'TPU' else"
+ELSEWHERE = ", as it raises on the CPU"
+MEMORY_ON_A_TPU = f"{MEMORY} {ON_A_TPU} {{}}{ELSEWHERE}"
 ONE_DEVICE = "a replica sees one device, remove it"
 IN_ORDER = "XLA orders its own work, remove it"
 TRACE = "torch_xla.debug.profiler.Trace"
@@ -40,7 +42,9 @@ IGNORED = (
 # Queries of a GPU that the host of a TPU does not answer.
 _zero = Family("torch", WRONG, "XLA802", "cuda-memory", does="silently 0 on XLA")
 _empty = Family("torch", WRONG, "XLA802", "cuda-memory", does="empty on XLA")
-IN_USE, AT_THE_PEAK = (f"{MEMORY}['{key}'] {ON_A_TPU}" for key in ("bytes_used", "peak_bytes_used"))
+IN_USE, AT_THE_PEAK = (
+    f"{MEMORY}['{key}'] {ON_A_TPU} 0{ELSEWHERE}" for key in ("bytes_used", "peak_bytes_used")
+)
 ASKED = (
     *_zero("cuda.memory_allocated accelerator.memory_allocated", IN_USE, "shims.memory().used"),
     *_zero("cuda.memory_reserved cuda.memory_cached accelerator.memory_reserved", IN_USE),
@@ -48,15 +52,20 @@ ASKED = (
     *_zero("accelerator.max_memory_allocated", AT_THE_PEAK, "shims.memory().peak"),
     *_zero("cuda.max_memory_reserved cuda.max_memory_cached", AT_THE_PEAK),
     *_zero("accelerator.max_memory_reserved", AT_THE_PEAK),
-    *_empty("cuda.memory_stats accelerator.memory_stats", f"{MEMORY} {ON_A_TPU}"),
-    *_empty("cuda.memory_stats_as_nested_dict cuda.host_memory_stats", f"{MEMORY} {ON_A_TPU}"),
-    *_empty("cuda.host_memory_stats_as_nested_dict", f"{MEMORY} {ON_A_TPU}"),
-    *_empty("cuda.memory_snapshot", f"{MEMORY} {ON_A_TPU}"),
+    *_empty("cuda.memory_stats accelerator.memory_stats", MEMORY_ON_A_TPU),
+    *_empty("cuda.memory_stats_as_nested_dict cuda.host_memory_stats", MEMORY_ON_A_TPU),
+    *_empty("cuda.host_memory_stats_as_nested_dict", MEMORY_ON_A_TPU),
+    *_empty("cuda.memory_snapshot", MEMORY_ON_A_TPU),
     *_empty("cuda.list_gpu_processes", TPU_INFO, does="lists no TPU process"),
-    *_told("memory_summary memory_usage device_memory_used", f"{MEMORY} {ON_A_TPU}"),
-    *_told("mem_get_info", f"{MEMORY} has bytes_used and bytes_limit, {ON_A_TPU}"),
+    *_told("memory_summary memory_usage device_memory_used", MEMORY_ON_A_TPU),
+    *_told(
+        "mem_get_info",
+        f"{MEMORY} has bytes_used and bytes_limit, on a TPU only: it raises on the CPU",
+    ),
     *_told("get_per_process_memory_fraction", "remove it"),
-    *_told("get_device_properties", f"for the memory, {MEMORY}['bytes_limit'] {ON_A_TPU}"),
+    *_told(
+        "get_device_properties", f"for the memory, {MEMORY}['bytes_limit'] {ON_A_TPU} 0{ELSEWHERE}"
+    ),
     *_told("get_device_name", f"{XM}.xla_device_hw('xla')"),
     *_told("get_device_capability", "a TPU has none, take the branch for bfloat16"),
     *_told("utilization", TPU_INFO),

@@ -136,7 +136,11 @@ def port(
     that differs. It is 2 if the model cannot be ported; all unsupported operators are then listed.
     """
     with errors():
+        from converters.installing import require_installed
         from converters.remote.names import without_secrets
+        from migrate.versions import NEEDS
+
+        require_installed(*NEEDS["port"], extra="port")
         from migrate.port.errors import MissingOperatorsError
         from migrate.port.pipeline import PortOptions, port_model
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary

@@ -81,7 +81,7 @@ def train(no_proof: bool, json_output: bool, **arguments: Any) -> None:
         from migrate.report.text.train import train_as_json, train_summary
         from migrate.versions import NEEDS
 
-        require_installed(*NEEDS["train"])
+        require_installed(*NEEDS["train"], extra="port")
         from migrate.train.options import TrainOptions
         from migrate.train.pipeline import train_program
 

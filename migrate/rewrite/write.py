@@ -185,5 +185,5 @@ def check_target(rewrite: Rewrite, to: Path, *, force: bool, in_place: bool = Fa
     elif not force and to.read_bytes() != rewrite.data:
         raise WouldOverwriteError(
             f"{to}: already exists with other content",
-            "name another file with -o, or pass --force",
+            "name another file with -o, or pass --force to replace it",
         )

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+
+from safetensors import safe_open
 
 from migrate.observe.boundaries import MOST_STEPS
 from migrate.prove.compare import compare, diagnose
@@ -23,7 +26,6 @@ from migrate.prove.compare.gates import (
 )
 from migrate.prove.compare.noise_floor import NoiseFloor, larger, noise_floor
 from migrate.prove.recording.records import RankRecord, StepRecord
-from migrate.prove.recording.weights import in_16_bits
 
 _Ranks = Mapping[int, RankRecord]
 
@@ -159,7 +161,14 @@ def judge(
 def remedy(original: _Ranks) -> str:
     """Return how to compare in float32 what the original computes in bfloat16."""
     files = [record.final for record in original.values() if record.final is not None]
-    return KEEP_FLOAT32 if any(map(in_16_bits, files)) else AMP_OFF
+    return KEEP_FLOAT32 if any(map(_in_16_bits, files)) else AMP_OFF
+
+
+def _in_16_bits(path: Path) -> bool:
+    """Whether a tensor of the file is of 16 bits itself: no autocast made it so."""
+    with safe_open(path, framework="numpy") as file:
+        names = file.keys()
+        return any(file.get_slice(name).get_dtype() in ("BF16", "F16") for name in names)
 
 
 def _with_first_moves(

@@ -83,13 +83,6 @@ def distances(
     }
 
 
-def in_16_bits(path: Path) -> bool:
-    """Whether a tensor of the file is of 16 bits itself: no autocast made it so."""
-    with safe_open(path, framework="pt") as file:
-        names = file.keys()
-        return any(file.get_slice(name).get_dtype() in ("BF16", "F16") for name in names)
-
-
 def noise(original: Path, rewritten: Path) -> frozenset[str]:
     """Return the parameters that moved, on either side, only by the rounding of their gradients."""
     shares = _shares(original, rewritten)

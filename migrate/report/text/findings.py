@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from migrate.check.hazard import Severity
 from migrate.report.text.tables import plain_table
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.results import Note
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ SHOWN = 8  # places of a group on a terminal, after the first
 class Findings:
     """Findings with the paths of their files, in the order in which they are shown.
 
-    Where nobody looks at a screen each is one line, `path:line:column: rule severity message`, to be searched
+    Where nobody looks at a screen each is one line, `path:line:column: code severity message`, to be searched
     and clicked. On a terminal, what says the same to do at many places is said once.
     """
 
@@ -45,7 +46,7 @@ class Findings:
         for group in groups:
             if len(group) > 1:
                 _, note = group[0]
-                yield Text(f"{len(group)} × {note.rule}: {_to_do(note.message)}")
+                yield Text(f"{len(group)} × {code_of(note)}: {_to_do(note.message)}")
 
     def _without_repetition(self) -> Iterator[tuple[str, Note, str]]:
         """Yield the findings with one for each group of many in a file that ask for the same."""
@@ -100,8 +101,8 @@ def count(findings: Sequence[Note]) -> str:
 
 
 def _label(note: Note) -> str:
-    """The rule, with the severity as `migrate check` has it."""
-    return f"{note.rule} {note.severity.value}"
+    """The code and the severity, as `migrate check` has them."""
+    return f"{code_of(note)} {note.severity.value}"
 
 
 def _to_do(message: str) -> str:
