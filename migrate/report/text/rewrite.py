@@ -46,15 +46,23 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
 
 def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
     """Yield what is left to do by hand in one script; nothing where nothing is."""
-    yield from findings_of_files([(str(done.path), note) for note in done.findings])
+    before = "" if done.changed else "nothing to rewrite, "
+    yield from findings_of_files([(str(done.path), note) for note in done.findings], before)
 
 
-def findings_of_files(findings: Sequence[tuple[str, Note]]) -> Iterator[RenderableType]:
-    """Yield what is left to do by hand in the files of a project; nothing where nothing is."""
+def findings_of_files(
+    findings: Sequence[tuple[str, Note]], before: str = ""
+) -> Iterator[RenderableType]:
+    """Yield what is left to do by hand in the files of a project; nothing where nothing is.
+
+    Args:
+        findings: findings with the paths of their files.
+        before: words before how many there are.
+    """
     if findings:
         names = list(dict.fromkeys(name for name, _ in findings))
         title = names[0] if len(names) == 1 else many(len(names), "file")
-        yield f"[yellow]{escape(title)}: {count([note for _, note in findings])}[/yellow]"
+        yield f"[yellow]{escape(title)}: {before}{count([note for _, note in findings])}[/yellow]"
         yield Findings(list(findings))
 
 
