@@ -46,6 +46,13 @@ def play(env, net):
 """
 
 
+# As meters share their totals: what was on the device is a list of numbers by the time it is kept.
+SHARED_TOTAL = """self.total += 1.0
+        t = torch.tensor([self.total], device="xla")
+        t = t.tolist()
+        self.total = t[0]"""
+
+
 def reported(folder: Path, keep: str, noise: str, last: str) -> list[tuple[str, int, str]]:
     files = {
         "agent": AGENT.replace("KEEP", keep).replace("LAST", last),
@@ -91,6 +98,7 @@ def test_the_loop_is_reported_where_nothing_ends_the_graph(
         ("pass", "p + torch.randn(4, 8).numpy().sum()", "return out.cpu()"),
         ("self.turns = 0; self.turns += out.sum().item()", "p", "return out.cpu()"),
         ("self.rows = 0; self.rows = self.rows + len(out)", "p", "return out.cpu()"),
+        (SHARED_TOTAL, "p", "return out.cpu()"),
     ],
 )
 def test_no_loop_is_reported_where_nothing_grows(

@@ -120,10 +120,25 @@ def _is_on_device(node: ast.AST, scope: Scope, analysis: Analysis, depth: int = 
     elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         origins = analysis.evaluator.origins(node, scope)
         values = [(o.value, o.scope) for o in origins if o.value is not None]
+        values = [item for item in values if not _is_read_since(item, values, node, scope)]
         if any(_is_on_device(value, at, analysis, depth - 1) for value, at in values):
             return True
     return any(
         _is_on_device(part, scope, analysis, depth - 1) for part in ast.iter_child_nodes(node)
+    )
+
+
+def _is_read_since(
+    bound: tuple[ast.expr, Scope],
+    values: list[tuple[ast.expr, Scope]],
+    node: ast.expr,
+    scope: Scope,
+) -> bool:
+    """Whether a read makes `node` a number between the value `bound` and its use: `t = t.tolist()`."""
+    value, at = bound
+    return at is scope and any(
+        other_at is scope and value.lineno < other.lineno < node.lineno and _is_of_host(other)
+        for other, other_at in values
     )
 
 
