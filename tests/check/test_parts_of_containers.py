@@ -197,3 +197,47 @@ def test_a_mask_in_a_loss_of_a_list_that_a_call_passes(made: str, kept: bool) ->
             Trainer({made}).train(model, loader, optimizer, {made})
     """
     assert ("XLA103", 10) in codes(script)
+
+
+@pytest.mark.parametrize(
+    ("masks", "at"),
+    [
+        ("[part['valid'].clone() for part in wanted]", "masks[i]"),
+        ("[wanted[0]['valid'], wanted[1]['valid']]", "masks[i]"),
+        ("wanted", "masks[i]['valid']"),
+    ],
+)
+def test_a_mask_of_a_list_in_a_loss_that_an_option_names(masks: str, at: str) -> None:
+    script = f"""
+        import argparse
+
+        import torch
+
+
+        class Pairs:
+            def __init__(self, norm):
+                self.norm = norm
+
+            def compute(self, guesses, wanted):
+                masks = {masks}
+                losses = []
+                for i in range(len(wanted)):
+                    losses.append(guesses[i][{at}].mean())
+                return torch.stack(losses).mean()
+
+
+        def main(args, model, loader, optimizer):
+            model.cuda()
+            criterion = eval(args.criterion)
+            for batch in loader:
+                parts = [part.cuda() for part in batch]
+                criterion.compute([model(part) for part in parts], parts).backward()
+                optimizer.step()
+
+
+        def parser():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--criterion", default="Pairs(norm='l2')")
+            return parser
+    """
+    assert ("XLA103", 14) in codes(script)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -103,6 +104,8 @@ class Evaluator(Families):
             for name, bindings in scope.assigned.items():
                 self._assigned[name] += bindings
         self.contents = Contents(self)
+        # Expressions of texts that the project evaluates; kept, as values are cached by their identity.
+        self._parsed: dict[str, ast.expr] = {}
         super().__init__(class_ for scope in scopes.values() for class_ in scope.classes)
 
     def forget(self, changed: Set[Parameter]) -> None:
@@ -708,6 +711,8 @@ class Evaluator(Families):
                 return self._getattr(call, scope)
             if call.func.id == "next" and call.args:
                 return self.elements(call.args[0], scope)
+            if call.func.id == "eval" and call.args:
+                return self._union(self.values(e, scope) for e in self._texts(call.args[0], scope))
         values: set[Value] = set(devices.of_call(call, scope, self))
         if isinstance(call.func, ast.Attribute):
             if call.func.attr in MODULE_METHODS:
@@ -743,6 +748,21 @@ class Evaluator(Families):
                         if len(call.args) == 1:
                             values |= self._prepared(called, call.args[0], scope)
         return frozenset(values)
+
+    def _texts(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+        """Yield the expressions of the texts that `node` may be: literals, and defaults of options."""
+        texts: list[ast.expr | None] = [node]
+        if isinstance(node, ast.Name | ast.Attribute):
+            texts += [binding.value for binding in self.origins(node, scope)]
+        if isinstance(node, ast.Attribute):
+            texts += [default for default, _ in devices.options_of(self).get(node.attr, ())]
+        for text in texts:
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                if text.value not in self._parsed:
+                    with suppress(SyntaxError, ValueError):
+                        self._parsed[text.value] = ast.parse(text.value.strip(), mode="eval").body
+                if text.value in self._parsed:
+                    yield self._parsed[text.value]
 
     def _prepared(self, called: External, node: ast.expr, scope: Scope) -> Values:
         """Return the module that moves its inputs, if Accelerate prepares a model here."""

@@ -283,6 +283,10 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
         if text is not None:
             return ENTRY_OF_MASK.search(text) is not None
         return _is_made_as_mask(node.value, facts, depth - 1)  # a part of a mask
+    if isinstance(node, cst.ListComp):  # a mask for each view, `masks[i]`
+        return _is_made_as_mask(node.elt, facts, depth - 1)
+    if isinstance(node, cst.List | cst.Tuple):
+        return any(_is_made_as_mask(part.value, facts, depth - 1) for part in node.elements)
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         if method(node) in BOOLEAN_METHODS:
             return True
