@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -59,6 +58,7 @@ from migrate.model.calls.scopes import (
     lambda_name,
 )
 from migrate.model.project.project import Project, file_of
+from migrate.syntax.unwarned import syntax_tree
 
 DEEPEST = 60
 Key = tuple[str, int, int]
@@ -105,7 +105,7 @@ class Evaluator(Families):
                 self._assigned[name] += bindings
         self.contents = Contents(self)
         # Expressions of texts that the project evaluates; kept, as values are cached by their identity.
-        self._parsed: dict[str, ast.expr] = {}
+        self._parsed: dict[str, ast.expr | None] = {}
         super().__init__(class_ for scope in scopes.values() for class_ in scope.classes)
 
     def forget(self, changed: Set[Parameter]) -> None:
@@ -759,10 +759,9 @@ class Evaluator(Families):
         for text in texts:
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 if text.value not in self._parsed:
-                    with suppress(SyntaxError, ValueError):
-                        self._parsed[text.value] = ast.parse(text.value.strip(), mode="eval").body
-                if text.value in self._parsed:
-                    yield self._parsed[text.value]
+                    self._parsed[text.value] = _expression(text.value)
+                if (expression := self._parsed[text.value]) is not None:
+                    yield expression
 
     def _prepared(self, called: External, node: ast.expr, scope: Scope) -> Values:
         """Return the module that moves its inputs, if Accelerate prepares a model here."""
@@ -855,6 +854,15 @@ class Evaluator(Families):
     @staticmethod
     def _union(sets: Iterable[Values]) -> Values:
         return frozenset().union(*sets)
+
+
+def _expression(text: str) -> ast.expr | None:
+    """Return the one expression that a text is; None for other code."""
+    try:
+        body = syntax_tree(text.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    return body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
 
 
 def _is_of_torch(binding: ValueBinding) -> bool:
