@@ -70,7 +70,8 @@ AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    # With LLVM's optimizations, which the other tests leave out.
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2 --xla_backend_optimization_level=3",
 }
 # XLA itself goes no lower than AVX: below, its compiler aborts at float16 (`LLVM ERROR: … __truncsfhf2`).
 SSE = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
+from migrate.catalogue.entry import CatalogueEntry, Family, OnXla, names
 
 RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CALLED
 
@@ -25,6 +25,8 @@ MESHES = frozenset(
     f"{MODULE}.{place}init_device_mesh"
     for place in ("", "device_mesh.", "tensor.", "_tensor.", "_tensor.device_mesh.")
 )
+# Calls by which a process joins the process group.
+JOINS = names(*INIT) | MESHES
 AVERAGE = Family(MODULE, RAISES, "XLA810", "average")(
     "ReduceOp.AVG", "SUM, then divide by the world size", 'op="mean" of the collective in shims'
 )

@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from migrate.catalogue import torch_distributed
-from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import SCRIPT, XLA_LAUNCHES
 from migrate.catalogue.words import GROUP_VARIABLES
 from migrate.launch.framework import Framework
@@ -17,7 +16,7 @@ from shims._started.script import find_start
 _SHIMS_LAUNCHES = frozenset({"shims.launch", SCRIPT})
 _SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 _SPMD = frozenset({"torch_xla.runtime.use_spmd"})
-_GROUPS = names(*torch_distributed.INIT) | torch_distributed.MESHES | {"shims.init_distributed"}
+_GROUPS = torch_distributed.JOINS | {"shims.init_distributed"}
 _JOINS_JAX = frozenset({"jax.distributed.initialize"})
 # Variables of a job, and of torchrun and torch_tpu, by which a program knows the number of its host.
 _HOST_VARIABLES = GROUP_VARIABLES | {"HOST_INDEX"}

@@ -356,7 +356,7 @@ def compared(
     words, difference = runs.runtime.in_words, judgement.difference
     if difference is not None:
         difference = replace(difference, message=words(difference.message))
-    is_autocast = bfloat16 and remedy(original.ranks) == AMP_OFF
+    how = remedy(original.ranks) if bfloat16 else ""
     seen = notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor)
     return Proof(
         verdict=judgement.verdict,
@@ -369,8 +369,8 @@ def compared(
             *filter(None, map(words, seen)),
             *failed,
             *runs.settings.notes(_most_steps(original.ranks)),
-            *([_BFLOAT16 + remedy(original.ranks)] if bfloat16 else []),
-            *([_WITHOUT_AUTOCAST] if is_autocast and judgement.floor else []),
+            *([_BFLOAT16 + how] if bfloat16 else []),
+            *([_WITHOUT_AUTOCAST] if how == AMP_OFF and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
             *ours.notes,

@@ -70,9 +70,17 @@ class Contents:
         self._passed[to].append((node, scope))
         return True
 
-    def given(self, to: Parameter) -> tuple[Item, ...]:
-        """Return the containers that calls pass for a parameter, as the calls write them."""
-        return tuple(self._passed.get(to, ()))
+    def given(self, binding: ValueBinding) -> tuple[Item, ...]:
+        """Return the containers that calls pass for a parameter, as the calls write them.
+
+        Args:
+            binding: binding of the parameter; for other bindings nothing is returned.
+        """
+        if binding.kind != "param" or not isinstance(binding.scope, Function):
+            return ()
+        parameter = binding.scope, binding.name
+        self._evaluator.ask_for(parameter)
+        return tuple(self._passed.get(parameter, ()))
 
     def gathered(self, call: ast.Call, function: Function, display: ast.expr) -> ast.expr:
         """Return the display that `function` gathers as `*args` or `**kwargs`; one node for each call."""
@@ -130,10 +138,7 @@ class Contents:
     def _bound(self, binding: ValueBinding) -> Iterator[Item]:
         if binding.kind == "value" and binding.value is not None:
             yield binding.value, binding.scope
-        elif binding.kind == "param" and isinstance(binding.scope, Function):
-            parameter = binding.scope, binding.name
-            self._evaluator.ask_for(parameter)
-            yield from self.given(parameter)
+        yield from self.given(binding)
 
     def at_key(self, node: ast.expr, key: str, scope: Scope) -> Iterator[Item]:
         """Yield the expressions that displays put at `key` of `node`."""

@@ -379,11 +379,8 @@ class Evaluator(Families):
             return NOTHING
         values: set[Value] = set()
         for binding in self._lookup(node.id, scope):
-            if binding.kind == "param" and isinstance(binding.scope, Function):
-                parameter = binding.scope, binding.name
-                self.ask_for(parameter)
-                containers = self.contents.given(parameter)
-                values |= self._union(self.elements(passed, at) for passed, at in containers)
+            containers = self.contents.given(binding)
+            values |= self._union(self.elements(passed, at) for passed, at in containers)
         return frozenset(value for value in values if isinstance(value, ClassInstance))
 
     def _put_into(self, container: ast.Name | ast.Attribute, scope: Scope) -> Values:
@@ -392,9 +389,10 @@ class Evaluator(Families):
         instances: set[Value] = set()
         for other, binding in self._put.get(name, ()):
             if self._is_same_container(container, scope, other, binding.scope):
-                values = self._bound(binding)
                 if binding.kind == "value" and binding.value is not None:
                     values = self._flat(binding.value, binding.scope)
+                else:
+                    values = self._bound(binding)
                 instances |= {value for value in values if isinstance(value, ClassInstance)}
         return frozenset(instances)
 
@@ -754,7 +752,7 @@ class Evaluator(Families):
         texts: list[ast.expr | None] = [node]
         if isinstance(node, ast.Name | ast.Attribute):
             texts += [binding.value for binding in self.origins(node, scope)]
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and self._may_be_options(node.value, scope):
             texts += [default for default, _ in devices.options_of(self).get(node.attr, ())]
         for text in texts:
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
@@ -762,6 +760,11 @@ class Evaluator(Families):
                     self._parsed[text.value] = _expression(text.value)
                 if (expression := self._parsed[text.value]) is not None:
                     yield expression
+
+    def _may_be_options(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether `node` holds options of a command line, or nothing is known of it."""
+        values = self.values(node, scope)
+        return not values or any(isinstance(value, OptionsValue) for value in values)
 
     def _prepared(self, called: External, node: ast.expr, scope: Scope) -> Values:
         """Return the module that moves its inputs, if Accelerate prepares a model here."""

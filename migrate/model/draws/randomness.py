@@ -31,7 +31,6 @@ from migrate.model.processes.launching import joining_of, launching_of
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-JOINS = names(*torch_distributed.INIT) | torch_distributed.MESHES
 HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
 DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
 # Calls that tell which process of a data loader is running.
@@ -287,7 +286,9 @@ class Randomness:
 
     def _joins_here(self, call: ast.Call, scope: Scope) -> bool:
         """Whether `call` itself joins a process group, as a function of torch."""
-        return call in joins_of(self._analysis) and self._name(call, scope) in JOINS
+        return (
+            call in joins_of(self._analysis) and self._name(call, scope) in torch_distributed.JOINS
+        )
 
     def _joins(self, top: ModuleScope) -> bool:
         """Whether running a script joins a process group."""

@@ -13,9 +13,7 @@ from migrate.model.calls.scopes import ModuleScope, Region
 from migrate.model.objects.programs import programs_of
 from migrate.model.processes.one_by_one import starting_replicas
 
-MEANS_SEVERAL = (
-    names(*torch_distributed.INIT) | torch_distributed.MESHES | DDP | names(*torch_other.SAMPLERS)
-)
+MEANS_SEVERAL = torch_distributed.JOINS | DDP | names(*torch_other.SAMPLERS)
 # Calls that start the replicas, or pass the script to a starter.
 BY_OTHERS = names(*libraries.LAUNCHERS) | SUBMITTERS
 

@@ -147,7 +147,8 @@ def judge(
             f"the rewrite on ranks {compare.ranges(ours)}"
         )
         return Judgement(ProofVerdict.RANK_COUNT, message, None, (), ())
-    gates = Gates(floor, bfloat16, _first_moves(original, ours), remedy(original))
+    how = remedy(original) if bfloat16 else AMP_OFF
+    gates = Gates(floor, bfloat16, _first_moves(original, ours), how)
     judgement = replace(_judge_steps(original, ours, gates), floor=floor)
     judgement = _with_first_moves(judgement, original, ours, gates)
     if judgement.verdict is ProofVerdict.EQUAL and (untrained := _untrained(original)):

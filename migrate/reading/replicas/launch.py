@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed
 
 INIT = names(*torch_distributed.INIT)
-JOINS = INIT | torch_distributed.MESHES
+JOINS = torch_distributed.JOINS
 USING = DDP | names(*torch_other.SAMPLERS) | {"apex.parallel.DistributedDataParallel"}
 # Frameworks with a launcher of their own.
 FRAMEWORKS = names(*libraries.LAUNCHERS)

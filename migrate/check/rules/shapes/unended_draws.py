@@ -181,8 +181,9 @@ class UnendedDraws(Hazard):
             return
         inner: tuple[cst.For | cst.While, ...]
         inner = (*nodes_of(node.body, cst.For), *nodes_of(node.body, cst.While))
-        cause, read = _cause(node, facts), _read(node, facts)
-        if not cause or not read or any(_cause(i, facts) and _read(i, facts) for i in inner):
+        cause = _cause(node, facts)
+        read = _read(node, facts) if cause else ""
+        if not read or any(_cause(i, facts) and _read(i, facts) for i in inner):
             return
         message = (
             f"{cause} in each turn, {read} reads, and no step "
@@ -214,8 +215,10 @@ def _read(loop: cst.For | cst.While, facts: Facts) -> str:
         place = facts.context.place(call)
         if place in growing and growing[place].reads:
             return f"`{code(call.func)}`"
+    if not growing_names(loop, facts):
+        return ""
     reads = DeviceReads(computed_in(loop, facts), facts.context).inside(loop.body)
-    return next((f"`{code(read)}`" for read in reads), "") if growing_names(loop, facts) else ""
+    return next((f"`{code(read)}`" for read in reads), "")
 
 
 def _own(loop: cst.For | cst.While) -> Iterator[cst.Call]:

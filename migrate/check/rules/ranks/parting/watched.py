@@ -10,6 +10,7 @@ from migrate.check.common import method, option, receiver
 from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.unrun import kept_from
 from migrate.reading.facts import Facts
+from migrate.syntax.tree import is_none
 
 WATCH = "wandb.watch"
 RUN = "wandb.init"
@@ -21,7 +22,7 @@ def watched(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     guard = kept_from(call, facts)
     log = option(call, "log", facts)
-    if guard is None or (isinstance(log, cst.Name) and log.value == "None"):
+    if guard is None or is_none(log):
         return
     line = facts.context.position(guard).line
     message = (
