@@ -21,7 +21,7 @@ from shims import tpu
 from shims._simulated_tpu.variables import AUTOLOAD
 from shims._simulated_tpu.variables import variables as variables_of_tpu
 from shims._started import shared_names, stand_in
-from shims._started.quick_imports import uncollected
+from shims._started.quick_imports import DEFERRED, deferred, uncollected
 from shims.errors import BackendError
 
 BACKEND = "SHIMS_BACKEND"
@@ -194,13 +194,15 @@ class _PostImportFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _WAITING:
+        if fullname not in _WAITING and fullname != DEFERRED:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
+                if fullname == DEFERRED:
+                    return deferred(spec)
                 _follow(spec.loader, fullname)
                 return spec
         return None
