@@ -30,6 +30,24 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # On a slow machine a command would say that it still runs, where a test asks for one line.
 progress._FIRST_SECONDS = LIMIT
 
+# Each worker that runs a test of such a folder starts a process of its own, which its tests share.
+ONE_WORKER = ("tests/fit/", "tests/report/")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep a folder of `ONE_WORKER` together where the tests of each file are (`--dist loadfile`)."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class _WithFolders(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            folder = next(filter(nodeid.startswith, ONE_WORKER), "")
+            return folder or super()._split_scope(nodeid)
+
+    return _WithFolders(config, log)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:

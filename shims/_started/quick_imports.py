@@ -90,6 +90,6 @@ class _DeferredLoader(importlib.abc.Loader):
                     self._loader.exec_module(module)
             finally:
                 self._executing = False
-            module.__class__ = ModuleType
+            module.__class__ = ModuleType  # type: ignore[assignment]
             assert module.__spec__ is not None
             module.__loader__ = module.__spec__.loader = self._loader

@@ -1,11 +1,15 @@
+import importlib.util
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from shims import activate
+from shims._started.quick_imports import deferred
 from shims.errors import BackendError
 from tests.waiting import LIMIT
 
@@ -70,8 +74,58 @@ def test_a_plugin_may_wait_for_a_torch_xla_that_is_imported_before_torch(
 @pytest.mark.xla
 def test_a_backend_is_there_when_torch_xla_was_imported_before_torch() -> None:
     variables = activate.environment("cpu", 3, plugins=["os:getpid"])
-    done = run("import torch_xla, torch; print(torch.cuda.device_count())", **variables)
-    assert done.stdout.strip() == "3", done.stderr
+    program = """
+import torch_xla, torch
+
+print(torch.cuda.device_count())
+import sys
+from torch_xla._dynamo import dynamo_bridge
+
+print("torch._inductor.lowering" in sys.modules)
+print(callable(dynamo_bridge.extract_compiled_graph))
+print("torch._inductor.lowering" in sys.modules, hasattr(dynamo_bridge, "no_such_name"))
+"""
+    done = run(program, **variables)
+    # What torch.compile alone uses is imported when that asks for it.
+    assert done.stdout.split() == ["3", "False", "True", "True", "False"], done.stderr
+
+
+def deferred_module(folder: Path, text: str) -> ModuleType:
+    path = folder / "late.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("late", path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(deferred(spec))
+    assert spec.loader is not None
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_deferred_module_is_executed_once_when_a_name_of_it_is_read(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    writes = f"with open({str(said)!r}, 'a') as file:\n    file.write('once ')\n"
+    late = deferred_module(tmp_path, f"{writes}number = 3\n")
+    # As `inspect` asks each module.
+    assert hasattr(late, "__file__")
+    assert not hasattr(late, "__wrapped__")
+    assert not said.exists()
+    numbers: list[int] = []
+    threads = [threading.Thread(target=lambda: numbers.append(late.number)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert numbers == [3] * 4
+    assert said.read_text() == "once "
+    assert type(late) is ModuleType
+    assert not hasattr(late, "no_such_name")
+
+
+def test_a_deferred_module_that_fails_says_so_each_time(tmp_path: Path) -> None:
+    late = deferred_module(tmp_path, "raise ImportError('not here')\n")
+    for _ in range(2):
+        with pytest.raises(ImportError, match="not here"):
+            _ = late.number
 
 
 @pytest.mark.parametrize(
