@@ -744,7 +744,8 @@ class Values:
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
-                return Kind.ON_DEVICE if forward else Kind.TENSOR
+                placed = forward or Kind.ON_DEVICE in self._handed(function, name)
+                return Kind.ON_DEVICE if placed else Kind.TENSOR
             if v.OPEN_MAPPING.fullmatch(annotation):
                 kinds = self._handed(function, name) | self._given_by_callers(function, name)
                 return joined(kinds) if kinds & PLACED else Kind.HOST

@@ -1,4 +1,4 @@
-"""Lengths and loop counts that are read from tensors."""
+"""Lengths, sizes and loop counts that the data decides."""
 
 from __future__ import annotations
 
@@ -8,27 +8,41 @@ import libcst as cst
 
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import READS
-from migrate.check.common import method, placed, receiver
+from migrate.check.common import method, placed, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import NEW_SHAPE
 from migrate.check.reads import is_read
+from migrate.check.rules.shapes.step_number import made_sizes
+from migrate.model.calls.kind import TENSORS
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
+from migrate.reading.steps.evaluating import evaluating_loop
+from migrate.reading.steps.in_step import When
+from migrate.reading.values.devices import is_move
 from migrate.syntax.tree import code, keyword, nodes_of
 
 PADS = frozenset({"torch.nn.functional.pad"})
 PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.rnn.pack_sequence"})
-DEEPEST = 3
+ADVICE = "a compilation for each; pad to a few lengths and mask"
+# Methods with sizes as arguments, and functions of torch with them as the second argument.
+SIZED = frozenset({"expand", "narrow", "repeat", "reshape", "split", "view"})
+CALLS = frozenset({"int", "max", "min", "round", "sum"})
+# Functions whose result has the elements of their argument.
+CONTAINERS = frozenset({"enumerate", "list", "reversed", "sorted", "tuple", "zip"})
+DEEPEST = 5
 
 
 class VaryingLength(Hazard):
-    """A length or a number of turns is read from a tensor of the batch.
+    """A length, a size or a number of turns is read from a tensor of the batch, or is a number of the batch.
 
-    **Why.** The value is fetched from the device, and as a slice bound or a number of turns it is a part of
-    the graph: every new one compiles again. `x[:, :k]` and `topk(k)`: measured, one compilation for each k.
+    **Why.** As a slice bound, a size or a number of turns the value is a part of the graph: every new one
+    compiles again. `x[:, :k]`, `torch.ones(k, k, device=device)` and `topk(k)`: measured, one compilation for
+    each k. A tensor of the device is fetched for it as well.
 
     **What to do.** Pad to a few fixed lengths in the data loader (`shims.pad_collate`,
-    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere.
+    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere. A mask of
+    documents is made on the host, in the `collate_fn`, or compares numbers of documents, which have one shape:
+    `document[:, :, None] == document[:, None]`.
     """
 
     code = "XLA107"
@@ -118,6 +132,31 @@ class VaryingLength(Hazard):
             import torch
 
 
+            def mask_of(lengths: list, device="cpu"):
+                parts = []
+                for n in lengths:
+                    parts.append(torch.tril(torch.ones(n, n, device=device)))  # XLA107
+                return torch.block_diag(*parts)
+
+
+            def train(model, loader, optimizer, sizes):
+                for batch in loader:
+                    x = batch["x"].cuda()
+                    mask = torch.stack([mask_of(lengths, "cuda") for lengths in batch["lengths"]])
+                    bias = torch.tril(torch.ones(max(batch["counts"]), 8)).cuda()  # XLA107
+                    parts = x.split(batch["counts"], dim=1)  # XLA107
+                    scales = [torch.ones(n, x.shape[1], device="cuda") for n in sizes]
+                    rows = torch.zeros(len(x), device="cuda")
+                    loss = model(x, mask, bias, parts, scales, rows)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             class Encoder(torch.nn.Module):
                 def forward(self, x):
                     half = x.shape[1] // 2
@@ -145,7 +184,7 @@ class VaryingLength(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one slice, loop count or packed sequence."""
+        """Yield one slice, loop count, size or packed sequence."""
         if isinstance(node, cst.Slice):
             for bound in (node.lower, node.upper):
                 value = _read(bound, facts) if bound is not None else None
@@ -166,6 +205,26 @@ class VaryingLength(Hazard):
                 if value is not None:
                     text = f"`{code(node)}`: the number of turns is read"
                     yield from self._hits(node, value, text, facts)
+        else:
+            yield from self._sized(node, facts)
+
+    def _sized(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a call that makes a tensor of the device, or another shape of one, in a size of the data."""
+        sizes = made_sizes(node, facts)
+        if sizes:
+            placed_at = facts.values.on_device(node) or _goes(node, facts)
+        else:
+            sizes, placed_at = _given_sizes(node, facts)
+        if not sizes or not placed_at:
+            return
+        size = next((size for size in sizes if _read(size, facts) is not None), None)
+        if size is None:
+            return
+        elsewhere = facts.steps.when(node) is When.ELSEWHERE
+        if elsewhere and evaluating_loop(node, facts) is None:
+            return
+        text = f"`{code(size)}` is a number of the data, and a size in the graph"
+        yield from varying(self, node, node, f"{text}: {ADVICE}", facts)
 
     def _pad(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a call that pads by what is read from a tensor, once."""
@@ -182,8 +241,44 @@ class VaryingLength(Hazard):
     def _hits(
         self, node: cst.CSTNode, value: cst.CSTNode | None, what: str, facts: Facts
     ) -> Iterator[Hit]:
-        message = f"{what}: a compilation for each; pad to a few lengths and mask"
+        message = f"{what}: {ADVICE}"
         yield from placed(self, node, value, message, facts)
+
+
+def _given_sizes(node: cst.Call, facts: Facts) -> tuple[list[cst.BaseExpression], bool]:
+    """Return the sizes of `x.split(sizes)` or `torch.split(x, sizes)`, and whether `x` is on the device."""
+    name = facts.names.of(node.func) or ""
+    called = name[6:] if name.startswith("torch.") else method(node)
+    if called not in SIZED or (name and not name.startswith("torch.")):
+        return [], False
+    plain = [arg.value for arg in node.args if not arg.star]
+    value, sizes = (plain[0] if plain else None, plain[1:]) if name else (receiver(node), plain)
+    return _parts(sizes), facts.values.on_device(value)
+
+
+def _parts(sizes: Iterable[cst.BaseExpression]) -> list[cst.BaseExpression]:
+    """Return sizes, with the elements of the tuples and lists among them in their place."""
+    parts: list[cst.BaseExpression] = []
+    for size in sizes:
+        if isinstance(size, cst.Tuple | cst.List):
+            parts += (element.value for element in size.elements)
+        else:
+            parts.append(size)
+    return parts
+
+
+def _goes(made: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a tensor of the host is moved where it is made: `torch.tril(torch.ones(n, n)).to(device)`."""
+    below = made
+    for above in facts.context.ancestors(made):
+        if isinstance(above, cst.Call) and is_move(above, facts.context):
+            return below is above.func
+        of_torch = isinstance(above, cst.Call) and (facts.names.of(above.func) or "")[:6] == "torch."
+        own = isinstance(above, cst.Call) and below is above.func
+        if not own and not of_torch and not isinstance(above, cst.Arg | cst.Attribute):
+            return False
+        below = above
+    return False
 
 
 def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseExpression | None:
@@ -199,13 +294,34 @@ def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseEx
             return call.args[0].value
     if isinstance(bound, cst.BinaryOperation):
         return _read(bound.left, facts, depth) or _read(bound.right, facts, depth)
-    if isinstance(bound, cst.Call) and code(bound.func) in ("min", "max", "int", "round"):
+    if isinstance(bound, cst.Call) and code(bound.func) in CALLS | CONTAINERS:
         parts = (_read(arg.value, facts, depth) for arg in bound.args)
         return next((part for part in parts if part is not None), None)
+    if isinstance(bound, cst.ListComp | cst.GeneratorExp):
+        return _read(bound.elt, facts, depth)
     if isinstance(bound, cst.Name) and depth < DEEPEST:
         for assignment in facts.bindings.reaching(bound):
-            if assignment.how is How.VALUE and assignment.value is not None:
+            if assignment.how in (How.VALUE, How.ELEMENT) and assignment.value is not None:
                 read = _read(assignment.value, facts, depth + 1)
                 if read is not None:
                     return read
+        return _passed(bound, facts, depth + 1)
     return None
+
+
+def _passed(name: cst.Name, facts: Facts, depth: int) -> cst.BaseExpression | None:
+    """Return what calls pass for the parameter `name`, if it is read from a tensor or is a part of a batch.
+
+    A batch counts as tensors. What it passes for `lengths: list` is a list of its numbers.
+    """
+    parameter = facts.bindings.parameter(name)
+    if parameter is None:
+        return None
+    function = parameter[0]
+    for value in facts.bindings.passed(function, name.value):
+        read = _read(value, facts, depth)
+        if read is not None:
+            return read
+    entry = facts.entries.get(facts.context.position(function.name).line)
+    handed = entry.kinds(function, name.value) if entry is not None else ()
+    return name if TENSORS & {*handed} else None
