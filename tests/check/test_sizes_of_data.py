@@ -69,5 +69,5 @@ def test_that_a_length_of_the_batch_is_found_as_a_size_in_another_file(tmp_path:
     }
     assert list(found) == [("masks.py", 9)]
     message = found["masks.py", 9]
-    assert "`n` is a number of the data, and a size in the graph" in message
+    assert "`lengths` is data, and decides a size in the graph" in message
     assert message.endswith("(called from train.py:16)")

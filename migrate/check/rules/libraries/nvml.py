@@ -17,7 +17,9 @@ from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
 PROGRAMS = re.compile(r"^(?:\S*/)?(nvidia-smi|nvcc|dcgmi)\b")
 # The first raise where there is no such program; the others print that there is none.
-RUNS = frozenset(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen"))
+RUNS = frozenset(
+    f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")
+)
 SHELLS = frozenset({"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"})
 DEEPEST = 3
 

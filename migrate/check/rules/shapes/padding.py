@@ -35,7 +35,12 @@ JOINS = frozenset(
 )
 # What joins the graphs of a batch to one: as many nodes and edges as these have together.
 _OF_GRAPHS = ("data.Batch.from_data_list", "loader.dataloader.Collater", "loader.DataLoader")
-_OF_GRAPHS = (*_OF_GRAPHS, "data.DataLoader", "loader.NeighborLoader", "loader.dataloader.DataLoader")
+_OF_GRAPHS = (
+    *_OF_GRAPHS,
+    "data.DataLoader",
+    "loader.NeighborLoader",
+    "loader.dataloader.DataLoader",
+)
 OF_GRAPHS = frozenset(
     {*(f"torch_geometric.{name}" for name in _OF_GRAPHS)}
     | {"dgl.batch", "dgl.dataloading.GraphDataLoader", "dgl.dataloading.DataLoader"}
@@ -83,8 +88,8 @@ class Padding(Hazard):
     the lists in what is returned, `return images, [sample[1] for sample in batch]`.
 
     Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
-    Loaders of torch_geometric and DGL join the graphs of a batch, which have other numbers of nodes and edges:
-    nodes and edges are padded to one of a few numbers, by nodes of their own that the loss leaves out.
+    Loaders of torch_geometric and DGL join the graphs of a batch, which have other numbers of nodes and
+    edges: both are padded to one of a few numbers, by nodes of their own that the loss leaves out.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
     """
 

@@ -40,9 +40,9 @@ class VaryingLength(Hazard):
     each k. A tensor of the device is fetched for it as well.
 
     **What to do.** Pad to a few fixed lengths in the data loader (`shims.pad_collate`,
-    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere. A mask of
-    documents is made on the host, in the `collate_fn`, or compares numbers of documents, which have one shape:
-    `document[:, :, None] == document[:, None]`.
+    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere. A mask
+    of documents is made on the host, in the `collate_fn`, or compares the number of each token's document:
+    `document[:, :, None] == document[:, None]` has one shape.
     """
 
     code = "XLA107"
@@ -217,13 +217,14 @@ class VaryingLength(Hazard):
             sizes, placed_at = _given_sizes(node, facts)
         if not sizes or not placed_at:
             return
-        size = next((size for size in sizes if _read(size, facts) is not None), None)
-        if size is None:
+        causes = (_read(size, facts, elements=True) for size in sizes)
+        cause = next((cause for cause in causes if cause is not None), None)
+        if cause is None:
             return
         elsewhere = facts.steps.when(node) is When.ELSEWHERE
         if elsewhere and evaluating_loop(node, facts) is None:
             return
-        text = f"`{code(size)}` is a number of the data, and a size in the graph"
+        text = f"`{code(cause)}` is data, and decides a size in the graph"
         yield from varying(self, node, node, f"{text}: {ADVICE}", facts)
 
     def _pad(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
@@ -273,7 +274,9 @@ def _goes(made: cst.CSTNode, facts: Facts) -> bool:
     for above in facts.context.ancestors(made):
         if isinstance(above, cst.Call) and is_move(above, facts.context):
             return below is above.func
-        of_torch = isinstance(above, cst.Call) and (facts.names.of(above.func) or "")[:6] == "torch."
+        of_torch = (
+            isinstance(above, cst.Call) and (facts.names.of(above.func) or "")[:6] == "torch."
+        )
         own = isinstance(above, cst.Call) and below is above.func
         if not own and not of_torch and not isinstance(above, cst.Arg | cst.Attribute):
             return False
@@ -281,8 +284,17 @@ def _goes(made: cst.CSTNode, facts: Facts) -> bool:
     return False
 
 
-def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseExpression | None:
-    """Return the tensor from which a value in `bound` is read, if any is."""
+def _read(
+    bound: cst.BaseExpression, facts: Facts, depth: int = 0, elements: bool = False
+) -> cst.BaseExpression | None:
+    """Return the tensor from which a value in `bound` is read, if any is.
+
+    Args:
+        bound: the number.
+        facts: the script.
+        depth: number of names followed so far.
+        elements: whether an element of what is read as a whole counts: `for n in lengths.tolist()`.
+    """
     if facts.values.is_tensor(bound):
         return bound
     for call in nodes_of(bound, cst.Call):
@@ -293,23 +305,29 @@ def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseEx
         if plain and call.args and facts.values.is_tensor(call.args[0].value):
             return call.args[0].value
     if isinstance(bound, cst.BinaryOperation):
-        return _read(bound.left, facts, depth) or _read(bound.right, facts, depth)
+        return _read(bound.left, facts, depth, elements) or _read(
+            bound.right, facts, depth, elements
+        )
     if isinstance(bound, cst.Call) and code(bound.func) in CALLS | CONTAINERS:
-        parts = (_read(arg.value, facts, depth) for arg in bound.args)
+        parts = (_read(arg.value, facts, depth, elements) for arg in bound.args)
         return next((part for part in parts if part is not None), None)
     if isinstance(bound, cst.ListComp | cst.GeneratorExp):
-        return _read(bound.elt, facts, depth)
+        return _read(bound.elt, facts, depth, elements)
     if isinstance(bound, cst.Name) and depth < DEEPEST:
         for assignment in facts.bindings.reaching(bound):
-            if assignment.how in (How.VALUE, How.ELEMENT) and assignment.value is not None:
-                read = _read(assignment.value, facts, depth + 1)
+            value, is_element = assignment.value, assignment.how is How.ELEMENT
+            if value is None or not (is_element or assignment.how is How.VALUE):
+                continue
+            reads = (call for call in nodes_of(value, cst.Call) if method(call) in READS)
+            if elements or not is_element or next(reads, None) is None:
+                read = _read(value, facts, depth + 1, elements)
                 if read is not None:
                     return read
-        return _passed(bound, facts, depth + 1)
+        return _passed(bound, facts, depth + 1, elements)
     return None
 
 
-def _passed(name: cst.Name, facts: Facts, depth: int) -> cst.BaseExpression | None:
+def _passed(name: cst.Name, facts: Facts, depth: int, elements: bool) -> cst.BaseExpression | None:
     """Return what calls pass for the parameter `name`, if it is read from a tensor or is a part of a batch.
 
     A batch counts as tensors. What it passes for `lengths: list` is a list of its numbers.
@@ -319,7 +337,7 @@ def _passed(name: cst.Name, facts: Facts, depth: int) -> cst.BaseExpression | No
         return None
     function = parameter[0]
     for value in facts.bindings.passed(function, name.value):
-        read = _read(value, facts, depth)
+        read = _read(value, facts, depth, elements)
         if read is not None:
             return read
     entry = facts.entries.get(facts.context.position(function.name).line)
