@@ -59,17 +59,17 @@ def _moved(
         if len(places) == len(gone[text]):
             yield from zip(gone[text], places, strict=True)
     lost = [i for text, at in gone.items() if text not in come for i in at]
-    found = [j for j in range(len(new)) if j + 1 not in known and new[j] not in gone]
-    if len(lost) * len(found) <= MOST_PAIRS:
-        yield from _moved_and_changed(old, new, lost, found)
+    appeared = [j for j in range(len(new)) if j + 1 not in known and new[j] not in gone]
+    if len(lost) * len(appeared) <= MOST_PAIRS:
+        yield from _moved_and_changed(old, new, lost, appeared)
 
 
 def _moved_and_changed(
-    old: Sequence[str], new: Sequence[str], lost: Sequence[int], found: Sequence[int]
+    old: Sequence[str], new: Sequence[str], lost: Sequence[int], appeared: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the lines of `found` that share most words with one line of `lost`, whose device changed."""
+    """Yield the lines of `appeared` that share most words with one line of `lost`, whose device changed."""
     left = set(lost)
-    for j in found:
+    for j in appeared:
         alike = {i: _alike(old[i], new[j]) for i in left}
         best = max(alike, key=lambda i: (alike[i], -i), default=None)
         if best is not None and alike[best] >= NEARLY and len(WORD.findall(new[j])) > 2:

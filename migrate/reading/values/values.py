@@ -693,7 +693,7 @@ class Values:
             return False
         values: list[cst.CSTNode | None] = [value]
         if isinstance(value, cst.Name):
-            values = [given.value for given in self.bindings.reaching(value)]
+            values = [assignment.value for assignment in self.bindings.reaching(value)]
         return bool(values) and all(
             isinstance(mapping, cst.Dict | cst.DictComp)
             or (isinstance(mapping, cst.Call) and last_part(mapping.func) in v.GIVES_KEYS)

@@ -124,8 +124,8 @@ def _program(command: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) ->
         split = isinstance(command.func, cst.Attribute) and command.func.attr.value == "split"
         base = command.func.value if split and isinstance(command.func, cst.Attribute) else command
         texts = [base, *(arg.value for arg in command.args)] if split else []
-        found = (_program(text, facts, depth) for text in texts if text is not command)
-        return next((program for program in found if program), "")
+        programs = (_program(text, facts, depth) for text in texts if text is not command)
+        return next((program for program in programs if program), "")
     if isinstance(command, cst.FormattedString):
         command = next(iter(nodes_of(command, cst.FormattedStringText)), command)  # type: ignore[assignment]
     if isinstance(command, cst.FormattedStringText):
