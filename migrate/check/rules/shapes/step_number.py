@@ -340,10 +340,10 @@ def made_sizes(call: cst.Call, facts: Facts) -> list[cst.BaseExpression]:
     name = facts.names.of(call.func) or ""
     if not name.startswith("torch.") or name[6:] not in SIZED:
         return []
-    given = keyword(call, "size")
+    named = keyword(call, "size")
     plain = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
     sizes = plain[:1] if name == "torch.full" else plain
-    sizes += [given.value] if given is not None else []
+    sizes += [named.value] if named is not None else []
     parts = [e.value for s in sizes if isinstance(s, cst.Tuple | cst.List) for e in s.elements]
     return [*sizes, *parts]
 

@@ -268,10 +268,10 @@ def _parts(sizes: Iterable[cst.BaseExpression]) -> list[cst.BaseExpression]:
     return parts
 
 
-def _goes(made: cst.CSTNode, facts: Facts) -> bool:
+def _goes(maker: cst.CSTNode, facts: Facts) -> bool:
     """Whether a tensor of the host is moved where it is made: `torch.tril(torch.ones(n, n)).to(device)`."""
-    below = made
-    for above in facts.context.ancestors(made):
+    below = maker
+    for above in facts.context.ancestors(maker):
         if isinstance(above, cst.Call) and is_move(above, facts.context):
             return below is above.func
         of_torch = (
