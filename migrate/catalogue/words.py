@@ -37,6 +37,8 @@ DESCRIBING_METHODS = words(
 KEEPING = words("add append appendleft extend insert setdefault update")
 # Methods that return a host value, or a tensor there; `x.type(…)` with an argument converts.
 TO_HOST = READ_METHODS | DESCRIBING_METHODS | words("data_ptr type keys __len__")
+# Calls that return a mapping, or its keys: who iterates over it gets texts.
+GIVES_KEYS = words("state_dict keys OrderedDict")
 # Methods of texts that tensors do not have.
 TEXT_METHODS = words(
     "capitalize casefold decode encode endswith format join ljust lower lstrip removeprefix removesuffix "

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 WORD = re.compile(r"\w+")
 ALIKE = 0.4  # similarity of the words of two lines
+NEARLY = 0.75  # the same of a line that was moved and changed
 MOST_PAIRS = 3600  # number of lines compared in one changed range
 # Change of lines: difflib's tag, and the ranges before and after.
 Opcode = tuple[str, int, int, int, int]
@@ -44,7 +45,7 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
 def _moved(
     old: Sequence[str], new: Sequence[str], known: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the lines that were moved unchanged, such as a read moved below its step."""
+    """Yield the lines that were moved, such as a read moved below its step, unchanged or nearly so."""
     taken = {line for line, _ in known.values()}
     gone: dict[str, list[int]] = defaultdict(list)
     come: dict[str, list[int]] = defaultdict(list)
@@ -57,6 +58,23 @@ def _moved(
     for text, places in come.items():
         if len(places) == len(gone[text]):
             yield from zip(gone[text], places, strict=True)
+    lost = [i for text, at in gone.items() if text not in come for i in at]
+    appeared = [j for j in range(len(new)) if j + 1 not in known and new[j] not in gone]
+    if len(lost) * len(appeared) <= MOST_PAIRS:
+        yield from _moved_and_changed(old, new, lost, appeared)
+
+
+def _moved_and_changed(
+    old: Sequence[str], new: Sequence[str], lost: Sequence[int], appeared: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the lines of `appeared` that share most words with one line of `lost`, whose device changed."""
+    left = set(lost)
+    for j in appeared:
+        alike = {i: _alike(old[i], new[j]) for i in left}
+        best = max(alike, key=lambda i: (alike[i], -i), default=None)
+        if best is not None and alike[best] >= NEARLY and len(WORD.findall(new[j])) > 2:
+            left.discard(best)
+            yield best, j
 
 
 def _opcodes(before: Sequence[str], after: Sequence[str]) -> Iterator[Opcode]:

@@ -43,3 +43,15 @@ def test_lines_that_go_and_come_move_no_other() -> None:
     found = origins(before, after)
     assert {line: found[line] for line in expected} == expected
     assert sorted(found.values()) == [found[line] for line in sorted(found)]
+
+
+def test_a_line_that_moves_and_names_another_device_keeps_its_origin() -> None:
+    before = ["a = f(x)", "k = int(n.sum())", 'm = m + zeros((k, 4), device="cuda")', "loss = g(a)"]
+    after = [
+        "a = f(x)",
+        "loss = g(a)",
+        "k = int(n.sum())",
+        'm = m + zeros((k, 4), device="xla")',
+        "h(m, loss, a)",
+    ]
+    assert {j: i for j, (i, _) in origins(before, after).items()} == {1: 1, 2: 4, 3: 2, 4: 3}

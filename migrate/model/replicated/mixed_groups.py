@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from migrate.catalogue import torch_distributed
+from migrate.catalogue.entry import names
 from migrate.catalogue.words import words
 from migrate.model.calls.devices import kind_of
 from migrate.model.calls.kind import ACCELERATORS, Kind
@@ -29,9 +31,7 @@ from migrate.syntax.walk_ast import walk
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
-INIT = words(
-    "torch.distributed.init_process_group torch.distributed.distributed_c10d.init_process_group"
-)
+INIT = names(*torch_distributed.INIT)
 MODULE = "torch.distributed."
 # Functions of torch that make a tensor on the CPU if they get no device.
 MAKERS = words(

@@ -664,7 +664,7 @@ class Values:
         return not any(name.startswith("torch.") for name in named)  # rank = torch.bfloat16
 
     def _of_binding(self, binding: Assignment) -> Kind:
-        if binding.how is How.COUNTER:
+        if binding.how is How.COUNTER or self._is_key(binding):
             return Kind.HOST
         kind = self.kind(binding.value)
         if binding.how is How.VALUE:
@@ -685,6 +685,20 @@ class Values:
         if binding.how is How.PART and kind in HOLDERS:
             return Kind.UNKNOWN
         return kind
+
+    def _is_key(self, binding: Assignment) -> bool:
+        """Whether a name is a key of a mapping: `for name in model.state_dict()`."""
+        value = binding.value
+        if binding.how is not How.ELEMENT or binding.index is not None or value is None:
+            return False
+        values: list[cst.CSTNode | None] = [value]
+        if isinstance(value, cst.Name):
+            values = [assignment.value for assignment in self.bindings.reaching(value)]
+        return bool(values) and all(
+            isinstance(mapping, cst.Dict | cst.DictComp)
+            or (isinstance(mapping, cst.Call) and last_part(mapping.func) in v.GIVES_KEYS)
+            for mapping in values
+        )
 
     def _is_number_returned(self, binding: Assignment) -> bool:
         """Whether a name is a host number in each tuple that functions of the script return.
@@ -744,7 +758,8 @@ class Values:
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
-                return Kind.ON_DEVICE if forward else Kind.TENSOR
+                placed = forward or Kind.ON_DEVICE in self._handed(function, name)
+                return Kind.ON_DEVICE if placed else Kind.TENSOR
             if v.OPEN_MAPPING.fullmatch(annotation):
                 kinds = self._handed(function, name) | self._given_by_callers(function, name)
                 return joined(kinds) if kinds & PLACED else Kind.HOST

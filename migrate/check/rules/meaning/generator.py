@@ -15,10 +15,12 @@ from migrate.reading.values.devices import (
     makes_generator,
 )
 from migrate.reading.values.host import is_on_the_cpu
-from migrate.syntax.tree import is_none, keyword, last_part
+from migrate.syntax.tree import code, is_none, keyword, last_part
 
 # Methods that a construction is followed by: they return the generator.
 CHAINED = frozenset({"manual_seed"})
+DEEPEST = 4
+GENERATOR = "Generator"
 # Fills of a tensor of XLA that take no generator: any raises an AssertionError without a text.
 WITHOUT_GENERATOR = frozenset({"cauchy_", "exponential_", "geometric_", "log_normal_"})
 OF_CUDA = frozenset({"graphsafe_get_state", "graphsafe_set_state"})
@@ -102,6 +104,43 @@ class GeneratorHazard(Hazard):
                 return torch.empty_like(like).log_normal_(generator=generator)  # XLA814 warning
             """
         ),
+        example(
+            """
+            from typing import Optional
+
+            import torch
+            import torch_xla
+
+
+            class Runner:
+                def __init__(self, model):
+                    self.model = model
+                    self.rng = torch.Generator()
+
+                def loss(self, mean: torch.Tensor, std: torch.Tensor):
+                    noise = torch.empty_like(mean).normal_(generator=self.rng)  # XLA814 warning
+                    x = mean + std * noise
+                    kept = torch.rand(len(x), device=x.device, generator=self.rng)  # XLA814 warning
+                    return self.model(x, kept, shifted(x, self.rng), still(x, None))
+
+
+            def shifted(x, generator: Optional[torch.Generator] = None):
+                return x + torch.randn(x.shape, device=x.device, generator=generator)  # XLA814 warning
+
+
+            def still(x, generator: Optional[torch.Generator] = None):
+                return x + torch.randn(x.shape, device=x.device, generator=generator)
+
+
+            def train(model, loader, optimizer):
+                runner = Runner(model)
+                for mean, std in loader:
+                    mean, std = mean.to("xla"), std.to("xla")
+                    with torch_xla.step():
+                        runner.loss(mean, std).mean().backward()
+                        optimizer.step()
+            """
+        ),
     )
     mended = example(
         """
@@ -155,7 +194,7 @@ class GeneratorHazard(Hazard):
             return
         device = keyword(call, "device")
         if device is not None:
-            on_device = is_accelerator(device.value, facts.context)
+            on_device = facts.values.on_device(call) or is_accelerator(device.value, facts.context)
         else:
             filled = call.func.value if isinstance(call.func, cst.Attribute) else None
             parts = [arg.value for arg in call.args if arg is not generator]
@@ -169,8 +208,11 @@ class GeneratorHazard(Hazard):
             )
 
 
-def _is_generator(node: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `node` is a generator of torch that is made there, or a name or an attribute for one."""
+def _is_generator(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
+    """Whether `node` is a generator of torch that is made there, or a name or an attribute for one.
+
+    A parameter is one where a call passes one, and where its type says so: another file's calls do.
+    """
     while isinstance(node, cst.Call):
         if makes_generator(node, facts.context):
             return True
@@ -179,7 +221,14 @@ def _is_generator(node: cst.BaseExpression, facts: Facts) -> bool:
         node = node.func.value
     if not isinstance(node, cst.Name | cst.Attribute):
         return False
-    return any(
-        isinstance(value, cst.Call) and _is_generator(value, facts)
-        for value in facts.values.given_to(node)
-    )
+    values = facts.values.given_to(node)
+    parameter = facts.bindings.parameter(node) if isinstance(node, cst.Name) else None
+    if parameter is not None and depth:
+        function, declared = parameter
+        passed = [*facts.bindings.passed(function, declared.name.value)]
+        if any(_is_generator(value, facts, depth - 1) for value in passed):
+            return True
+        annotation = declared.annotation
+        named = annotation is not None and GENERATOR in code(annotation.annotation)
+        return named and not (passed and all(map(is_none, passed)))
+    return any(isinstance(value, cst.Call) and _is_generator(value, facts) for value in values)

@@ -33,6 +33,18 @@ JOINS = frozenset(
         *(f"numpy.{name}" for name in ("concatenate", "hstack", "vstack")),
     }
 )
+# What joins the graphs of a batch to one: as many nodes and edges as these have together.
+_OF_GRAPHS = ("data.Batch.from_data_list", "loader.dataloader.Collater", "loader.DataLoader")
+_OF_GRAPHS = (
+    *_OF_GRAPHS,
+    "data.DataLoader",
+    "loader.NeighborLoader",
+    "loader.dataloader.DataLoader",
+)
+OF_GRAPHS = frozenset(
+    {*(f"torch_geometric.{name}" for name in _OF_GRAPHS)}
+    | {"dgl.batch", "dgl.dataloading.GraphDataLoader", "dgl.dataloading.DataLoader"}
+)
 ROUNDS = re.compile(r"ceil|round|bucket|multiple|power", re.IGNORECASE)
 BATCHES = frozenset({"batch", "samples", "examples", "instances", "features", "data_list"})
 
@@ -76,6 +88,8 @@ class Padding(Hazard):
     the lists in what is returned, `return images, [sample[1] for sample in batch]`.
 
     Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
+    Loaders of torch_geometric and DGL join the graphs of a batch, which have other numbers of nodes and
+    edges: both are padded to one of a few numbers, by nodes of their own that the loss leaves out.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
     """
 
@@ -204,6 +218,25 @@ class Padding(Hazard):
                 return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=128)
             """
         ),
+        example(
+            """
+            import torch
+            import torch.utils.data
+            from torch_geometric.data import Batch
+            from torch_geometric.loader import DataLoader, DenseDataLoader
+
+
+            def load(graphs, images):
+                rows = torch.utils.data.DataLoader(images, batch_size=8, drop_last=True)
+                dense = DenseDataLoader(graphs, batch_size=8)
+                options = {"dataset": graphs, "batch_size": 8}
+                return rows, dense, DataLoader(**options)  # XLA109
+
+
+            def joined(graphs):
+                return Batch.from_data_list(graphs)  # XLA109
+            """
+        ),
     )
     mended = example(
         """
@@ -239,6 +272,13 @@ class Padding(Hazard):
         message = "pads to the longest of each batch: a compilation for each length; pad to a few"
         collates = collating_function(node, facts)
         if collates is not None and _pads_on(collates, facts):
+            return
+        if name in OF_GRAPHS:
+            message = (
+                f"{name.rpartition('.')[2]} joins the graphs of a batch: where these have other numbers of "
+                "nodes or edges, each batch is a compilation; pad both to one of a few numbers, and mask"
+            )
+            yield self.hit(node, message)
             return
         if name == "torch.nn.utils.rnn.pad_sequence":
             yield self.hit(node, f"pad_sequence {message}")

@@ -15,12 +15,11 @@ from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.growing import JOINS, growing_list
 from migrate.reading.steps.in_step import When
-from migrate.reading.values.devices import is_accelerator
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
 # Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
 PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}
-SIZED = frozenset({"zeros", "ones", "empty", "rand", "randn", "full", "arange"})
+SIZED = frozenset({"zeros", "ones", "empty", "eye", "rand", "randn", "full", "arange"})
 RESIZED = frozenset({"nn.functional.interpolate", "nn.functional.upsample"})
 
 # What gives each number once, as many as it is given.
@@ -276,16 +275,11 @@ class StepNumber(Hazard):
         if held is not None:
             yield from self._grown(node, held, facts)
             return
-        if name.startswith("torch.") and name[6:] in SIZED:
-            device = keyword(node, "device")
-            if device is None or not is_accelerator(device.value, facts.context):
+        sizes = made_sizes(node, facts)
+        if sizes:
+            if keyword(node, "device") is None or not facts.values.on_device(node):
                 return
-            plain = [arg.value for arg in node.args if arg.keyword is None]
-            sizes = plain[:1] if name == "torch.full" else plain
-            parts = [
-                e.value for s in sizes if isinstance(s, cst.Tuple | cst.List) for e in s.elements
-            ]
-            for size in (*sizes, *parts):
+            for size in sizes:
                 if counters.changes(size):
                     what = "a bound" if name == "torch.arange" else "a size"
                     yield self._said(node, size, what, counters)
@@ -339,6 +333,19 @@ class StepNumber(Hazard):
             "value; make it a tensor on the device, or read the table on the host before the loop"
         )
         return self.hit(node, message)
+
+
+def made_sizes(call: cst.Call, facts: Facts) -> list[cst.BaseExpression]:
+    """Return the sizes, or the bounds, of a tensor that torch makes; empty for any other call."""
+    name = facts.names.of(call.func) or ""
+    if not name.startswith("torch.") or name[6:] not in SIZED:
+        return []
+    named = keyword(call, "size")
+    plain = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    sizes = plain[:1] if name == "torch.full" else plain
+    sizes += [named.value] if named is not None else []
+    parts = [e.value for s in sizes if isinstance(s, cst.Tuple | cst.List) for e in s.elements]
+    return [*sizes, *parts]
 
 
 class Numbers:

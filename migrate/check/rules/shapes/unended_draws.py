@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
 from migrate.catalogue.drawing import MAKERS, SAMPLERS
-from migrate.catalogue.words import STEPS
+from migrate.catalogue.words import READ_METHODS, STEPS
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.draws import FILLS, LIKES
@@ -25,7 +25,6 @@ LIBRARIES = ("torch_xla", "shims")
 SEEDS = frozenset(
     {"torch_xla.manual_seed", "torch_xla.core.xla_model.set_rng_state", "shims.manual_seed"}
 )
-TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
 
 
 class UnendedDraws(Hazard):
@@ -181,9 +180,8 @@ class UnendedDraws(Hazard):
             return
         inner: tuple[cst.For | cst.While, ...]
         inner = (*nodes_of(node.body, cst.For), *nodes_of(node.body, cst.While))
-        cause = _cause(node, facts)
-        read = _read(node, facts) if cause else ""
-        if not read or any(_cause(i, facts) and _read(i, facts) for i in inner):
+        cause, read = _found(node, facts)
+        if not read or any(_found(loop, facts)[1] for loop in inner):
             return
         message = (
             f"{cause} in each turn, {read} reads, and no step "
@@ -192,7 +190,14 @@ class UnendedDraws(Hazard):
         yield self.hit(node, message)
 
 
-def _cause(loop: cst.For | cst.While, facts: Facts) -> str:
+def _found(loop: cst.For | cst.While, facts: Facts) -> tuple[str, str]:
+    """Return by what the pending work grows, and what reads a value in each turn; empty for nothing."""
+    kept = growing_names(loop, facts)
+    cause = _cause(loop, kept, facts)
+    return cause, _read(loop, kept, facts) if cause else ""
+
+
+def _cause(loop: cst.For | cst.While, kept: Sequence[str], facts: Facts) -> str:
     """Return by what the pending work grows from turn to turn; empty for nothing."""
     draw = next((call for call in _calls(loop, facts) if _draws(call, facts)), None)
     if draw is not None:
@@ -202,11 +207,10 @@ def _cause(loop: cst.For | cst.While, facts: Facts) -> str:
     called = next(
         (context.calls.growing[p].cause for p in places if p in context.calls.growing), ""
     )
-    kept = () if called else growing_names(loop, facts)
     return called or next((f"`{name}` is computed from its own last value" for name in kept), "")
 
 
-def _read(loop: cst.For | cst.While, facts: Facts) -> str:
+def _read(loop: cst.For | cst.While, kept: Sequence[str], facts: Facts) -> str:
     """Return what reads a value in each turn; empty for nothing."""
     growing = facts.context.calls.growing
     for call in _own(loop):
@@ -215,7 +219,7 @@ def _read(loop: cst.For | cst.While, facts: Facts) -> str:
         place = facts.context.place(call)
         if place in growing and growing[place].reads:
             return f"`{code(call.func)}`"
-    if not growing_names(loop, facts):
+    if not kept:
         return ""
     reads = DeviceReads(computed_in(loop, facts), facts.context).inside(loop.body)
     return next((f"`{code(read)}`" for read in reads), "")
@@ -254,6 +258,6 @@ def _reads(call: cst.Call, facts: Facts) -> bool:
         return False
     name = method(call)
     goes = name == "to" and bool(call.args) and string_value(call.args[0].value) == "cpu"
-    if name not in TO_HOST and not goes:
+    if name not in READ_METHODS and not goes:
         return False
     return facts.values.kind(receiver(call)) not in (Kind.HOST, Kind.CPU)

@@ -1,4 +1,4 @@
-"""Lengths and loop counts that are read from tensors."""
+"""Lengths, sizes and loop counts that the data decides."""
 
 from __future__ import annotations
 
@@ -8,27 +8,41 @@ import libcst as cst
 
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import READS
-from migrate.check.common import method, placed, receiver
+from migrate.check.common import method, placed, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import NEW_SHAPE
 from migrate.check.reads import is_read
+from migrate.check.rules.shapes.step_number import made_sizes
+from migrate.model.calls.kind import TENSORS
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
+from migrate.reading.steps.evaluating import evaluating_loop
+from migrate.reading.steps.in_step import When
+from migrate.reading.values.devices import is_move
 from migrate.syntax.tree import code, keyword, nodes_of
 
 PADS = frozenset({"torch.nn.functional.pad"})
 PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.rnn.pack_sequence"})
-DEEPEST = 3
+ADVICE = "a compilation for each; pad to a few lengths and mask"
+# Methods with sizes as arguments, and functions of torch with them as the second argument.
+SIZED = frozenset({"expand", "narrow", "repeat", "reshape", "split", "view"})
+CALLS = frozenset({"int", "max", "min", "round", "sum"})
+# Functions whose result has the elements of their argument.
+CONTAINERS = frozenset({"enumerate", "list", "reversed", "sorted", "tuple", "zip"})
+DEEPEST = 5
 
 
 class VaryingLength(Hazard):
-    """A length or a number of turns is read from a tensor of the batch.
+    """A length, a size or a number of turns is read from a tensor of the batch, or is a number of the batch.
 
-    **Why.** The value is fetched from the device, and as a slice bound or a number of turns it is a part of
-    the graph: every new one compiles again. `x[:, :k]` and `topk(k)`: measured, one compilation for each k.
+    **Why.** As a slice bound, a size or a number of turns the value is a part of the graph: every new one
+    compiles again. `x[:, :k]`, `torch.ones(k, k, device=device)` and `topk(k)`: measured, one compilation for
+    each k. A tensor of the device is fetched for it as well.
 
     **What to do.** Pad to a few fixed lengths in the data loader (`shims.pad_collate`,
-    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere.
+    `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere. A mask
+    of documents is made on the host, in the `collate_fn`, or compares the number of each token's document:
+    `document[:, :, None] == document[:, None]` has one shape.
     """
 
     code = "XLA107"
@@ -118,6 +132,31 @@ class VaryingLength(Hazard):
             import torch
 
 
+            def mask_of(lengths: list, device="cpu"):
+                parts = []
+                for n in lengths:
+                    parts.append(torch.tril(torch.ones(n, n, device=device)))  # XLA107
+                return torch.block_diag(*parts)
+
+
+            def train(model, loader, optimizer, sizes):
+                for batch in loader:
+                    x = batch["x"].cuda()
+                    mask = torch.stack([mask_of(lengths, "cuda") for lengths in batch["lengths"]])
+                    bias = torch.tril(torch.ones(max(batch["counts"]), 8)).cuda()  # XLA107
+                    parts = x.split(batch["counts"], dim=1)  # XLA107
+                    scales = [torch.ones(n, x.shape[1], device="cuda") for n in sizes]
+                    rows = torch.zeros(len(x), device="cuda")
+                    loss = model(x, mask, bias, parts, scales, rows)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             class Encoder(torch.nn.Module):
                 def forward(self, x):
                     half = x.shape[1] // 2
@@ -145,7 +184,7 @@ class VaryingLength(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one slice, loop count or packed sequence."""
+        """Yield one slice, loop count, size or packed sequence."""
         if isinstance(node, cst.Slice):
             for bound in (node.lower, node.upper):
                 value = _read(bound, facts) if bound is not None else None
@@ -166,6 +205,27 @@ class VaryingLength(Hazard):
                 if value is not None:
                     text = f"`{code(node)}`: the number of turns is read"
                     yield from self._hits(node, value, text, facts)
+        else:
+            yield from self._sized(node, facts)
+
+    def _sized(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a call that makes a tensor of the device, or another shape of one, in a size of the data."""
+        sizes = made_sizes(node, facts)
+        if sizes:
+            placed_at = facts.values.on_device(node) or _goes(node, facts)
+        else:
+            sizes, placed_at = _given_sizes(node, facts)
+        if not sizes or not placed_at:
+            return
+        causes = (_read(size, facts, elements=True) for size in sizes)
+        cause = next((cause for cause in causes if cause is not None), None)
+        if cause is None:
+            return
+        elsewhere = facts.steps.when(node) is When.ELSEWHERE
+        if elsewhere and evaluating_loop(node, facts) is None:
+            return
+        text = f"`{code(cause)}` is data, and decides a size in the graph"
+        yield from varying(self, node, node, f"{text}: {ADVICE}", facts)
 
     def _pad(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a call that pads by what is read from a tensor, once."""
@@ -182,12 +242,59 @@ class VaryingLength(Hazard):
     def _hits(
         self, node: cst.CSTNode, value: cst.CSTNode | None, what: str, facts: Facts
     ) -> Iterator[Hit]:
-        message = f"{what}: a compilation for each; pad to a few lengths and mask"
+        message = f"{what}: {ADVICE}"
         yield from placed(self, node, value, message, facts)
 
 
-def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseExpression | None:
-    """Return the tensor from which a value in `bound` is read, if any is."""
+def _given_sizes(node: cst.Call, facts: Facts) -> tuple[list[cst.BaseExpression], bool]:
+    """Return the sizes of `x.split(sizes)` or `torch.split(x, sizes)`, and whether `x` is on the device."""
+    name = facts.names.of(node.func) or ""
+    called = name[6:] if name.startswith("torch.") else method(node)
+    if called not in SIZED or (name and not name.startswith("torch.")):
+        return [], False
+    plain = [arg.value for arg in node.args if not arg.star]
+    value, sizes = (plain[0] if plain else None, plain[1:]) if name else (receiver(node), plain)
+    return _parts(sizes), facts.values.on_device(value)
+
+
+def _parts(sizes: Iterable[cst.BaseExpression]) -> list[cst.BaseExpression]:
+    """Return sizes, with the elements of the tuples and lists among them in their place."""
+    parts: list[cst.BaseExpression] = []
+    for size in sizes:
+        if isinstance(size, cst.Tuple | cst.List):
+            parts += (element.value for element in size.elements)
+        else:
+            parts.append(size)
+    return parts
+
+
+def _goes(maker: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a tensor of the host is moved where it is made: `torch.tril(torch.ones(n, n)).to(device)`."""
+    below = maker
+    for above in facts.context.ancestors(maker):
+        if isinstance(above, cst.Call) and is_move(above, facts.context):
+            return below is above.func
+        of_torch = (
+            isinstance(above, cst.Call) and (facts.names.of(above.func) or "")[:6] == "torch."
+        )
+        own = isinstance(above, cst.Call) and below is above.func
+        if not own and not of_torch and not isinstance(above, cst.Arg | cst.Attribute):
+            return False
+        below = above
+    return False
+
+
+def _read(
+    bound: cst.BaseExpression, facts: Facts, depth: int = 0, elements: bool = False
+) -> cst.BaseExpression | None:
+    """Return the tensor from which a value in `bound` is read, if any is.
+
+    Args:
+        bound: the number.
+        facts: the script.
+        depth: number of names followed so far.
+        elements: whether an element of what is read as a whole counts: `for n in lengths.tolist()`.
+    """
     if facts.values.is_tensor(bound):
         return bound
     for call in nodes_of(bound, cst.Call):
@@ -198,14 +305,41 @@ def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseEx
         if plain and call.args and facts.values.is_tensor(call.args[0].value):
             return call.args[0].value
     if isinstance(bound, cst.BinaryOperation):
-        return _read(bound.left, facts, depth) or _read(bound.right, facts, depth)
-    if isinstance(bound, cst.Call) and code(bound.func) in ("min", "max", "int", "round"):
-        parts = (_read(arg.value, facts, depth) for arg in bound.args)
+        return _read(bound.left, facts, depth, elements) or _read(
+            bound.right, facts, depth, elements
+        )
+    if isinstance(bound, cst.Call) and code(bound.func) in CALLS | CONTAINERS:
+        parts = (_read(arg.value, facts, depth, elements) for arg in bound.args)
         return next((part for part in parts if part is not None), None)
+    if isinstance(bound, cst.ListComp | cst.GeneratorExp):
+        return _read(bound.elt, facts, depth, elements)
     if isinstance(bound, cst.Name) and depth < DEEPEST:
         for assignment in facts.bindings.reaching(bound):
-            if assignment.how is How.VALUE and assignment.value is not None:
-                read = _read(assignment.value, facts, depth + 1)
+            value, is_element = assignment.value, assignment.how is How.ELEMENT
+            if value is None or not (is_element or assignment.how is How.VALUE):
+                continue
+            reads = (call for call in nodes_of(value, cst.Call) if method(call) in READS)
+            if elements or not is_element or next(reads, None) is None:
+                read = _read(value, facts, depth + 1, elements)
                 if read is not None:
                     return read
+        return _passed(bound, facts, depth + 1, elements)
     return None
+
+
+def _passed(name: cst.Name, facts: Facts, depth: int, elements: bool) -> cst.BaseExpression | None:
+    """Return what calls pass for the parameter `name`, if it is read from a tensor or is a part of a batch.
+
+    A batch counts as tensors. What it passes for `lengths: list` is a list of its numbers.
+    """
+    parameter = facts.bindings.parameter(name)
+    if parameter is None:
+        return None
+    function = parameter[0]
+    for value in facts.bindings.passed(function, name.value):
+        read = _read(value, facts, depth, elements)
+        if read is not None:
+            return read
+    entry = facts.entries.get(facts.context.position(function.name).line)
+    handed = entry.kinds(function, name.value) if entry is not None else ()
+    return name if TENSORS & {*handed} else None
