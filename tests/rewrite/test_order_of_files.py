@@ -1,4 +1,4 @@
-"""A file that a turn writes and reads again: the write never moves below the read, which would find another."""
+"""A file that a turn writes and reads again: the write never moves below the read."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _made_of(
     parameters: set[str],
     seen: frozenset[str],
 ) -> set[str]:
-    """Return the parameters that `value` is computed from in each case; empty if it may be read or unknown."""
+    """Return the parameters that `value` is computed from in each case; empty if one may be read."""
     if isinstance(value, ast.Name):
         if value.id in seen:
             return {value.id} if value.id in parameters else set()

@@ -66,7 +66,7 @@ def nested_of(analysis: Analysis) -> Nested:
 
 
 def _is_overridden_elsewhere(whole: list[Function], scope: Scope) -> bool:
-    """Whether a call runs a method of its own file, which gets the block, or one that overrides it elsewhere."""
+    """Whether a call runs a method of its own file, or one that overrides the method in another file."""
     here = [function.module is scope.module for function in whole]
     return any(here) and not all(here)
 
