@@ -153,34 +153,50 @@ class EMA:
         self.state = {k: v.clone() for k, v in model.state_dict().items()}
 
     def update(self, model):
-        new = state_of(model)
+        new = get_model_state(model)
         for k in self.state:
             self.state[k].copy_(0.9 * self.state[k] + 0.1 * new[k])
 
 
-def state_of(model):
+def get_model_state(model):
     return model.state_dict()
 
 
-def train_one_step(model, optimizer, x):
-    for part in x.cuda():
-        loss = model(part[None]).mean()
+@torch.no_grad()
+def sample(model, x):
+    model.eval()
+    for _ in range(2):
+        x = model(x)
+    model.train()
+    return x
+
+
+def train_one_step(device, model, optimizer, loader):
+    x = next(loader).to(device)
+    rewards = sample(model, x)
+    for i, part in enumerate(x):
+        loss = (model(part[None]) * rewards[i]).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     return loss.item()
 
 
-def main(model, loader):
-    model.cuda()
+def main(loader):
+    device = torch.device("cuda")
+    model = torch.nn.Linear(8, 8).to(device)
     ema_handler = EMA(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.eval()
     for epoch in range(1):
-        for x in loader:
-            loss = train_one_step(model, optimizer, x)
+        for step in range(1, 9):
+            loss = train_one_step(device, model, optimizer, loader)
             ema_handler.update(model)
             print(loss)
+
+
+if __name__ == "__main__":
+    main(iter(torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=4)))
 """
 
 
