@@ -24,10 +24,10 @@ def handed_back(function: Function) -> HandedBack:
     names = function.parameters
     names = names[1:] if names[:1] in (["self"], ["cls"]) else names
     parameters = {*names, *function.all_parameters[len(function.parameters) :]}
-    made = [_made_of(value, assigned, parameters, frozenset()) for value in function.returns]
-    if not all(made):
+    sources = [_made_of(value, assigned, parameters, frozenset()) for value in function.returns]
+    if not all(sources):
         return frozenset()
-    common = set.intersection(*made)
+    common = set.intersection(*sources)
     return frozenset(common | {index for index, name in enumerate(names) if name in common})
 
 
@@ -55,10 +55,10 @@ def _made_of(
         if value.id in seen:
             return {value.id} if value.id in parameters else set()
         within = seen | {value.id}
-        made = [_made_of(v, assigned, parameters, within) for v in assigned.get(value.id, ())]
+        sources = [_made_of(v, assigned, parameters, within) for v in assigned.get(value.id, ())]
         if value.id in parameters:
-            return {value.id} if all(value.id in names for names in made) else set()
-        return set.intersection(*made) if made else set()
+            return {value.id} if all(value.id in names for names in sources) else set()
+        return set.intersection(*sources) if sources else set()
     if isinstance(value, ast.BinOp):
         return _any_of((value.left, value.right), assigned, parameters, seen)
     if isinstance(value, ast.UnaryOp):
