@@ -344,6 +344,11 @@ ACTS = words(
     "removedirs rename replace rmdir rmtree save save_image savefig savetxt save_pretrained savez symlink "
     "system to_csv touch unlink urlretrieve write write_text write_bytes writelines writerow"
 )
+# Functions that read a file, by any name.
+READS_FILES = re.compile(
+    r"_*(im)?(open|read)(_(csv|file|image|json|parquet|text|video|bytes))?|_*load(_(image|img|audio|file|json))?"
+    r"|loadtxt|imread\w*|from_file|from_pretrained|check_(call|output)|run|Popen"
+)
 ACTS_OR_OF_TEXT = words("replace")
 ONLY_ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
 # Calls that end the program.

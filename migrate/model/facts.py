@@ -12,6 +12,7 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
+from migrate.model.calls.handed_back import HandedBack, handed_back
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import first_attributes, first_functions, unset_attributes
@@ -113,6 +114,7 @@ class Definition:
         reads: whether it reads values of tensors, itself or by a function that it calls.
         combines: whether it makes a collective of tensors, itself or by a function that it calls.
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
+        handed_back: the parameters whose tensors its result is computed from, by name and by index.
     """
 
     path: Path
@@ -124,6 +126,7 @@ class Definition:
     reads: bool = field(default=False, compare=False, repr=False)
     combines: bool = field(default=False, compare=False, repr=False)
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
+    handed_back: HandedBack = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -744,6 +747,7 @@ def _definition(
         used_by_some(analysis).get(function, frozenset())
         if len(analysis.scopes) > 1
         else frozenset(),
+        handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
     )
 
 

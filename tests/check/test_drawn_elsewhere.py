@@ -218,3 +218,67 @@ def test_an_attribute_that_another_file_draws(tmp_path: Path, line: str, reporte
     hits = check_paths([tmp_path], Config()).findings
     found = [(hit.path.name, hit.line) for hit in hits if hit.code == "XLA113"]
     assert found == [("net.py", 14)] * reported
+
+
+AUGMENT = """
+import random
+
+import torch
+
+
+def normalized(features):
+    if features.ndim > 2:
+        features = features - torch.mean(features, dim=1, keepdim=True)
+    return features
+
+
+def described(features):
+    return features.shape
+
+
+def masked(features):
+    y = features.detach()
+    start = random.randint(0, 9)
+    y[:, start : start + 4] = 0
+    return y
+"""
+AUGMENTED = """
+from augment import described, masked, normalized
+
+
+def train(model, loader, optimizer, device):
+    for batch in loader:
+        features = batch["features"]
+        LINES
+        features = masked(features)
+        loss = model(features).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+CHOSEN = """\
+if model.takes_features:
+    features = features.float().to(device)
+else:
+    features, _ = model.encoder(batch["waves"].to(device))"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_drawn"),
+    [
+        ("features = normalized(features.float().to(device))", True),
+        ("features = features.float().to(device)\nfeatures = normalized(features)", True),
+        (f"{CHOSEN}\nfeatures = normalized(features)", True),
+        (CHOSEN, True),
+        ("features = described(features.float().to(device))", False),
+    ],
+)
+def test_what_another_file_hands_back_is_on_the_device(
+    tmp_path: Path, lines: str, is_drawn: bool
+) -> None:
+    (tmp_path / "augment.py").write_text(AUGMENT.lstrip())
+    text = AUGMENTED.replace("LINES", lines.replace("\n", "\n        "))
+    (tmp_path / "train.py").write_text(text.lstrip())
+    hits = check_paths([tmp_path], Config()).findings
+    codes = {hit.code for hit in hits if hit.path.name == "augment.py"}
+    assert ("XLA112" in codes) == is_drawn

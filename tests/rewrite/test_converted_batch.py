@@ -37,6 +37,8 @@ MOVES = [
     "batch = {k: v.to(device) for k, v in batch.items()}",
     "batch = dict((k, v.to(device)) for k, v in batch.items())",
     "batch = batch.to(device)",
+    'y = batch["label"]\n            y = y.long().to(device)',
+    'items = batch["items"]\n            y = items[0]\n            y = y.to(device)',
 ]
 
 

@@ -142,3 +142,68 @@ def test_a_function_that_is_the_whole_step(tmp_path: Path, loss: str, show: str,
     (file,) = rewrite_folder(tmp_path, processes=1).files
     head = file.after.decode().partition("def train_step")[0]
     assert (".step():" in head) is own
+
+
+AVERAGED = """
+import torch
+
+
+class EMA:
+    def __init__(self, model):
+        self.state = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def update(self, model):
+        new = get_model_state(model)
+        for k in self.state:
+            self.state[k].copy_(0.9 * self.state[k] + 0.1 * new[k])
+
+
+def get_model_state(model):
+    return model.state_dict()
+
+
+@torch.no_grad()
+def sample(model, x):
+    model.eval()
+    for _ in range(2):
+        x = model(x)
+    model.train()
+    return x
+
+
+def train_one_step(device, model, optimizer, loader):
+    x = next(loader).to(device)
+    rewards = sample(model, x)
+    for i, part in enumerate(x):
+        loss = (model(part[None]) * rewards[i]).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def main(loader):
+    device = torch.device("cuda")
+    model = torch.nn.Linear(8, 8).to(device)
+    ema_handler = EMA(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.eval()
+    for epoch in range(1):
+        for step in range(1, 9):
+            loss = train_one_step(device, model, optimizer, loader)
+            ema_handler.update(model)
+            print(loss)
+
+
+if __name__ == "__main__":
+    main(iter(torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=4)))
+"""
+
+
+def test_an_average_beside_a_loop_with_steps_puts_no_step_around_both(tmp_path: Path) -> None:
+    """The whole training stood in one step, of which three errors were reported."""
+    (tmp_path / "train.py").write_text(AVERAGED.lstrip())
+    (train,) = rewrite_folder(tmp_path, processes=1).files
+    before, _, main = train.after.decode().partition("def main")
+    assert before.count("with torch_xla.step():") == 1
+    assert "step()" not in main.replace("optimizer.step()", "")

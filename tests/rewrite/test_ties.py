@@ -14,6 +14,26 @@ from migrate.rewrite.results import Rewrite
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
 
+BESIDE = """\
+import torch
+from model import Language
+
+
+def prepared(tokens):
+    loader = torch.utils.data.DataLoader(tokens, 4)
+    model = Language(100)
+    model.to("cuda")
+    return {"model": model, "loader": loader}
+
+
+def train(state, device):
+    for inputs in state["loader"]:
+        state["model"](inputs["ids"][:, :-1].to(device))
+
+
+if __name__ == "__main__":
+    train(prepared(torch.zeros(8)), torch.device("cuda"))
+"""
 TIED = """\
 import torch
 
@@ -258,6 +278,13 @@ def test_a_move_that_keeps_a_tie_does_not_hide_one_of_an_unseen_class(
     assert files["train.py"].after.decode().count(SWAP) == 1
     rules = [finding.rule for finding in files["model.py"].findings]
     assert "tied-weights" in rules
+
+
+def test_what_stands_beside_the_model_in_a_dict_is_no_model(tmp_path: Path) -> None:
+    """`set_swap_module_params_on_conversion(True)` stood before the move of each batch."""
+    lines = rewrite(project(tmp_path, TIED, BESIDE)).data.decode().splitlines()
+    at = [number for number, line in enumerate(lines) if SWAP in line]
+    assert [lines[number + 1].strip() for number in at] == ['model.to("xla")']
 
 
 def test_a_device_that_is_not_known_is_one(tmp_path: Path) -> None:

@@ -363,6 +363,10 @@ class Evaluator(Families):
                 return self._flat(part, scope)
             case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
                 return self.elements(one, scope) | self.elements(other, scope)
+            case ast.Subscript(value=container, slice=ast.Constant(value=str(key))) if (
+                items := list(self.items_at(container, key, scope))
+            ):
+                return self._union(self.elements(item, at) for item, at in items)
             case ast.Subscript(value=container):
                 return self.elements(container, scope)
             case ast.Call():

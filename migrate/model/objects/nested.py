@@ -1,7 +1,8 @@
 """Steps in functions that steps of other functions call: the inner steps keep their blocks.
 
 `with torch_xla.step():` around `train_step(…)`, in which a loop has steps, would be a step in a step.
-The block is put into `train_step`, below that loop, in any file.
+The block is put into `train_step`, below that loop, in any file. A `train_step` of a subclass in another file
+gets a block as that of its base does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import lru_cache
 
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import BOTH
-from migrate.model.calls.scopes import Function, Region
+from migrate.model.calls.scopes import Function, Region, Scope
 from migrate.model.objects.programs import programs_of
 
 
@@ -48,9 +49,13 @@ def nested_of(analysis: Analysis) -> Nested:
         waiting += [inner for inner in region.inner if inner not in analysis.step_loops]
         for call, scope in region.calls:
             ran = analysis.running[call].functions
-            if analysis.effect(call) != BOTH or training.isdisjoint(ran):
+            if analysis.effect(call) != BOTH:
                 continue
             whole = [function for function in ran if analysis.effects.get(function) == BOTH]
+            known = bool(whole) and functions.issuperset(whole)  # super().train_step(batch)
+            overridden = _is_overridden_elsewhere(whole, scope)
+            if training.isdisjoint(ran) and not known and not overridden:
+                continue
             if len(whole) > 1 or any(function.module is not scope.module for function in whole):
                 functions.update(whole)
                 calls.add(call)
@@ -58,6 +63,12 @@ def nested_of(analysis: Analysis) -> Nested:
             seen.update(new)
             waiting += new
     return Nested(frozenset(functions), frozenset(calls))
+
+
+def _is_overridden_elsewhere(whole: list[Function], scope: Scope) -> bool:
+    """Whether a call runs a method of its own file, or one that overrides the method in another file."""
+    here = [function.module is scope.module for function in whole]
+    return any(here) and not all(here)
 
 
 def _is_accelerated(loop: Region, analysis: Analysis) -> bool:

@@ -66,6 +66,10 @@ def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part
                 waiting += [(element, at) for element in elements]
             case ast.ListComp(elt=part) | ast.GeneratorExp(elt=part) | ast.DictComp(value=part):
                 waiting.append((part, at))
+            case ast.Subscript(value=part, slice=ast.Constant(value=str(key))) if items := list(
+                evaluator.items_at(part, key, at)
+            ):
+                waiting += items
             case ast.Subscript(value=part) | ast.Starred(value=part) | ast.NamedExpr(value=part):
                 waiting.append((part, at))
         for value in evaluator.values(node, at):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.syntax.tree import base_name, is_attribute_of_self, is_dotted_name
-from migrate.syntax.walk import children
+from migrate.catalogue.words import ACTS, NO_TENSORS, READS_FILES, SAVE
+from migrate.syntax.tree import base_name, code, is_attribute_of_self, is_dotted_name, last_part
+from migrate.syntax.walk import children, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -71,6 +72,35 @@ def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
     data_flow = Flow()
     _Collector(data_flow, values, context).collect(node)
     return data_flow
+
+
+def meet_in_a_file(earlier: cst.CSTNode, later: cst.CSTNode, context: Script) -> bool:
+    """Whether `later` may read from a file what `earlier` writes: `image.save(path)`, `open(path)`."""
+    writes = [call for call in nodes_of(earlier, cst.Call) if _writes(call, context)]
+    if not writes:
+        return False
+    paths = {code(arg.value) for call in writes for arg in call.args if _may_be_path(arg.value)}
+    for call in nodes_of(later, cst.Call):
+        if any(code(arg.value) in paths for arg in call.args):
+            return True
+        bodies = (function.body for function in context.called(call))
+        calls = (call, *(inner for body in bodies for inner in nodes_of(body, cst.Call)))
+        if any(READS_FILES.fullmatch(last_part(inner.func)) for inner in calls):
+            return True
+    return False
+
+
+def _writes(call: cst.Call, context: Script) -> bool:
+    name = last_part(call.func)
+    return name in ACTS or SAVE.fullmatch(name) is not None or context.effects.acts(call)
+
+
+def _may_be_path(value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.Name | cst.Attribute):
+        return NO_TENSORS.search(last_part(value)) is not None
+    return isinstance(
+        value, cst.SimpleString | cst.FormattedString | cst.BinaryOperation | cst.Call
+    )
 
 
 def aliases(statements: Iterable[cst.CSTNode]) -> list[tuple[str, str]]:

@@ -85,7 +85,7 @@ class Statement:
         if self.effect or isinstance(self.node, cst.FunctionDef | cst.ClassDef):
             return None
         why = why_outside(self.node, self.values, self.context)
-        alone = (Outside.GUARD, Outside.SAVE, Outside.EVALUATION)
+        alone = (Outside.GUARD, Outside.SAVE, Outside.EVALUATION, Outside.STEPS)
         return None if self.averages and why not in alone else why
 
     @cached_property

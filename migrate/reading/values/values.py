@@ -600,6 +600,9 @@ class Values:
             kind = self._of_binding(binding)
             if kind is Kind.HOST and binding.how is How.VALUE and _is_empty(binding.value):
                 kind = self._of_parts(self.bindings.put_into(node))
+            elif kind is Kind.UNKNOWN:  # what another branch assigns may be known
+                others = {self._of_binding(other) for other in self.bindings.reaching(node)}
+                kind = joined(others & TENSORS or (kind,))
         elif (parameter := self.bindings.parameter(node)) is not None:
             kind = self._of_parameter(*parameter)
         elif (name := self._context.named(node)) is not None:
@@ -1013,7 +1016,8 @@ class Values:
         if name in MADE_LOADERS:
             return Kind.LOADER
         if root != "torch":
-            return self._as_loader(call)  # tqdm(loader)
+            handed = self._handed_back(call)
+            return self._as_loader(call) if handed is None else handed  # tqdm(loader)
         if v.TORCH_OPTIMIZER.fullmatch(name):
             return Kind.OPTIMIZER
         kind = self.made(call)
@@ -1065,6 +1069,16 @@ class Values:
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
             return Kind.ON_DEVICE
         return Kind.UNKNOWN
+
+    def _handed_back(self, call: cst.Call) -> Kind | None:
+        """Return the kind of a tensor that a function of another file is given and hands back, or None."""
+        kinds = set()
+        for definition in self._context.run_by(call):
+            for index, arg in enumerate(call.args):
+                key = arg.keyword.value if arg.keyword is not None else index + definition.bound
+                if not arg.star and key in definition.handed_back:
+                    kinds.add(self.kind(arg.value))
+        return joined(kinds) if kinds and kinds <= TENSORS else None
 
     def _as_loader(self, call: cst.Call) -> Kind:
         """Return the kind of the result of `call`, which is unknown except that it may wrap a loader."""

@@ -301,6 +301,32 @@ class DeviceRule(Rule):
             second = torch.ones(3).to(device)
             """,
         ),
+        rewritten(
+            """
+            import os
+
+            import torch
+
+
+            def main(args, model, x):
+                device = torch.device("cuda")
+                if args.distributed:
+                    args.rank = device = int(os.environ["LOCAL_RANK"])
+                return model.to(device), x.to(device), args.rank + 1
+            """,
+            """
+            import os
+
+            import torch
+
+
+            def main(args, model, x):
+                device = torch.device("xla")
+                if args.distributed:
+                    args.rank, device = int(os.environ["LOCAL_RANK"]), "xla"
+                return model.to(device), x.to(device), args.rank + 1
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -353,7 +379,9 @@ class DeviceRule(Rule):
             yield from self._kept(node.default, node.name, context)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
             target = node.targets[0] if isinstance(node, cst.Assign) else node
-            if not isinstance(node, cst.Assign) or len(node.targets) == 1:
+            if isinstance(node, cst.Assign) and len(node.targets) > 1:
+                yield from self._chained(node, context)
+            else:
                 yield from self._kept(node.value, target.target, context)
         elif isinstance(node, cst.Return) and node.value is not None:
             around = context.function_around(node)
@@ -419,6 +447,41 @@ class DeviceRule(Rule):
                     yield from self._device(arg.value, context)
                 elif is_number(arg.value, context):
                     yield from self._number(arg.value, context)
+
+    def _chained(self, node: cst.Assign, context: Workspace) -> Iterable[Edit | RuleFinding]:
+        """Yield the edit of `args.rank = device = int(…)`, whose number elsewhere is a device."""
+        targets = [target.target for target in node.targets]
+        devices = [target for target in targets if self._is_device_too(target, context)]
+        if not devices:
+            return
+        if len(devices) == len(targets):
+            yield from self._kept(node.value, devices[0], context)
+        elif context.devices.kind(node.value) is Kind.INDEX:
+            numbers = [target for target in targets if target not in devices]
+            device = context.vocabulary.device(node.value, like=node)
+            message = f"device {code(devices[0])} → {code(device)}"
+
+            def divided(updated: cst.Assign) -> cst.Assign:
+                names = ", ".join(map(code, (*numbers, *devices)))
+                values = [code(updated.value)] * len(numbers) + [code(device)] * len(devices)
+                line = cst.parse_statement(f"{names} = {', '.join(values)}")
+                return cst.ensure_type(
+                    cst.ensure_type(line, cst.SimpleStatementLine).body[0], cst.Assign
+                )
+
+            yield self.edit(node, divided, message)
+
+    def _is_device_too(self, target: cst.BaseExpression, context: Workspace) -> bool:
+        """Whether `target` is named and used as a device, and not as a number."""
+        if not isinstance(target, cst.Attribute | cst.Name):
+            return False
+        last = target.attr.value if isinstance(target, cst.Attribute) else target.value
+        return (
+            DEVICE_NAME.fullmatch(last) is not None
+            and says_a_device(last)
+            and not context.devices.is_load_location(target)
+            and not used_as_number(target, context)
+        )
 
     def _kept(
         self, value: cst.BaseExpression, target: cst.BaseExpression, context: Workspace

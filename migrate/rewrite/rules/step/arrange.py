@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.catalogue.words import READ_METHODS
-from migrate.reading.flow.dataflow import flow, overlap
+from migrate.reading.flow.dataflow import flow, meet_in_a_file, overlap
 from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.leaving import leaves_turn, may_stop
@@ -116,6 +116,8 @@ def _tail_depends(arrangement: Arrangement, end: Tail, index: int) -> bool:
     written = {name for statement in leaving for name in statement.flow.written}
     if any(overlap(used | written, other.flow.written) for other in later):
         return True
+    if any(meet_in_a_file(s.node, other.node, context) for s in leaving for other in later):
+        return True
     if any(overlap(written, other.flow.used) for other in later):
         return True
     return bool(later) and bool(overlap(used, arrangement.body.state))
@@ -210,6 +212,10 @@ def _obstacle(arrangement: Arrangement, statement: Statement, index: int) -> str
     if _read(arrangement, statement) is not None:
         rebinds = any(overlap(statement.flow.assigned, s.flow.assigned) for s in later)
         return "it is bound anew before the step ends" if rebinds else ""
+    context = arrangement.body.context
+    reader = next((s for s in later if meet_in_a_file(statement.node, s.node, context)), None)
+    if reader is not None:
+        return f"`{head(reader.node)}` may read the file that it writes"
     changes = [s for s in later if s.effect or s.averages or s.clears_gradients]
     if changes and _on_state(arrangement, statement):
         return f"`{head(changes[0].node)}` changes what it looks at"

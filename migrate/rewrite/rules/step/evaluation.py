@@ -175,6 +175,10 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     if above:  # the block begins below it
         first = above[-1] + 1
         part = arrange(body, first, last)
+    after = [i for i in part.obstacles() if i > forward[0]]
+    if after:  # the block ends above it
+        last = after[0] - 1
+        part = arrange(body, first, last)
     leaving = [i for i in part.checks if leaves_turn(body.statements[i].node)]
     if leaving:  # what comes below the block would be skipped
         last = leaving[0] - 1

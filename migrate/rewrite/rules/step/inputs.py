@@ -51,10 +51,11 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
     moved |= {name for place in places for name in _rebound(place, context)}
     moved |= {name for place in places for name in _given_to_mover(place, context)}
     moved |= {name for place in places for name in _moved_by_element(place, context)}
+    taken = _taken(names, places)
     placed = on_device(step.loop, context)
     unmoved = [name for name in names if name in in_use and name not in placed]
-    mentioned = set(names)
-    if moved & set(names) or (step.body.block is not step.loop.body and moved):
+    mentioned = {*names, *taken}
+    if moved & mentioned or (step.body.block is not step.loop.body and moved):
         # Where the script moves some of them it knows why it leaves the others; some to the model itself.
         with_model = _given_to_ddp(block, context)
         unmoved = [name for name in unmoved if name in with_model - moved]
@@ -126,6 +127,24 @@ def _inputs(step: TrainingStep, context: Workspace) -> list[str]:
             if any(name.value in batch for name in nodes_of(arg.value, cst.Name)):
                 names.add(name)
     return [name for name in step.batch if name in names]
+
+
+def _taken(names: Collection[str], places: Iterable[cst.CSTNode]) -> set[str]:
+    """Return the names bound to parts of what `names` hold: `target = batch["label"]`."""
+    bound = [
+        (targets, node.value)
+        for place in places
+        for node in nodes_of(place, cst.Assign)
+        if isinstance(node.value, cst.Subscript) and (targets := {*filter(None, _targets(node))})
+    ]
+    taken: set[str] = set()
+    before = -1
+    while before < len(taken):
+        before = len(taken)
+        for targets, value in bound:
+            if base_name(value) in {*names, *taken}:
+                taken |= targets
+    return taken - {*names}
 
 
 def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
