@@ -110,6 +110,24 @@ def test_most_of_torch_cuda_was_measured() -> None:
     assert len(MEASURED) > 80
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("torch.cuda.get_device_name", "CPU"),
+        ("torch.cuda.max_memory_allocated", 0),
+        ("torch.cuda.memory_allocated", 0),
+    ],
+)
+def test_an_expression_that_is_advised_runs_on_the_cpu(name: str, expected: Any) -> None:
+    import torch_xla.core.xla_model  # torch_xla takes seconds to import
+    import torch_xla.runtime  # noqa: F401
+
+    entry = catalogue.of(name)
+    assert entry is not None
+    expression = entry.native.partition(", as it raises")[0]
+    assert eval(expression, {"torch_xla": torch_xla}) == expected
+
+
 def test_an_entry_has_the_public_name() -> None:
     reported = [name for name, one in catalogue.NAMES.items() if one.on_xla is not OnXla.WORKS]
     others = {name: public(name) for name in reported if public(name) != name}
