@@ -60,8 +60,14 @@ def _counted(checked: Checked) -> str:
     fixes = Counter(hit.fix for hit in checked.findings if hit.fix is not Fix.NONE)
     fix = f"; [*] `migrate rewrite` fixes {fixes.total()}" if fixes else ""
     if unsafe := fixes[Fix.UNSAFE]:
-        fix += f", {unsafe} of them under a condition that the code's page names [*unsafe]"
+        fix += f", {unsafe} of them [*unsafe]: {_conditions(checked)}"
     return f"{summary}{fix}; explain a code with `migrate check --explain CODE`"
+
+
+def _conditions(checked: Checked) -> str:
+    """Return under which conditions the unsafe fixes are right."""
+    pairs = {(hit.code, hit.condition) for hit in checked.findings if hit.fix is Fix.UNSAFE}
+    return "; ".join(f"{code} is right only if {condition}" for code, condition in sorted(pairs))
 
 
 def check_as_json(checked: Checked) -> dict[str, Any]:
