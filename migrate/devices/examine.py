@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from converters.installing import how_to_install, is_installed
+from converters.installing import how_to_install, install_command, is_installed
 from migrate import process
 from migrate.devices.faults import plant
 from migrate.devices.judge import judge
@@ -38,7 +38,7 @@ _NO_RUNTIME = ChipFinding(
     "not installed",
     (),
     f"no chip was checked: {' and '.join(RUNTIMES)} are not installed",
-    f"{how_to_install('xla')}, or {how_to_install('jax')}",
+    f"{install_command('xla')}, or {how_to_install('jax')}",
 )
 
 
