@@ -69,8 +69,8 @@ class Wrapping:
         for cut in self._tails:
             end = cut.tail
             count = len(end.statements)
-            last = "the last statement" if count == 1 else f"the last {count} statements"
-            message = f"the step ends before {last} of the block"
+            ending = "the last statement" if count == 1 else f"the last {count} statements"
+            message = f"the step ends before {ending} of the block"
             yield Wrap(
                 self.rule, end.block, end.statements[0], end.statements[-1], cut.cut, message
             )
