@@ -32,6 +32,7 @@ TORCH_TPU_COMMANDS = (
     "prove --target torch_tpu",
     "parity tpu:net.py:Net",
 )
+FRAMEWORKS = ("torch", "torch_xla", "jax", "torch_tpu")
 PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
 
 
@@ -94,6 +95,12 @@ class Diagnosis:
     def sound(self) -> bool:
         """Whether nothing failed."""
         return all(check.status is not Status.FAIL for check in self.checks)
+
+    @property
+    def light(self) -> bool:
+        """Whether no framework is installed, as after `pip install .`."""
+        missing = {check.subject for check in self.checks if check.status is Status.MISSING}
+        return missing.issuperset(FRAMEWORKS)
 
     @property
     def fit(self) -> bool:

@@ -189,4 +189,13 @@ def test_doctor_lists_what_is_ready(folder: Path) -> None:
     listed = {
         words[1] if words[0] == "ready" else words[2] for words in lines if "ready" in words[:2]
     }
+    assert not [line for line in done.stdout.splitlines() if line.startswith("missing")]
+    assert "enough to rewrite, check and launch" in done.stdout
     assert listed >= set(commands.commands) - {"doctor", "completion"}
+
+
+def test_chips_are_not_checked_without_a_framework(folder: Path) -> None:
+    done = without(FRAMEWORKS, folder, "doctor --devices")
+    assert done.returncode == 1, done.stderr
+    assert "no chip was checked: jax and torch_xla are not installed" in done.stdout
+    assert "pip install '.[xla]'" in done.stdout

@@ -66,7 +66,7 @@ ASKED = (
     *_told(
         "get_device_properties", f"for the memory, {MEMORY}['bytes_limit'] {ON_A_TPU} 0{ELSEWHERE}"
     ),
-    *_told("get_device_name", f"{XM}.xla_device_hw('xla')"),
+    *_told("get_device_name", f"{XM}.xla_device_hw(torch_xla.device())"),
     *_told("get_device_capability", "a TPU has none, take the branch for bfloat16"),
     *_told("utilization", TPU_INFO),
     *_told("temperature power_draw clock_rate", "remove it"),

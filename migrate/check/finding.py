@@ -17,7 +17,7 @@ class Fix(StrEnum):
 
     NONE = "none"
     SAFE = "safe"  # the rewritten script computes the same
-    UNSAFE = "unsafe"  # the same under the condition that the page of the rule names
+    UNSAFE = "unsafe"  # the same only if the condition of the rule holds
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Finding:
         cell: cell of a notebook, from 1, all cells counted. `line` is then a line of the cell.
         file_line: line in the file of the notebook, from 1.
         fix: whether `migrate rewrite` fixes the hazard, and how safely.
+        condition: completes "the fix is right only if …". Empty unless `fix` is `Fix.UNSAFE`.
         is_shown: whether `migrate rewrite` shows the finding although it is information.
         subject: name of the reported construct in the catalogue. Empty if it is no name.
         caller: `path:line` of the call in another file by which a training step runs the code. Empty if the
@@ -53,6 +54,7 @@ class Finding:
     cell: int | None = None
     file_line: int | None = None
     fix: Fix = Fix.NONE
+    condition: str = ""
     is_shown: bool = False
     subject: str = ""
     caller: str = ""

@@ -34,10 +34,11 @@ class Checked:
     """Hazards of all checked files.
 
     Args:
-        files: the number of files.
+        files: the number of files, with those that were read because a step leads into them.
         findings: the hazards.
         in_tests: hazards in the project's tests. They do not fail the check, as tests do not run on a TPU.
         fails_on: lowest severity that fails the check.
+        imported: the number of those files that nobody named, if only files were named.
         rewritten: content of each file that `migrate rewrite` changes, with the rewritten content.
     """
 
@@ -46,6 +47,7 @@ class Checked:
     in_tests: tuple[Finding, ...] = ()
     fails_on: Severity = Severity.ERROR
     rewritten: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
+    imported: int = 0
 
     @property
     def failed(self) -> bool:
@@ -127,6 +129,7 @@ def counted(
         ),
         tuple(finding for path, of_file in kept.items() if path in tests for finding in of_file),
         config.fails_on,
+        imported=files - len(set(named)) if all(path.is_file() for path in named) else 0,
     )
 
 

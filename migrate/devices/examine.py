@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from converters.installing import how_to_install, install_command, is_installed
 from migrate import process
 from migrate.devices.faults import plant
 from migrate.devices.judge import judge
@@ -28,6 +29,17 @@ SECONDS = 300.0
 # Of one program on one chip, once it is compiled.
 ANSWER_SECONDS = 30.0
 REPEATS = 5
+# Frameworks that can run the programs, each with the code that asks it for its devices.
+RUNTIMES = {
+    "jax": "import jax; jax.devices()",
+    "torch_xla": "import torch_xla; torch_xla.devices()",
+}
+_NO_RUNTIME = ChipFinding(
+    "not installed",
+    (),
+    f"no chip was checked: {' and '.join(RUNTIMES)} are not installed",
+    f"{install_command('xla')}, or {how_to_install('jax')}",
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,8 @@ def examine(
         progress: is told what is being run.
     """
     start = time.monotonic()
+    if not any(map(is_installed, RUNTIMES)):
+        return judge([], seconds=0.0).with_finding(_NO_RUNTIME)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "events.jsonl"
         progress("starting the runtime of the chips")
@@ -142,4 +156,5 @@ def _unfinished(
     lines = output.strip().splitlines() or ["no message"]
     died = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
     what = f"the probe died {where} ({died}): {lines[-1][:200]}"
-    return ChipFinding("died", (), what, "python -c 'import jax; jax.devices()' shows the rest")
+    code = next((code for name, code in RUNTIMES.items() if is_installed(name)), "")
+    return ChipFinding("died", (), what, f"python -c '{code}' shows the rest")

@@ -60,6 +60,7 @@ from migrate.model.processes.acting import (
     wrapping_of,
 )
 from migrate.model.processes.early_ranks import importing_ranks
+from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.joins import may_join
@@ -272,6 +273,8 @@ class ModuleCalls:
         replicated: whether any file of the project uses several processes.
         joins_group: whether any file of the project names a call that joins a process group.
         launches_xla: whether any file of the project names a launch of torch_xla.
+        ranks_set: the variables of torchrun that all scripts set which import this file and launch replicas
+            of torch_xla.
         joining: lines of the functions that join a process group, directly or through calls.
         broadcast: the tensors of a model that the project broadcasts: parameters, buffers, those of the state
             dict. Empty if the file names no infinity.
@@ -330,6 +333,7 @@ class ModuleCalls:
     replicated: bool = False
     joins_group: bool = False
     launches_xla: bool = False
+    ranks_set: frozenset[str] = frozenset()
     joining: frozenset[int] = frozenset()
     broadcast: frozenset[str] = frozenset()
     accelerated: bool = False
@@ -526,8 +530,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         launches_xla=any(
             word in module.data
             for module in analysis.project.modules.values()
-            for word in (b"torch_xla.launch", b"xla_multiprocessing")
+            for word in LAUNCH_WORDS
         ),
+        ranks_set=ranks_set_for(analysis, scope.module.path),
         joining=frozenset(f.line for f in scope.functions if f in joining_of(analysis)),
         broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import tempfile
@@ -21,6 +22,7 @@ from migrate.prove.errors import (
 from migrate.prove.run import run_script
 from migrate.prove.runtimes import RUNTIMES, SIDES, Side
 from shims import errors
+from shims._started import stand_in
 
 # Time limit of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.
 _AT_LEAST_SECONDS, _TIMES_AS_LONG = 60.0, 2.0
@@ -93,12 +95,36 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
             output,
             reason,
         )
+    line = failing_line(path, output)
+    where = f" ({line})" if line else ""
+    name = path.name if stand_in.stands_for(path) else path
     return RewriteFailedError(
-        f"{path} failed on {SIDES[side].where} where the original runs: {reason}",
-        "fix the rewritten script at the line in the traceback",
+        f"{name} failed on {SIDES[side].where} where the original runs: {_cause(reason)}{where}",
+        f"fix {line or 'the rewritten script'}; the traceback is below",
         output,
         reason,
     )
+
+
+def failing_line(path: Path, output: str) -> str | None:
+    """Return `file.py:line` of the script or its modules where the error was raised; None if unknown.
+
+    Args:
+        path: the script that ran, or its stand-in in a temporary folder.
+        output: the last lines that it wrote.
+    """
+    own = {file.resolve() for file in (path, *stand_in.files(path).values())}
+    root = Path(os.path.commonpath([file.parent for file in own]))
+    # The process that starts the replicas raises an error of its own after theirs.
+    first = output.rpartition(_CAUSED)[0] or output
+    frames = re.findall(r'^ *File "([^"]+)", line (\d+)', first, re.M)
+    lines = [f"{Path(f).relative_to(root)}:{line}" for f, line in frames if Path(f) in own]
+    return lines[-1] if lines else None
+
+
+def _cause(reason: str) -> str:
+    """Return the error's last line without the words of the simulation around it."""
+    return _OF_REPLICA.sub("", reason, count=1).removesuffix(_REPLICAS_STOPPED)
 
 
 # Features that shims reject, and calls of a CUDA that does not exist: they were not answered by shims.
@@ -111,6 +137,8 @@ _NOT_ANSWERED = (
 
 # The simulation's own error, before the exception of a replica that it quotes.
 _OF_REPLICA = re.compile(r"shims\.errors\.ReplicaFailedError: replica \d+ of \d+ failed: ")
+_REPLICAS_STOPPED = "; all replicas were stopped"
+_CAUSED = "The above exception was the direct cause of the following exception:"
 
 
 # A replica that left by `sys.exit` or `os._exit`, or that a signal ended.

@@ -92,7 +92,7 @@ class Facts:
 
     @cached_property
     def sets_ranks(self) -> frozenset[str]:
-        """The variables of the environment that a script for torch_xla sets for its replicas."""
+        """The variables of the environment that the script, or all that import it, set for replicas."""
         ranks = set()
         for target in self.context.targets:
             if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
@@ -101,7 +101,8 @@ class Facts:
         by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
         if by_shims or self.context.portable:
             return RANKS
-        return frozenset(name for name in ranks if name and self.uses_xla)
+        here = frozenset(name for name in ranks if name and self.uses_xla)
+        return here | self.context.calls.ranks_set
 
     @cached_property
     def names(self) -> Names:

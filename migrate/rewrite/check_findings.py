@@ -159,8 +159,7 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
     gone = [hazard for hazard in hazards if not _is_said(hazard, left)]
     for hazard in gone:
         if hazard.code != UNUSED_IGNORE:
-            fix = _fix(hazard, done.edits) if mended.changes else Fix.NONE
-            findings.append(replace(hazard, fix=fix))
+            findings.append(_fixed(hazard, done.edits) if mended.changes else hazard)
         elif (hazard.cell, hazard.line) not in done.comments.used:
             findings.append(hazard)
     by_hazard = {(finding.cell, finding.line, finding.code) for finding in gone}
@@ -176,7 +175,8 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
-            findings.append(replace(place.finding(note, severity), fix=SAFETY[rule.safety]))
+            fix, condition = SAFETY[rule.safety], rule.condition
+            findings.append(replace(place.finding(note, severity), fix=fix, condition=condition))
     yield from sorted(
         findings,
         key=lambda finding: (finding.cell or 0, finding.line, finding.column, finding.code),
@@ -233,13 +233,13 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
     )
 
 
-def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
-    """Return the safety of the edits that fix a hazard."""
+def _fixed(hazard: Finding, edits: Iterable[Note]) -> Finding:
+    """Return a hazard that edits fix, with their safety and its condition."""
     place = (hazard.cell, hazard.line, hazard.code)
     mends = {note.rule for note in edits if (note.cell, note.line, code_of(note)) == place}
-    rules = (rules_by_name().get(name) for name in mends)
-    unsafe = any(rule is not None and rule.safety is Safety.UNSAFE for rule in rules)
-    return Fix.UNSAFE if unsafe else Fix.SAFE
+    rules = (rules_by_name().get(name) for name in sorted(mends))
+    condition = next((rule.condition for rule in rules if rule is not None and rule.condition), "")
+    return replace(hazard, fix=Fix.UNSAFE if condition else Fix.SAFE, condition=condition)
 
 
 @cache

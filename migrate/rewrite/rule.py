@@ -33,7 +33,7 @@ class Safety(StrEnum):
     """Whether the edits of a rule keep the meaning of the script."""
 
     SAFE = "safe"  # the rewritten script computes the same
-    UNSAFE = "unsafe"  # the same under the condition that the rule's page names
+    UNSAFE = "unsafe"  # the same only if `Rule.condition` holds
     REPORT_ONLY = "report only"  # the rule edits nothing
 
 
@@ -112,6 +112,7 @@ class Rule(ABC):
     code: ClassVar[str]  # the code of the hazard that the rule fixes, if there is one
     also: ClassVar[tuple[tuple[str, str], ...]] = ()  # further codes of the rule, with their names
     safety: ClassVar[Safety] = Safety.SAFE
+    condition: ClassVar[str] = ""  # for `Safety.UNSAFE`: completes "the rewrite is right only if …"
     severity: ClassVar[Severity] = Severity.ERROR  # default severity of its findings
     edited: ClassVar[Severity] = Severity.ERROR  # severity of the unedited construct
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
@@ -144,6 +145,8 @@ class Rule(ABC):
             shown.add(ExampleKind.REWRITTEN)
         if missing := [kind.value for kind in ExampleKind if kind not in shown]:
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
+        if (cls.safety is Safety.UNSAFE) is not bool(cls.condition):
+            raise TypeError(f"rule {cls.__name__}: a condition and Safety.UNSAFE need each other")
         if not re.fullmatch(r"XLA[1-8]\d\d", getattr(cls, "code", "")):
             raise TypeError(f"rule {cls.__name__} has no code")
 

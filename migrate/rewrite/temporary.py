@@ -44,6 +44,7 @@ class RewrittenFiles:
         changed: names of the rewritten files, as a user would write them.
         read: number of files that were read.
         problems: why some files could not be rewritten. They run unchanged.
+        from_copy: whether the files are from a rewritten copy of the project, and keep their names.
     """
 
     script: Path
@@ -53,6 +54,7 @@ class RewrittenFiles:
     changed: tuple[str, ...] = ()
     read: int = 1
     problems: tuple[str, ...] = ()
+    from_copy: bool = False
 
 
 def rewritten_with_imports(script: Path, options: RewriteOptions = DEFAULT) -> RewrittenFiles:
@@ -135,7 +137,9 @@ def rewritten_in(folder: Path, script: Path) -> RewrittenFiles:
         contents[original] = path.read_bytes()
         if path.suffix == ".py":
             changed.append(str(path.relative_to(folder)))
-    return RewrittenFiles(script, root, contents, changed=tuple(changed), read=len(changed))
+    return RewrittenFiles(
+        script, root, contents, changed=tuple(changed), read=len(changed), from_copy=True
+    )
 
 
 @contextmanager
@@ -150,7 +154,8 @@ def written_apart(done: RewrittenFiles) -> Iterator[Path]:
         written = {}
         for original, data in done.contents.items():
             path = folder / original.relative_to(done.root)
-            written[original] = beside(path) if path.suffix == ".py" else path
+            is_named_anew = path.suffix == ".py" and not done.from_copy
+            written[original] = beside(path) if is_named_anew else path
             written[original].parent.mkdir(parents=True, exist_ok=True)
             written[original].write_bytes(data)
         script = written.pop(done.script.resolve())

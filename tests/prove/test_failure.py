@@ -9,8 +9,9 @@ import pytest
 from migrate.observe.records import errors_of, note_error
 from migrate.prove import settings
 from migrate.prove.errors import RewriteFailedError
-from migrate.prove.failure import is_own_ending
+from migrate.prove.failure import failure, is_own_ending
 from migrate.prove.proof import record_run
+from shims._started import stand_in
 from shims.errors import ReplicaFailedError
 
 OF_REPLICA = "shims.errors.ReplicaFailedError: replica 0 of 2 "
@@ -42,6 +43,39 @@ def test_an_ending_of_the_script(reason: str) -> None:
 )
 def test_an_error_of_the_simulation_or_none(reason: str) -> None:
     assert not is_own_ending(reason)
+
+
+OUTPUT = """
+Traceback (most recent call last):
+  File "{0}/train.py", line 40, in _mp_fn
+    main()
+  File "{0}/nets/model.py", line 8, in forward
+    name = xm.xla_device_hw("xla")
+  File "/usr/lib/python3/site-packages/torch_xla/core/xla_model.py", line 144, in _xla_real_device
+    raise RuntimeError("Invalid device format")
+RuntimeError: Invalid device format: xla
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "{0}/train.py", line 44, in <module>
+    torch_xla.launch(_mp_fn)
+shims.errors.ReplicaFailedError: replica 0 of 2 failed: RuntimeError: Invalid device format: xla; all replicas were stopped
+"""
+
+
+@pytest.mark.parametrize("stands_in", [True, False])
+def test_the_message_of_a_rewrite_names_its_line(tmp_path: Path, *, stands_in: bool) -> None:
+    (tmp_path / "nets").mkdir()
+    script, module = tmp_path / "train.py", tmp_path / "nets" / "model.py"
+    name, line = str(script), "train.py:40"
+    if stands_in:
+        stand_in.mark(script, Path("/project/train.py"), {Path("/project/nets/model.py"): module})
+        name, line = "train.py", "nets/model.py:8"
+    error = failure(script, "xla", 1, OUTPUT.format(tmp_path))
+    reason = "RuntimeError: Invalid device format: xla"
+    assert error.what == f"{name} failed on XLA where the original runs: {reason} ({line})"
+    assert line in error.remedy
 
 
 RAISES = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import HOMES, OnXla, names, public
+from migrate.catalogue.torch_cuda import ELSEWHERE
 from migrate.rewrite.left.codes import all_codes
 from migrate.rewrite.rules import all_rules
 
@@ -108,6 +111,27 @@ def test_the_accelerator_is_a_gpu(name: str) -> None:
 
 def test_most_of_torch_cuda_was_measured() -> None:
     assert len(MEASURED) > 80
+
+
+# Advice that is an expression, and its value on the CPU.
+ADVISED = {
+    "torch.cuda.get_device_name": "CPU",
+    "torch.cuda.max_memory_allocated": 0,
+    "torch.cuda.memory_allocated": 0,
+}
+
+
+@pytest.mark.xla
+def test_expressions_that_are_advised_run_on_the_cpu() -> None:
+    entries = [catalogue.NAMES[name] for name in ADVISED]
+    advised = [entry.native.removesuffix(ELSEWHERE) for entry in entries]
+    program = "import torch_xla, torch_xla.core.xla_model, torch_xla.runtime\n" + "".join(
+        f"print(repr({expression}))\n" for expression in advised
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == [*map(repr, ADVISED.values())], done.stderr
 
 
 def test_an_entry_has_the_public_name() -> None:

@@ -18,18 +18,25 @@ ERROR = Severity.ERROR
     ("fixes", "said"),
     [
         ((Fix.NONE,), ""),
-        ((Fix.SAFE, Fix.NONE), "[*] `migrate rewrite` fixes 1; "),
+        ((Fix.SAFE, Fix.NONE), "[*] `migrate rewrite` fixes 1 finding; "),
         (
             (Fix.SAFE, Fix.UNSAFE),
-            "[*] `migrate rewrite` fixes 2, 1 of them under a condition that the code's page names "
-            "[*unsafe]; ",
+            "[*] `migrate rewrite` fixes 2 findings, 1 of them [*unsafe]: XLA301 is right only if every replica "
+            "reaches the save; ",
         ),
     ],
 )
 def test_the_last_line_explains_the_marks(fixes: tuple[Fix, ...], said: str) -> None:
+    condition = "every replica reaches the save"
     findings = tuple(
-        Finding(Path("x.py"), 1, 1, 1, 2, "XLA101", "name", ERROR, "message", fix=fix)
+        Finding(
+            *(Path("x.py"), 1, 1, 1, 2, "XLA301", "name", ERROR, "message"),
+            fix=fix,
+            condition=condition if fix is Fix.UNSAFE else "",
+        )
         for fix in fixes
     )
     last = list(check_lines(Checked(1, findings), "text"))[-1]
+    more = list(check_lines(Checked(2, findings, imported=1), "text"))[-1]
+    assert "in 1 of 2 files (1 imported)" in more
     assert f"in 1 of 1 file; {said}explain a code with `migrate check --explain CODE`" in last

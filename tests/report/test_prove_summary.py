@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from migrate.prove.compare.compare import StepComparison, steps
+from migrate.prove.compare.compare import StepComparison, WeightComparison, steps
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.recording.records import Header, RankRecord, StepRecord
 from migrate.prove.resume import Direction, ResumeProof
 from migrate.prove.settings import Settings
-from migrate.report.text.prove import _steps_table, resume_summary
+from migrate.report.text.prove import _steps_table, proof_summary, resume_summary
 from tests.report.test_prove_page import proof, record
 
 BEFORE = "gradient norm before clipping: original"
@@ -76,3 +76,14 @@ def test_a_run_of_the_original_is_not_called_the_rewrite() -> None:
     names = [[str(column.header) for column in table.columns[2:4]] for table in tables]
     assert names == [["loss: original", "rewrite"], [f"loss: {sides[0]}", sides[1]]]
     assert any("from the rewrite's 2.5 s, 2 ranks" in str(part) for part in shown)
+
+
+def test_only_the_weights_that_were_judged_are_counted() -> None:
+    judged = WeightComparison("layer.weight", 1, 3e-7, gate=1e-5)
+    noise = WeightComparison("layer.bias", 0, 0.4, noise=True)
+    made = replace(proof(ProofVerdict.EQUAL, (1.5, 1.5)), weights=(judged, noise))
+    said = [line for line in proof_summary(made) if "final weights" in str(line)]
+    assert said == [
+        "final weights: 1 compared on every rank, largest difference layer.weight on rank 1: "
+        "3.0e-07 relative L2"
+    ]

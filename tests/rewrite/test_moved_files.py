@@ -9,6 +9,7 @@ import pytest
 
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
+from migrate.rewrite.rules.saving.saving import STAYS_ON_FIRST
 
 UTILS = """
     import os
@@ -61,8 +62,7 @@ def rewritten(folder: Path, after: str, style: Style = "native") -> tuple[str, l
 
 def is_left_to_the_first(messages: list[str]) -> bool:
     """Whether a message says that the first replica changes the file."""
-    words = "left to the first replica, which alone has the file"
-    return any(words in message for message in messages)
+    return any(STAYS_ON_FIRST in message for message in messages)
 
 
 @pytest.mark.parametrize(

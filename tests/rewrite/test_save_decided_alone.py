@@ -10,7 +10,7 @@ import pytest
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
-from migrate.rewrite.rules.saving.saving import DECIDES_ALONE, MAY_DIFFER
+from migrate.rewrite.rules.saving.saving import DECIDES_ALONE, MAKES_SAME, MAY_DIFFER
 from migrate.syntax.source import parse
 
 HEAD = """
@@ -95,6 +95,7 @@ OWN = {
     "entry": (
         f"state = dict(step=0, q=0.0)\nstate['q'] = e.item()\nif state['q'] > top:\n    {SAVE}"
     ),
+    "gradients": f"q = torch.autograd.grad(e, x)[0].mean().item()\nif q > top:\n    {SAVE}",
     "list": f"qs = []\nqs.append(e.item())\nif min(qs) < 0.1:\n    {SAVE}",
 }
 SAME = {
@@ -118,6 +119,11 @@ SAME = {
     "entry of a dictionary": (
         f"state = dict(e=e, step=0)\nstep = state['step']\nstate['step'] += 1\n"
         f"if step != state['step']:\n    {SAVE}"
+    ),
+    "weights": f"q = sum(p.norm().item() for p in model.parameters())\nif q > top:\n    {SAVE}",
+    "a list of weights": (
+        "ws = [p for p in model.parameters() if p.dim() > 1]\n"
+        f"q = ws[0].norm().item()\nif q > top:\n    {SAVE}"
     ),
     "always": SAVE,
     "library": (
@@ -157,7 +163,7 @@ def test_a_value_that_is_the_same_on_all_is_none(body: str, portable: bool) -> N
 def test_what_only_a_name_makes_the_same_is_reported(body: str, portable: bool) -> None:
     text, messages = saves(body, portable)
     assert "torch.save(" in text
-    assert ["not followed, makes it so" in message for message in messages] == [True]
+    assert [MAKES_SAME in message for message in messages] == [True]
 
 
 def test_one_process_alone_has_nobody_to_differ_from() -> None:

@@ -58,7 +58,8 @@ REDUCING_LIBRARIES = frozenset(
     }
 )
 KEEPS = frozenset({"add", "append", "extend", "update"})  # methods that put a value into an object
-OF_WEIGHTS = frozenset({"buffers", "grad", "named_parameters", "parameters", "state_dict"})
+GIVE_WEIGHTS = frozenset({"buffers", "named_parameters", "parameters", "state_dict"})
+OF_WEIGHTS = GIVE_WEIGHTS | {"grad"}
 SAME_CALLS = frozenset({"hasattr", "isinstance", "len", "range", "type"})
 DEEPEST = 12
 
@@ -546,13 +547,27 @@ class _Own:
         for name in nodes_of(value, cst.Name) if depth else ():
             if self._is_reduced(name, name.value):
                 return True
-            values = (self._given(binding.node) for binding in self._context.bindings(name))
+            values = (
+                self._given(binding.node) or self._iterated(binding.node)
+                for binding in self._context.bindings(name)
+            )
             if any(value is not None and self._is_equal(value, depth - 1) for value in values):
                 return True
         return False
 
+    def _iterated(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return what the loop or comprehension that binds `node` iterates over."""
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.For | cst.CompFor):
+                return above.iter
+            if isinstance(above, cst.BaseStatement):
+                return None
+        return None
+
     def _of_weights(self, call: cst.Call) -> bool:
-        """Whether `call` computes with weights or gradients, which are the same on all replicas."""
+        """Whether `call` gives weights or computes with them or with gradients: all replicas have the same."""
+        if last_part(call.func) in GIVE_WEIGHTS:
+            return True
         return any(
             isinstance(part, cst.Attribute) and part.attr.value in OF_WEIGHTS
             for arg in call.args

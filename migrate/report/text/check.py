@@ -13,6 +13,7 @@ import click
 from migrate.check.finding import Finding, Fix
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
+from migrate.counts import many
 from migrate.report.text.in_tests import count_in_tests
 from migrate.report.text.sarif import check_as_sarif
 
@@ -45,7 +46,9 @@ def check_summary(checked: Checked) -> Iterator[str]:
 
 
 def _counted(checked: Checked) -> str:
-    files = f"{checked.files} file{'' if checked.files == 1 else 's'}"
+    files = many(checked.files, "file")
+    if checked.imported:
+        files += f" ({checked.imported} imported)"
     if not checked.findings:
         return f"No hazards in {files}"
     times = Counter(hit.severity for hit in checked.findings)
@@ -58,10 +61,16 @@ def _counted(checked: Checked) -> str:
     concerned = len({hit.path for hit in checked.findings})
     summary = f"{', '.join(counts)} in {concerned} of {files}"
     fixes = Counter(hit.fix for hit in checked.findings if hit.fix is not Fix.NONE)
-    fix = f"; [*] `migrate rewrite` fixes {fixes.total()}" if fixes else ""
+    fix = f"; [*] `migrate rewrite` fixes {many(fixes.total(), 'finding')}" if fixes else ""
     if unsafe := fixes[Fix.UNSAFE]:
-        fix += f", {unsafe} of them under a condition that the code's page names [*unsafe]"
+        fix += f", {unsafe} of them [*unsafe]: {_conditions(checked)}"
     return f"{summary}{fix}; explain a code with `migrate check --explain CODE`"
+
+
+def _conditions(checked: Checked) -> str:
+    """Return under which conditions the unsafe fixes are right."""
+    pairs = {(hit.code, hit.condition) for hit in checked.findings if hit.fix is Fix.UNSAFE}
+    return "; ".join(f"{code} is right only if {condition}" for code, condition in sorted(pairs))
 
 
 def check_as_json(checked: Checked) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def diagnosis_summary(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """Yield the checks as a table, and the verdict."""
     table = plain_table("", "what", "found", "what to do")
     for check in diagnosis.checks:
+        if diagnosis.light and check.status is Status.MISSING:
+            continue  # the table of the commands has what to install
         color = COLORS[check.status]
         status = f"[{color}]{check.status.value}[/{color}]"
         table.add_row(status, escape(check.subject), escape(check.detail), escape(check.remedy))
@@ -49,6 +51,8 @@ def _commands(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     yield table
     ready = sum(entry.ready for entry in diagnosis.commands)
     yield f"{ready} of {many(len(diagnosis.commands), 'command')} ready"
+    if diagnosis.light:
+        yield "No framework is installed: this is enough to rewrite, check and launch."
     if _FROM_A_CLONE in str(diagnosis):
         yield "Run pip install '.[…]' in a clone of tpu-migrate; no package index has it yet."
 

@@ -52,7 +52,7 @@ def _counted(what: str, count: int, rewritten: int) -> str:
 
 
 def _rules(done: FolderRewrite) -> Iterator[RenderableType]:
-    table = plain_table("rule", "rewrites", "findings")
+    table = plain_table("rule", "edits", "findings left")
     names = list(dict.fromkeys([*done.edits_by_rule, *done.findings_by_rule]))
     for name in names:
         edits, findings = done.edits_by_rule.get(name, 0), done.findings_by_rule.get(name, 0)

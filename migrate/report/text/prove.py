@@ -38,9 +38,11 @@ def proof_summary(
         if len(shown) < len(numbers):
             yield f"[dim]{len(numbers)} steps compared, {len(shown)} shown (--json has them all)[/dim]"
     if proof.weights:
-        worst = max(proof.weights, key=lambda weight: weight.difference)
+        # Weights without a gate differ by noise, and the notes name them.
+        judged = [weight for weight in proof.weights if weight.gate is not None] or proof.weights
+        worst = max(judged, key=lambda weight: weight.difference)
         yield (
-            f"final weights: {len(proof.weights)} compared on every rank, largest difference "
+            f"final weights: {len(judged)} compared on every rank, largest difference "
             f"{escape(worst.name)} on rank {worst.rank}: {worst.difference:.1e} relative L2"
         )
     for note in proof.notes:

@@ -24,7 +24,7 @@ def rule_page(rule: Rule) -> str:
     _, _, body = inspect.cleandoc(rule.__doc__ or "").partition("\n")
     parts = [
         f"# {rule.name}: {title(rule)}",
-        f"Code: {', '.join(rule.codes)}. Safety: {rule.safety.value}.",
+        f"Code: {', '.join(rule.codes)}. Safety: {rule.safety.value}{_condition(rule)}.",
         body.strip(),
         *targets_of(rule),
     ]
@@ -43,6 +43,10 @@ def rule_page(rule: Rule) -> str:
             parts.append("## Rewritten with `--style portable`")
             parts.extend(_portable(rule, native[0]))
     return "\n\n".join(parts) + "\n"
+
+
+def _condition(rule: Rule) -> str:
+    return f". The rewrite is right only if {rule.condition}" if rule.condition else ""
 
 
 def _example(example: RuleExample) -> str:

@@ -121,9 +121,8 @@ class BatchCopies(Hazard):
             return
         loader = code(_loader(node.iter))
         message = (
-            "the loop copies each batch to the device itself, between two steps: iterate over "
-            f"{LOADER}({loader}, device), which copies the next batches meanwhile and ends each step, "
-            "in place of the copies and of torch_xla.step()"
+            f"each step waits for the copy of its batch: iterate over {LOADER}({loader}, device), and "
+            "remove the copies and torch_xla.step()"
         )
         yield self.hit(node.iter, message)
 

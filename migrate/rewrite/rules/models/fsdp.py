@@ -59,9 +59,8 @@ class Fsdp(Rule):
     `reshard_after_forward=False`. The optimizer's own `step` is right: gradients are reduced in the
     backward.
 
-    **Unsafe.** Checkpoints differ: `torch_xla.distributed.fsdp.consolidate_sharded_model_checkpoints`
-    joins the shards, `state_dict_type` has no equivalent. Every replica has to start with the same
-    weights, by the same seed or the same checkpoint.
+    **Checkpoints.** `torch_xla.distributed.fsdp.consolidate_sharded_model_checkpoints` joins the shards;
+    `state_dict_type` has no equivalent. The same seed or checkpoint gives every replica the same weights.
 
     **Reported.** Other arguments, with their counterparts: a wrapping policy has to come from
     `torch_xla.distributed.fsdp.wrap`, `mixed_precision` is `compute_dtype=torch.bfloat16`. A script that
@@ -77,6 +76,7 @@ class Fsdp(Rule):
     beside_frameworks = True
     stage = Stage.FRAMEWORK
     safety = Safety.UNSAFE
+    condition = "every replica starts with the same weights, and nothing needs checkpoints in one file"
     nodes = (cst.Call,)
     words = spelled(FSDP)
     examples = (

@@ -42,8 +42,6 @@ class SyncBatchNorm(Rule):
     `num_batches_tracked`, its running variance is the biased one, its running statistics keep the
     autograd graph of every step alive, and it normalizes channel by channel in a Python loop.
 
-    **Unsafe** where the statistics were kept within groups of replicas by other means than an argument.
-
     **Left alone.** `isinstance(m, nn.SyncBatchNorm)`, and a class that is only given attributes, as by
     `for c in (nn.Linear, nn.SyncBatchNorm): setattr(c, …)`, in a project that makes no such layer.
 
@@ -63,6 +61,7 @@ class SyncBatchNorm(Rule):
     )
     beside_frameworks = True
     safety = Safety.UNSAFE
+    condition = "all replicas shared their statistics, not groups of replicas"
     nodes = (cst.Call, cst.Attribute, cst.Name)
     words = spelled(CLASSES | CONVERSIONS)
     of_names = True

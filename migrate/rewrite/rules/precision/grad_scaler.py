@@ -406,8 +406,8 @@ class GradScaler(Rule):
             if isinstance(above, cst.Attribute):
                 continue  # `.get(…)` knows what to do
             message = (
-                f"`{code(save)}` is empty because the scaler is disabled. The CUDA script raises when it "
-                "loads an empty state: load the state there only if it is not empty"
+                f"`{code(save)}` is empty, because the scaler is disabled. If the CUDA script is to resume "
+                "from this checkpoint, let it skip an empty state, which raises"
             )
             yield from self.report(save, message)
 

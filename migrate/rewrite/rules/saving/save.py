@@ -79,6 +79,7 @@ class Save(Rule):
     name = "save"
     code = "XLA301"
     safety = Safety.UNSAFE
+    condition = "every replica reaches the save"
     nodes = (cst.Module,)
     examples = (
         rewritten(

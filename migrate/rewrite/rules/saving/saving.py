@@ -33,6 +33,8 @@ from migrate.syntax.tree import bind, code, nodes_of, targets, used
 ON_ALL_RANKS = "must be called on all ranks"
 MAY_DIFFER = "may differ between the replicas"
 DECIDES_ALONE = "each decides by its own"
+MAKES_SAME = "makes it so"
+STAYS_ON_FIRST = "stays on the first replica"
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
 WRITERS_OF_GROUPS = (
     "one replica of each group writes a file of its own; move the values to the CPU on all replicas, before "
@@ -230,7 +232,7 @@ class Saving:
         saved = self._context.effects.saves(call)
         where = saved.where if saved is not None else ""
         first = (
-            f"; {saved.follows} is left to the first replica, which alone has the file"
+            f"; {saved.follows} {STAYS_ON_FIRST}"
             if saved is not None and saved.follows
             else ""
         )
@@ -306,12 +308,12 @@ class Saving:
         if alone.unfollowed is not None:
             called = code(alone.unfollowed.func)
             return (
-                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}`, "
-                f"which is not followed, makes it so: make sure that it does, for {todo}"
+                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}` "
+                f"{MAKES_SAME}. Check that it does: {todo}"
             )
         return (
             f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
-            f"`{code(value)}`; make it the same on all replicas first, because {todo}"
+            f"`{code(value)}`. Make it the same on all replicas: {todo}"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:

@@ -68,7 +68,9 @@ class Wrapping:
             yield Edit(self.rule, read.edited, read.kept, message, wrong=wrong, code=said)
         for cut in self._tails:
             end = cut.tail
-            message = "the end of the block comes after the step"
+            count = len(end.statements)
+            ending = "the last statement" if count == 1 else f"the last {count} statements"
+            message = f"the step ends before {ending} of the block"
             yield Wrap(
                 self.rule, end.block, end.statements[0], end.statements[-1], cut.cut, message
             )
