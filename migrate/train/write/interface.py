@@ -9,6 +9,7 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.functions import PortedFunction
+from migrate.train.write.factor import UNSCALED
 from migrate.train.write.functions import HELPERS, FunctionTexts, Role
 from migrate.train.write.public import (
     EXPERIENCE,
@@ -502,6 +503,8 @@ def step(state, micro, site=0, rollout=None):
         counts = """
     batches = [_inputs(batch) for batch in micro]
     shares = _train.shares_of([_train.count(state.params, variables, x) for x in batches])"""
+    scaled = facts.scaled or UNSCALED
+    counts += scaled.counts("map(_inputs, micro)", "_train.count")
     return f"""{head}{refreshed}
     losses, grads, variables = [], None, state.variables{counts}
     for {turns}:
@@ -509,7 +512,7 @@ def step(state, micro, site=0, rollout=None):
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)
-    params, opt_state = _train.apply(state.params, state.opt_state, grads)
+    params, opt_state = _train.apply(state.params, state.opt_state, grads{scaled.argument})
     state = state._replace(
         params=params, variables=variables, opt_state=opt_state, step=state.step + 1{average}
     )
