@@ -222,6 +222,54 @@ def test_methods_that_a_kept_method_calls_in_a_block_are_kept() -> None:
     assert [item["batch"] for item in run(text) if item is not None] == [5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_methods_that_a_caller_calls_before_the_loop_are_kept(inside: bool) -> None:
+    source = """
+        class Recipe:
+            def __init__(self, size):
+                self.size = size
+
+            def setup(self):
+                self.data = self.numbers()
+
+            def numbers(self):
+                return list(range(self.size))
+
+            def save(self):
+                raise AssertionError("not in the data")
+
+            def fit(self, model):
+                for batch in self.data:
+                    loss = model(batch)
+                    loss.backward()
+                    optimizer.step()
+
+
+        def main():
+            recipe = Recipe(3)
+            recipe.setup()
+            recipe.fit(None)
+
+
+        main()
+        """
+    outer = [("recipe.fit(None)", "main"), ("main()", "<module>")]
+    if not inside:
+        source = source.partition("        def main")[0] + """
+        recipe = Recipe(3)
+        recipe.setup()
+        recipe.fit(None)
+        """
+        outer = [("recipe.fit(None)", "<module>")]
+    script = ScriptText("train.py", textwrap.dedent(source))
+    backward = frames(script, ("loss.backward", "fit"), *outer)
+    step = frames(script, ("optimizer.step", "fit"), *outer)
+    calls = TrainingCalls(backward, (step,), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert [item["batch"] for item in run(text) if item is not None] == [0, 1, 2]
+    assert "def save" not in text
+
+
 def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     source = textwrap.dedent(
         """

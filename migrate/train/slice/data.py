@@ -366,7 +366,7 @@ class _Slicer:
                     if statement.name in scope.needed or statement in scope.kept:
                         scope.kept.add(statement)
                         if statement not in sliced:
-                            scope.need(self._names_of(statement, emitter, sliced))
+                            scope.need(self._names_of(scope, statement, emitter, sliced))
                 else:
                     self._keeper.visit(scope, statement)
             if before == (len(scope.kept), len(scope.needed), len(scope.inside)):
@@ -375,6 +375,7 @@ class _Slicer:
 
     def _names_of(
         self,
+        scope: KeptPart,
         statement: ast.stmt,
         emitter: Emitter,
         sliced: Mapping[ast.AST, KeptPart],
@@ -382,7 +383,7 @@ class _Slicer:
         if not isinstance(statement, ast.ClassDef) or not any(c in sliced for c in statement.body):
             return free_names(statement)
         names = {n for d in (*statement.bases, *statement.decorator_list) for n in loads(d)}
-        for member in emitter.members(statement):
+        for member in emitter.members(scope, statement):
             if member not in sliced:
                 names |= free_names(member)
         return names
