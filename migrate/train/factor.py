@@ -108,7 +108,7 @@ def factor_note(facts: ProgramFacts, recorded: Mapping[str, Any]) -> str:
     if facts.scaled is None:
         return ""
     seen = many(len(_factors(recorded, with_batches=facts.scaled.counted is not None)), "update")
-    what = f"{facts.scaled.position}: the gradients of an update are multiplied by {facts.scaled.value}"
+    what = f"{facts.scaled.position}: before it, the gradients of an update are multiplied by {facts.scaled.value}"
     if facts.scaled.counted is None:
         return f"{what}: so the script did in each of {seen}"
     return (
@@ -129,6 +129,6 @@ def _same(values: Sequence[float]) -> bool:
 
 def _changing(where: str, factors: Sequence[float]) -> str:
     return (
-        f"{where}: the gradients are multiplied by factors that change, {min(factors):.4g} to "
+        f"{where}: before it, the gradients are multiplied by factors that change, {min(factors):.4g} to "
         f"{max(factors):.4g}"
     )

@@ -159,8 +159,50 @@ for x in torch.ones(3, 4, 2):
     optimizer.zero_grad()
     loss.backward()
     for p in model.parameters():
-        p.grad.mul_(0.5)
+        p.grad.mul_(p.numel())
     optimizer.step()
+"""
+
+# Sums of losses, and gradients divided by the number of tokens of the update, as torchtune has it.
+RECIPE = """
+import torch
+import torch.nn as nn
+
+
+class Recipe:
+    def setup(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Embedding(11, 8), nn.Tanh(), nn.Linear(8, 11))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.loss_fn = nn.CrossEntropyLoss(ignore_index=-100, reduction="sum")
+        self.data = []
+        for number in range(24):
+            tokens = torch.randint(0, 11, (3, 7))
+            labels = torch.where(torch.arange(7) < number % 5, -100, tokens)
+            self.data.append({"tokens": tokens, "labels": labels})
+
+    def loss_step(self, batch):
+        logits = self.model(batch["tokens"])[:, :-1]
+        return self.loss_fn(logits.reshape(-1, 11), batch["labels"][:, 1:].reshape(-1))
+
+    def train(self):
+        num_tokens = 0
+        for idx, batch in enumerate(self.data):
+            num_tokens += (batch["labels"][:, 1:] != -100).sum()
+            loss = self.loss_step(batch)
+            loss.backward()
+            if (idx + 1) % 2 == 0:
+                for p in self.model.parameters():
+                    p.grad.mul_(1.0 / num_tokens)
+                nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                num_tokens = 0
+
+
+recipe = Recipe()
+recipe.setup()
+recipe.train()
 """
 
 # A model with a moving average of its weights.

@@ -36,7 +36,7 @@ class ScaledGradients:
     def lines(self) -> str:
         """The statement of `apply` that multiplies the gradients."""
         return (
-            f"\n    factor = {self.value}  # as {self.position} has it"
+            f"\n    factor = {self.value}  # before {self.position}"
             "\n    grads = jax.tree.map(lambda x: factor * x, grads)"
         )
 
