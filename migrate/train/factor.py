@@ -108,7 +108,8 @@ def factor_note(facts: ProgramFacts, recorded: Mapping[str, Any]) -> str:
     if facts.scaled is None:
         return ""
     seen = many(len(_factors(recorded, with_batches=facts.scaled.counted is not None)), "update")
-    what = f"{facts.scaled.position}: before it, the gradients of an update are multiplied by {facts.scaled.value}"
+    where, value = facts.scaled.position, facts.scaled.value
+    what = f"{where}: before it, the gradients of an update are multiplied by {value}"
     if facts.scaled.counted is None:
         return f"{what}: so the script did in each of {seen}"
     return (

@@ -172,7 +172,14 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 comparisons += (of_data,)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
-            left = left_statements(text, data, loss, events, recorded["schedule_lines"])
+            left = left_statements(
+                text,
+                data,
+                loss,
+                events,
+                recorded["schedule_lines"],
+                scaled=facts.scaled is not None,
+            )
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )

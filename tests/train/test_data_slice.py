@@ -249,18 +249,13 @@ def test_methods_that_a_caller_calls_before_the_loop_are_kept(inside: bool) -> N
             recipe = Recipe(3)
             recipe.setup()
             recipe.fit(None)
-
-
-        main()
         """
-    outer = [("recipe.fit(None)", "main"), ("main()", "<module>")]
-    if not inside:
-        source = source.partition("        def main")[0] + """
-        recipe = Recipe(3)
-        recipe.setup()
-        recipe.fit(None)
-        """
-        outer = [("recipe.fit(None)", "<module>")]
+    outer = [("recipe.fit(None)", "<module>")]
+    if inside:
+        source += "\n        main()"
+        outer = [("recipe.fit(None)", "main"), ("main()", "<module>")]
+    else:
+        source = source.replace("def main():", "if True:")
     script = ScriptText("train.py", textwrap.dedent(source))
     backward = frames(script, ("loss.backward", "fit"), *outer)
     step = frames(script, ("optimizer.step", "fit"), *outer)
@@ -292,6 +287,33 @@ def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     loss = loss_slice(script, backward[0])
     left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
     assert left == ["train.py:9: if epoch == 1:"]
+
+
+def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them() -> None:
+    source = textwrap.dedent(
+        """
+        tokens = losses = 0
+        for number, x in enumerate(loader):
+            loss = model(x)
+            count = (x != 0).sum()
+            tokens += count
+            losses += loss.detach()
+            loss.backward()
+            if number % 2:
+                for p in model.parameters():
+                    p.grad.div_(tokens)
+                optimizer.step()
+                tokens = 0
+        """
+    )
+    script = ScriptText("train.py", source)
+    backward = frames(script, ("loss.backward", "<module>"))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
+    loss = loss_slice(script, backward[0])
+    data = data_slice(script, calls, loss, ["x"])
+    left = left_statements(script, data, loss, calls, scaled=True)
+    assert left == ["train.py:7: losses += loss.detach()"]
+    assert "train.py:10: for p in model.parameters():" in left_statements(script, data, loss, calls)
 
 
 EARLY_STOP = """

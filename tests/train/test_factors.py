@@ -128,7 +128,11 @@ def test_a_factor_that_changes_is_divided_by_the_number_of_elements() -> None:
 @pytest.mark.parametrize(
     ("changes", "source", "words"),
     [
-        ({}, f"{HEAD}        return logits.mean()\n", "before it, the gradients are multiplied by factors that change, 0.2 to 0.25, and logits.mean()"),
+        (
+            {},
+            f"{HEAD}        return logits.mean()\n",
+            "before it, the gradients are multiplied by factors that change, 0.2 to 0.25, and logits.mean()",
+        ),
         ({"counted": True}, SUM, "leave --global-mean out"),
     ],
 )

@@ -184,7 +184,10 @@ def test_gradients_that_are_divided_by_the_tokens_of_an_update(tmp_path: Path) -
 def test_gradients_that_are_divided_by_other_numbers_are_refused(tmp_path: Path) -> None:
     result = train(tmp_path, RECIPE.replace('(batch["labels"][:, 1:] != -100).sum()', "idx + 1"))
     assert result.exit_code == 2
-    assert "train.py:31: before it, the gradients are multiplied by factors that change" in result.output
+    assert (
+        "train.py:31: before it, the gradients are multiplied by factors that change"
+        in result.output
+    )
     assert not (tmp_path / "jax_program").exists()
 
 

@@ -3,8 +3,9 @@
 python -m migrate.train.proof.counts_child FOLDER RECORD OUTPUT
 
 The program is in FOLDER, RECORD is the pickled run of the script. OUTPUT is JSON: `counts` of the
-micro-batches of each update, and `halves` of some: loss and count of all rows, and of each half of them. Of a script that multiplies its
-gradients, OUTPUT has the counts of later updates too, and no halves.
+micro-batches of each update, and `halves` of some: loss and count of all rows, and of each half of them.
+
+Of a script that multiplies its gradients, OUTPUT has the counts of later updates too, and no halves.
 """
 
 from __future__ import annotations

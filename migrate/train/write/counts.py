@@ -1,7 +1,7 @@
 """The number of elements over which a ported loss is a mean, as methods beside the ones that compute it.
 
-The mean over all micro-batches of an update is that of their losses, weighted by these numbers. Of a loss that
-is a sum, it is the number of elements that are added.
+The mean over all micro-batches of an update is that of their losses, weighted by these numbers.
+Of a loss that is a sum, the number is that of the elements that it adds.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class _CountBody:
         for other in every:
             if ast.unparse(other.value) != ast.unparse(first.value):
                 raise NoCount(
-                    f"its terms are {self._reader.form}s over other numbers of elements, {ast.unparse(first.value)} "
-                    f"and {ast.unparse(other.value)}"
+                    f"its terms are {self._reader.form}s over other numbers of elements, "
+                    f"{ast.unparse(first.value)} and {ast.unparse(other.value)}"
                 )
             again = {
                 name
@@ -157,7 +157,9 @@ class _CountBody:
                 for name in _stored(statement)
             }
             if changed := again & _loaded(first.value):
-                raise NoCount(f"{min(changed)} changes between two {self._reader.form}s of the loss")
+                raise NoCount(
+                    f"{min(changed)} changes between two {self._reader.form}s of the loss"
+                )
         needed, taken = _loaded(first.value), []
         for statement in reversed(self._statements[: first.position]):
             if _stored(statement) & needed:

@@ -54,7 +54,9 @@ class ScaledGradients:
         """
         if self.counted is None:
             return ""
-        return f"\n    elements = sum({function}(state.params, state.variables, x) for x in {batches})"
+        return (
+            f"\n    elements = sum({function}(state.params, state.variables, x) for x in {batches})"
+        )
 
 
 # What a program has in place of a factor.

@@ -6,9 +6,9 @@ from migrate.train.write.counts import COUNT, CountedSource
 
 _COUNT_OF = "def count_of(params, state, inputs):"
 # Functions of `train.py`.
-COUNTS = '''
+COUNTS = """
 count = jax.jit(count_of, out_shardings=EVERYWHERE)
-'''
+"""
 _SHARES_OF = "def shares_of(counts):"
 SHARES = f'''{COUNTS}
 
