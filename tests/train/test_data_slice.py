@@ -382,6 +382,42 @@ def test_what_a_loop_trains_and_runs_gets_the_weights_of_the_program() -> None:
     compile(text, "data.py", "exec")
 
 
+KL_STOP = """
+    def train(model, loader):
+        for epoch in range(6):
+            x = sample(model)
+            for _ in range(3):
+                logits = model(x)
+                loss, kl = ppo_loss(logits, x)
+                loss.backward()
+                optimizer.step()
+                if kl > 2:
+                    break
+
+    train(model, loader)
+"""
+
+
+def test_a_rollouts_loop_that_ends_by_the_loss_computes_it_before_the_update() -> None:
+    trained = {("train", 2): ["model"]}
+    places = {("train", 2): {"model": "model"}}
+    text = early_stop(KL_STOP, trained, places)
+    lines = [line.strip() for line in text.partition("in range(3):")[2].split("\n")]
+    assert lines[1:9] == [
+        "yield {'x': x}",
+        "logits = model(x)",
+        "loss, kl = ppo_loss(logits, x)",
+        "yield None",
+        "hand_over({'model': model})",
+        "if kl > 2:",
+        "break",
+        "",
+    ]
+    without_rollouts = KL_STOP.replace("sample(model)", "next(loader)")
+    with pytest.raises(TrainError, match=r"train.py:7: the batches depend on kl"):
+        early_stop(without_rollouts, trained, places)
+
+
 def test_modules_that_each_loop_makes_anew_get_no_weights_before_it() -> None:
     source = EARLY_STOP.replace("    for x in", "    model = new()\n            for x in", 1)
     places = {("train", 2): {"model": "model"}}

@@ -40,6 +40,10 @@ class ReadsTrainedError(Exception):
         self.refusal = refusal
 
 
+class ReadsLossError(TrainError):
+    """The batches or the end of the loop depend on what the statements of the loss compute."""
+
+
 @dataclass
 class KeptPart:
     """Kept part of a function or of the module.
@@ -56,6 +60,7 @@ class KeptPart:
         ends: kept statement that leaves the function or the script, or opens a process group → what stands in
             its place.
         trained: names of what is trained, of its optimizer and of its schedule.
+        again: statements of the loss that `data.py` runs too, before the update.
     """
 
     body: list[ast.stmt]
@@ -68,6 +73,7 @@ class KeptPart:
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
+    again: set[ast.stmt] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -114,8 +120,8 @@ class Keeper:
         """Report batches and loops that depend on what the training step computes."""
         kept = {
             name
-            for statement in scope.kept
-            if statement not in scope.marks
+            for statement in {*scope.kept, *scope.again}
+            if statement not in scope.marks or statement in scope.again
             for name in (
                 loop_targets(statement) if any(blocks(statement)) else stores(statement)[0]
             )
@@ -123,7 +129,7 @@ class Keeper:
         for statement in (*scope.dropped, *scope.marks):
             lost = stores(statement)[0] & scope.needed - kept - set(bound)
             if lost:
-                raise TrainError(
+                raise ReadsLossError(
                     f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
                     "which the training step computes",
                     "let the data and the end of the loop depend on counters alone",
@@ -148,6 +154,7 @@ class Keeper:
             if statement in scope.kept
             and statement not in scope.marks
             and statement not in scope.ends
+            and statement not in scope.again
             and not isinstance(statement, FunctionNode | ast.ClassDef)
         ]
         reads = {statement: names_read(statement) for statement in kept}
