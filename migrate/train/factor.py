@@ -104,7 +104,7 @@ def settled_factor(
 
 
 def factor_note(facts: ProgramFacts, recorded: Mapping[str, Any]) -> str:
-    """What a user of the program has to know of its factor; "" without one."""
+    """Return a note on the factor of the gradients; "" without one."""
     if facts.scaled is None:
         return ""
     seen = many(len(_factors(recorded, with_batches=facts.scaled.counted is not None)), "update")

@@ -84,7 +84,7 @@ class _Reader:
 
     @property
     def form(self) -> str:
-        """What the loss is: a sum, or a mean."""
+        """Form of the loss: a sum, or a mean."""
         return "sum" if self.sums else "mean"
 
     def read(self, function: ast.FunctionDef, owner: ast.ClassDef | None) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class ScaledGradients:
 
     @property
     def argument(self) -> str:
-        """What `apply` takes beside the gradients."""
+        """Further parameter of `apply`, after the gradients."""
         return ", elements" if self.counted else ""
 
     def counts(self, batches: str, function: str = "count") -> str:
