@@ -94,9 +94,9 @@ def data_slice(
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     level = loop_level(script, events.backward)
-    values = {name: name for name in names}
+    values = {name: loss.selected.get(name, name) for name in names}
     if level:  # the function that unpacks the batch is called in the loop
-        values = {name: loss.unpacked.get(name, name) for name in names}
+        values = {name: loss.unpacked.get(name, value) for name, value in values.items()}
     values = batch_in_loop(script, events.backward, level, values)
     parts = (script, events, loss, level, values, restore_before, trained or {})
     again = False

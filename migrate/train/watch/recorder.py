@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import json
 import os
 import pickle
@@ -125,6 +126,9 @@ class _Recorder:
         if self._done:
             return
         values = {**of_module, **local}
+        for name, expression in self._question["selected"].items():
+            with contextlib.suppress(Exception):  # a name without a value is reported by the gate
+                values[name] = eval(expression, of_module, local)
         self._values = {name: values[name] for name in self._question["free"] if name in values}
         self._data = {
             name: snapshot(value)
@@ -188,6 +192,7 @@ class _Recorder:
             raise Refusal(
                 f"{self._grown} is computed from the model, and from numbers that change between steps",
                 "compute what changes between steps before the model is called",
+                computed=[self._grown],
             )
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise Refusal("backward starts from more than one number", "sum the losses first")
@@ -408,7 +413,11 @@ class _Recorder:
 
     def _refuse(self, line: int, refusal: Refusal) -> None:
         refused = (line, refusal.what, refusal.remedy)
-        self._record = {"refused": refused, "changing": refusal.changing}
+        self._record = {
+            "refused": refused,
+            "changing": refusal.changing,
+            "computed": refusal.computed,
+        }
         self._write()
         self._leave()
 
