@@ -32,6 +32,7 @@ from migrate.train.watch.listening import autocast_without_effect, wrappers_as_m
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
+from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import size_of_terms
 from migrate.train.watch.values import held_modules, holds_data, plain
 
@@ -142,6 +143,8 @@ class Gate:
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
             self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
+            tensors = flat(bound, data)
+            self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             *self._seen, live = observe(self.step, flat(bound, data), self._file)
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
@@ -333,6 +336,7 @@ class Gate:
             "tied": self._tied(),
             "outputs": self._seen[0],
             "calls": self._seen[1],
+            "taken": self._taken,
             "mistakes": self._mistakes,
             "functions": [function.recorded() for function in self._functions],
             "functions_left": self.left_out,
