@@ -45,13 +45,13 @@ def taken_out(
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    found: dict[str, tuple[str, str]] = {}
+    variables: dict[str, tuple[str, str]] = {}
 
     def before(module: nn.Module, _: Any) -> None:
         if module is step or not any(id(p) in trained for p in module.parameters()):
             return
         if torch.is_grad_enabled():
-            found.update(_taken(sys._getframe(1), step, inputs, tensors, stored))
+            variables.update(_taken(sys._getframe(1), step, inputs, tensors, stored))
             raise _Called
 
     handle = hooks.register_module_forward_pre_hook(before)
@@ -61,7 +61,7 @@ def taken_out(
         pass
     finally:
         handle.remove()
-    return found
+    return variables
 
 
 def _taken(
@@ -74,8 +74,8 @@ def _taken(
     code = type(step).forward.__code__
     held: dict[int, str] = {}
     while frame is not None and frame.f_code is not code:
-        for name, value in frame.f_locals.items():
-            held.setdefault(id(value), name)  # the innermost
+        for variable, value in frame.f_locals.items():
+            held.setdefault(id(value), variable)  # the innermost
         frame = frame.f_back
     if frame is None:
         return {}
