@@ -418,6 +418,28 @@ def test_a_rollouts_loop_that_ends_by_the_loss_computes_it_before_the_update() -
         early_stop(without_rollouts, trained, places)
 
 
+@pytest.mark.parametrize("call", ["random.shuffle(rows)", "np.random.default_rng(0).shuffle(rows)"])
+def test_what_a_draw_changes_in_place_is_kept(call: str) -> None:
+    source = f"""
+    import random
+
+    def train(model, loader):
+        rows, seen = [0, 1, 2], []
+        for epoch in range(2):
+            {call}
+            random.shuffle(seen)
+            for x in loader[rows]:
+                loss = model(x)
+                loss.backward()
+                optimizer.step()
+
+    train(model, loader)
+    """
+    text = early_stop(source, {})
+    assert f"\n        {call}\n" in text
+    assert "seen" not in text.partition("for epoch")[2]
+
+
 def test_modules_that_each_loop_makes_anew_get_no_weights_before_it() -> None:
     source = EARLY_STOP.replace("    for x in", "    model = new()\n            for x in", 1)
     places = {("train", 2): {"model": "model"}}

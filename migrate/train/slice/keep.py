@@ -29,6 +29,8 @@ from migrate.train.slice.text import (
 
 ENDED = "Ended"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
+# What reorders its argument: a function of `random` and `numpy.random`, a method of their generators.
+_IN_PLACE = "shuffle"
 _LEAVES = ast.Break | ast.Continue
 
 
@@ -292,6 +294,9 @@ class Keeper:
             return False
         function = statement.value.func
         if last_part(function) in _SEEDS:
+            return True
+        changed = statement.value.args if last_part(function) == _IN_PLACE else []
+        if any(root(argument) in scope.needed for argument in changed):
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         return receiver in scope.needed - self._modules
