@@ -99,15 +99,15 @@ def experience(
     Raises:
         ValueError: the script does not hold such a value in a variable before it goes on.
     """
-    seen, found = (_FirstHolders(), _FirstHolders()), []
+    seen, own = (_FirstHolders(), _FirstHolders()), []
     for holders, seed in zip(seen, (None, 1), strict=True):
         with _following(holders.note):
-            found.append(RolloutVariables(_run(weights, others, seed)))
+            own.append(RolloutVariables(_run(weights, others, seed)))
     values: dict[Spot, Any] = {}
     for name, value in sampled.items():
-        wholes = [_whole_numbers(variables.find(name)) for variables in found]
+        wholes = [_whole_numbers(variables.find(name)) for variables in own]
         values |= dict(_parts_of(value, wholes, seen))
-    values |= {seen[0].where(name, found[0].find(name)): x for name, x in sampled.items()}
+    values |= {seen[0].where(name, own[0].find(name)): x for name, x in sampled.items()}
     runs = []
     for seed in (None, 1):
         put = _Put(values)
