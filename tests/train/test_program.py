@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from migrate.cli import commands
 from tests.train.scripts import (
     AVERAGED,
+    BUFFER,
     CLASSIFIER,
     LATE,
     NANO,
@@ -102,6 +103,16 @@ def test_rollouts_are_made_with_the_weights_of_the_program(tmp_path: Path) -> No
     assert not found["data"]["same"]
     assert found["data"]["what"].startswith("update 4")
     assert found["weights"]["same"]
+
+
+def test_a_buffer_of_rollouts_is_learned_from_until_the_policy_has_moved(tmp_path: Path) -> None:
+    result = train(tmp_path, BUFFER, "--json", "--updates", "9")
+    assert result.exit_code == 0, result.output
+    found = {c["name"]: c for c in json.loads(result.stdout)["comparisons"]}
+    assert found["data"]["what"].startswith("9 updates, by rollouts with the program's own weights")
+    data = (tmp_path / "jax_program" / "data.py").read_text().replace('"', "'")
+    assert "'seen': buffer.seen[idx]" in data
+    assert "if moved > 0.05:" in data
 
 
 def test_a_reference_that_is_refreshed_is_refreshed_in_the_program(tmp_path: Path) -> None:
