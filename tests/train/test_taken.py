@@ -50,6 +50,10 @@ def taken(folder: Path, text: str) -> dict[str, tuple[str, str]]:
             "y = batch.pop('labels')\nloss = (model(batch['tokens']) - y).mean()",
             {"y": ("batch", "labels")},
         ),
+        (
+            "batch = {k: v.clone() for k, v in batch.items()}\nloss = loss_step(model, batch)",
+            {"labels": ("batch", "labels")},
+        ),
         ("loss = double(model, batch)", {}),  # the variable holds another number
         ("loss = reads(model, batch)", {}),
     ],

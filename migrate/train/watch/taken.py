@@ -72,21 +72,27 @@ def _taken(
     stored: Collection[str],
 ) -> dict[str, tuple[str, str]]:
     code = type(step).forward.__code__
-    held: dict[int, str] = {}
+    held: dict[str, torch.Tensor] = {}
     while frame is not None and frame.f_code is not code:
         for variable, value in frame.f_locals.items():
-            held.setdefault(id(value), variable)  # the innermost
+            if isinstance(value, torch.Tensor):
+                held.setdefault(variable, value)  # the innermost
         frame = frame.f_back
     if frame is None:
         return {}
     own = frame.f_locals
-    held |= {id(own[name]): name for name in stored if name in own and id(own[name]) not in held}
+    held = {n: own[n] for n in stored if isinstance(own.get(n), torch.Tensor)} | held
     taken: dict[str, tuple[str, str]] = {}
     for (root, path), argument in inputs.items():
         batch = own.get(root)
         if len(path) != 1 or not isinstance(batch, dict) or path[0] in batch:
             continue
-        name = held.get(id(tensors[argument]))
-        if name is not None and name not in {known for known, _ in inputs}:
-            taken[name] = (root, path[0])
+        # A move to a device may have made a copy.
+        names = [name for name, value in held.items() if _same(value, tensors[argument])]
+        if len(names) == 1 and names[0] not in {known for known, _ in inputs}:
+            taken[names[0]] = (root, path[0])
     return taken
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or (a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b))
