@@ -100,7 +100,7 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     try:
         expected = run.recorded
         of_means: tuple[TrainComparison, ...] = ()
-        if has_global_mean((folder / "loss.py").read_text()):
+        if has_global_mean((folder / "train.py").read_text()):
             options = replace(run.options, output=folder)
             expected, of_mean = global_mean(folder, run.text, run.recorded, options, run.folder)
             of_means = (of_mean,)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.counts import many
+from migrate.train.factor import factor_note
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.texts import (
     ROLLOUTS,
@@ -39,6 +40,8 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "micro-batches and devices; the script adds the means of its micro-batches, and DDP averages "
             "those of its ranks"
         )
+    if factor := factor_note(facts, recorded):
+        notes.append(factor)
     if facts.copies_every:
         notes.append(
             f"{many(len(facts.copied), 'frozen parameter')} become copies of trained ones every "

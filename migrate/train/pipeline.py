@@ -24,6 +24,7 @@ from migrate.progress import Progress
 from migrate.train.copied_weights import copied_weights
 from migrate.train.data_file import write_data
 from migrate.train.errors import TrainError
+from migrate.train.factor import settled_factor, with_factor
 from migrate.train.find import find_training, script_text
 from migrate.train.interface_file import write_interface
 from migrate.train.means import global_mean, with_counts
@@ -101,6 +102,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         facts = replace(facts, rollouts=plain.rollouts, starts=plain.starts, scores=options.scores)
         if options.global_mean:
             facts = with_counts(facts, port.modeling)
+        facts = with_factor(facts, text, recorded, port.modeling)
         if options.scores and not facts.starts:
             raise TrainError(
                 f"--scores {options.scores}: the loop at {text.at(plain.loop.line)} has no rollouts that "
@@ -116,7 +118,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         with writing(options.output) as place:
             progress("writing the program")
             methods = {function.method for function in recorded["functions"]}
-            modeling = facts.counted.source if facts.counted else port.modeling
+            modeling = facts.counts.source if facts.counts else port.modeling
             sources = split(modeling, script.name, methods)
             files = {
                 "model.py": sources.model,
@@ -134,6 +136,8 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             for name in (PARAMS, MAPPING):
                 (place / name).write_bytes((work / "weights" / name).read_bytes())
             (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
+            facts = settled_factor(place, text, recorded, facts, options, work)
+            (place / "train.py").write_text(train_text(facts))
             expected = recorded
             of_means: tuple[TrainComparison, ...] = ()
             if facts.counted:
@@ -168,7 +172,14 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 comparisons += (of_data,)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
-            left = left_statements(text, data, loss, events, recorded["schedule_lines"])
+            left = left_statements(
+                text,
+                data,
+                loss,
+                events,
+                recorded["schedule_lines"],
+                scaled=facts.scaled is not None,
+            )
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )

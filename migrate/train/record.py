@@ -41,19 +41,21 @@ def recorded_run(
         The record, the statements of the loss that are left, and the folder of the run.
     """
     changing: set[str] = set()
+    computed: set[str] = set()
     refused: tuple[int, str, str] | None = None
     while True:
-        folder = work / f"run-{len(changing)}"
+        folder = work / f"run-{len(changing)}-{len(computed)}"
         folder.mkdir()
         recorded = _run(script, events, loss, options, folder, ports)
         if "refused" not in recorded:
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
         line, what, remedy = refused
-        more = set(recorded["changing"]) - changing
-        changing |= more
-        shorter = loss_slice(script, events.backward[0], changing)
-        if not more or set(shorter.free) & changing:
+        count = len(changing) + len(computed)
+        changing |= set(recorded["changing"])
+        computed |= set(recorded["computed"])
+        shorter = loss_slice(script, events.backward[0], changing, computed)
+        if len(changing) + len(computed) == count or set(shorter.free) & changing:
             raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
         loss = shorter
 
@@ -149,6 +151,7 @@ def _run(
         "slice": [loss.frame.function, loss.frame.first],
         "line": loss.line,
         "free": loss.free,
+        "selected": loss.selected,
         "text": loss.text,
         "result": loss.result,
         "loop": [loop.function, loop.first],

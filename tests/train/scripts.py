@@ -159,8 +159,50 @@ for x in torch.ones(3, 4, 2):
     optimizer.zero_grad()
     loss.backward()
     for p in model.parameters():
-        p.grad.mul_(0.5)
+        p.grad.mul_(p.numel())
     optimizer.step()
+"""
+
+# Sums of losses, and gradients divided by the number of tokens of the update, as torchtune has it.
+RECIPE = """
+import torch
+import torch.nn as nn
+
+
+class Recipe:
+    def setup(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Embedding(11, 8), nn.Tanh(), nn.Linear(8, 11))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.loss_fn = nn.CrossEntropyLoss(ignore_index=-100, reduction="sum")
+        self.data = []
+        for number in range(24):
+            tokens = torch.randint(0, 11, (3, 7))
+            labels = torch.where(torch.arange(7) < number % 5, -100, tokens)
+            self.data.append({"tokens": tokens, "labels": labels})
+
+    def loss_step(self, batch):
+        logits = self.model(batch["tokens"])[:, :-1]
+        return self.loss_fn(logits.reshape(-1, 11), batch["labels"][:, 1:].reshape(-1))
+
+    def train(self):
+        num_tokens = 0
+        for idx, batch in enumerate(self.data):
+            num_tokens += (batch["labels"][:, 1:] != -100).sum()
+            loss = self.loss_step(batch)
+            loss.backward()
+            if (idx + 1) % 2 == 0:
+                for p in self.model.parameters():
+                    p.grad.mul_(1.0 / num_tokens)
+                nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                num_tokens = 0
+
+
+recipe = Recipe()
+recipe.setup()
+recipe.train()
 """
 
 # A model with a moving average of its weights.
@@ -264,6 +306,61 @@ for round in range(3):
         returns = liked[taken].squeeze(-1)
         advantages = returns - values
     learner.learn(seen, taken, old, advantages - advantages.mean(), returns)
+"""
+
+# Rollouts in a buffer that each one makes anew; rows in NumPy; epochs end by what the loss computes.
+BUFFER = """
+import numpy as np
+import torch
+import torch.nn as nn
+
+np.random.seed(2)
+torch.manual_seed(3)
+
+
+class Buffer:
+    def __init__(self):
+        self.seen, self.old, self.gained = torch.zeros(16, 4), torch.zeros(16), None
+
+
+def play(player):
+    buffer = Buffer()
+    with torch.no_grad():
+        buffer.seen[:] = torch.randn(16, 4)
+        logps = player(buffer.seen).log_softmax(-1)
+        buffer.taken = torch.multinomial(logps.exp(), 1)
+        buffer.old[:] = logps.gather(-1, buffer.taken).squeeze(-1)
+        buffer.gained = (buffer.taken == 2).float().squeeze(-1) - 0.5
+    return buffer
+
+
+def policy_loss(player, seen, taken, old, gained, clip):
+    logratio = player(seen).log_softmax(-1).gather(-1, taken).squeeze(-1) - old
+    ratio = logratio.exp()
+    with torch.no_grad():
+        moved = (ratio - 1).abs().mean()
+    return -torch.min(ratio * gained, ratio.clamp(1 - clip, 1 + clip) * gained).mean(), moved
+
+
+def learn(player, optimizer, buffer):
+    rows = np.arange(16)
+    for epoch in range(4):
+        np.random.shuffle(rows)
+        for start in range(0, 16, 8):
+            idx = torch.from_numpy(rows[start : start + 8].copy())
+            loss, moved = policy_loss(player, buffer.seen[idx], buffer.taken[idx], buffer.old[idx],
+                                      buffer.gained[idx], clip=0.2)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if moved > 0.05:
+            break
+
+
+player = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(player.parameters(), lr=1e-2)
+for round in range(4):
+    learn(player, optimizer, play(player))
 """
 
 # A reference that is refreshed every four updates.

@@ -222,6 +222,49 @@ def test_methods_that_a_kept_method_calls_in_a_block_are_kept() -> None:
     assert [item["batch"] for item in run(text) if item is not None] == [5, 6, 7, 8]
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_methods_that_a_caller_calls_before_the_loop_are_kept(inside: bool) -> None:
+    source = """
+        class Recipe:
+            def __init__(self, size):
+                self.size = size
+
+            def setup(self):
+                self.data = self.numbers()
+
+            def numbers(self):
+                return list(range(self.size))
+
+            def save(self):
+                raise AssertionError("not in the data")
+
+            def fit(self, model):
+                for batch in self.data:
+                    loss = model(batch)
+                    loss.backward()
+                    optimizer.step()
+
+
+        def main():
+            recipe = Recipe(3)
+            recipe.setup()
+            recipe.fit(None)
+        """
+    outer = [("recipe.fit(None)", "<module>")]
+    if inside:
+        source += "\n        main()"
+        outer = [("recipe.fit(None)", "main"), ("main()", "<module>")]
+    else:
+        source = source.replace("def main():", "if True:")
+    script = ScriptText("train.py", textwrap.dedent(source))
+    backward = frames(script, ("loss.backward", "fit"), *outer)
+    step = frames(script, ("optimizer.step", "fit"), *outer)
+    calls = TrainingCalls(backward, (step,), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert [item["batch"] for item in run(text) if item is not None] == [0, 1, 2]
+    assert "def save" not in text
+
+
 def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     source = textwrap.dedent(
         """
@@ -244,6 +287,33 @@ def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     loss = loss_slice(script, backward[0])
     left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
     assert left == ["train.py:9: if epoch == 1:"]
+
+
+def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them() -> None:
+    source = textwrap.dedent(
+        """
+        tokens = losses = 0
+        for number, x in enumerate(loader):
+            loss = model(x)
+            count = (x != 0).sum()
+            tokens += count
+            losses += loss.detach()
+            loss.backward()
+            if number % 2:
+                for p in model.parameters():
+                    p.grad.div_(tokens)
+                optimizer.step()
+                tokens = 0
+        """
+    )
+    script = ScriptText("train.py", source)
+    backward = frames(script, ("loss.backward", "<module>"))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
+    loss = loss_slice(script, backward[0])
+    data = data_slice(script, calls, loss, ["x"])
+    left = left_statements(script, data, loss, calls, scaled=True)
+    assert left == ["train.py:7: losses += loss.detach()"]
+    assert "train.py:10: for p in model.parameters():" in left_statements(script, data, loss, calls)
 
 
 EARLY_STOP = """
@@ -310,6 +380,64 @@ def test_what_a_loop_trains_and_runs_gets_the_weights_of_the_program() -> None:
     )
     assert "best = 9\n    hand_over({'model': model})\n    for epoch" in text
     compile(text, "data.py", "exec")
+
+
+KL_STOP = """
+    def train(model, loader):
+        for epoch in range(6):
+            x = sample(model)
+            for _ in range(3):
+                logits = model(x)
+                loss, kl = ppo_loss(logits, x)
+                loss.backward()
+                optimizer.step()
+                if kl > 2:
+                    break
+
+    train(model, loader)
+"""
+
+
+def test_a_rollouts_loop_that_ends_by_the_loss_computes_it_before_the_update() -> None:
+    trained = {("train", 2): ["model"]}
+    places = {("train", 2): {"model": "model"}}
+    text = early_stop(KL_STOP, trained, places)
+    lines = [line.strip() for line in text.partition("in range(3):")[2].split("\n")]
+    assert lines[1:9] == [
+        "yield {'x': x}",
+        "logits = model(x)",
+        "loss, kl = ppo_loss(logits, x)",
+        "yield None",
+        "hand_over({'model': model})",
+        "if kl > 2:",
+        "break",
+        "",
+    ]
+    without_rollouts = KL_STOP.replace("sample(model)", "next(loader)")
+    with pytest.raises(TrainError, match=r"train.py:7: the batches depend on kl"):
+        early_stop(without_rollouts, trained, places)
+
+
+@pytest.mark.parametrize("call", ["random.shuffle(rows)", "np.random.default_rng(0).shuffle(rows)"])
+def test_what_a_draw_changes_in_place_is_kept(call: str) -> None:
+    source = f"""
+    import random
+
+    def train(model, loader):
+        rows, seen = [0, 1, 2], []
+        for epoch in range(2):
+            {call}
+            random.shuffle(seen)
+            for x in loader[rows]:
+                loss = model(x)
+                loss.backward()
+                optimizer.step()
+
+    train(model, loader)
+    """
+    text = early_stop(source, {})
+    assert f"\n        {call}\n" in text
+    assert "seen" not in text.partition("for epoch")[2]
 
 
 def test_modules_that_each_loop_makes_anew_get_no_weights_before_it() -> None:

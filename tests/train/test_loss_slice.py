@@ -136,6 +136,70 @@ def test_what_a_changing_number_selects_belongs_to_the_data() -> None:
     assert loss.free == ("part", "model")
 
 
+SELECTED = """
+    def ppo_loss(agent, tokens, ret, clip):
+        return agent(tokens, ret), clip
+
+
+    for start in range(0, 8, 4):
+        idx = torch.from_numpy(rows[start : start + 4])
+        loss, kl = ppo_loss(agent, buffer.tokens[idx], buffer.ret.long()[idx], clip=cfg.clip)
+        loss.backward()
+"""
+
+
+def test_arguments_that_select_the_batch_are_names_of_it() -> None:
+    loss = cut(SELECTED, changing=["buffer"])
+    assert loss.text == "loss, kl = ppo_loss(agent, tokens, ret, clip=cfg.clip)"
+    assert loss.free == ("ppo_loss", "agent", "tokens", "ret", "cfg")
+    assert loss.selected == {"tokens": "buffer.tokens[idx]", "ret": "buffer.ret.long()[idx]"}
+    assert not cut(SELECTED).selected
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        ("agent(buffer.tokens[idx], cfg.clip)", ["buffer_tokens_idx"]),
+        ("ppo_loss(agent, buffer.tokens[idx], ret=buffer.ret[idx])", ["tokens", "ret"]),
+        ("agent(ppo_loss(agent, buffer.tokens[idx], buffer.tokens[idx]))", ["tokens"]),
+        ("ppo_loss(agent, embed(buffer.tokens[idx]))", ["buffer_tokens_idx"]),
+        ("ppo_loss(agent, idx[0], buffer)", []),  # an object is no batch
+    ],
+)
+def test_selections_have_the_names_of_parameters(call: str, names: list[str]) -> None:
+    source = SELECTED.replace(
+        "ppo_loss(agent, buffer.tokens[idx], buffer.ret.long()[idx], clip=cfg.clip)", call
+    )
+    loss = cut(source, changing=["buffer"])
+    assert list(loss.selected) == names
+    assert ("buffer" in loss.free) == (not names)
+
+
+def test_a_selection_of_what_the_loss_computes_is_refused() -> None:
+    source = """
+        for rows in order:
+            x = model(batch.x)
+            loss = (criterion(model, x.view()[rows]) - x).mean()
+            loss.backward()
+        """
+    with pytest.raises(TrainError, match=r"train.py:3: x is computed among the statements"):
+        cut(source, changing=["rows"])
+
+
+def test_a_value_of_the_model_is_computed_from_the_selected_batch() -> None:
+    source = """
+        for rows in order:
+            target = targets[rows]
+            logits = model(inputs[rows])
+            loss = criterion(logits, target)
+            loss.backward()
+        """
+    assert cut(source, changing=["rows"]).free == ("criterion", "logits", "target")
+    script = ScriptText("train.py", textwrap.dedent(source))
+    loss = loss_slice(script, Frame(6, "<module>", 1), ["rows"], ["logits"])
+    assert loss.free == ("model", "inputs_rows", "criterion", "target")
+
+
 def test_names_that_a_block_binds_itself_are_not_read_from_outside() -> None:
     loss = cut(
         """

@@ -13,9 +13,11 @@ from click.testing import CliRunner, Result
 from migrate.cli import commands
 from tests.train.scripts import (
     AVERAGED,
+    BUFFER,
     CLASSIFIER,
     LATE,
     NANO,
+    RECIPE,
     REFRESHED,
     ROLLOUTS,
     SCALED_GRADIENTS,
@@ -103,6 +105,16 @@ def test_rollouts_are_made_with_the_weights_of_the_program(tmp_path: Path) -> No
     assert found["weights"]["same"]
 
 
+def test_a_buffer_of_rollouts_is_learned_from_until_the_policy_has_moved(tmp_path: Path) -> None:
+    result = train(tmp_path, BUFFER, "--json", "--updates", "9")
+    assert result.exit_code == 0, result.output
+    found = {c["name"]: c for c in json.loads(result.stdout)["comparisons"]}
+    assert found["data"]["what"].startswith("9 updates, by rollouts with the program's own weights")
+    data = (tmp_path / "jax_program" / "data.py").read_text().replace('"', "'")
+    assert "'seen': buffer.seen[idx]" in data
+    assert "if moved > 0.05:" in data
+
+
 def test_a_reference_that_is_refreshed_is_refreshed_in_the_program(tmp_path: Path) -> None:
     result = train(tmp_path, REFRESHED, "--json", "--updates", "10")
     assert result.exit_code == 0, result.output
@@ -160,6 +172,33 @@ def test_a_refusal_names_its_line_and_writes_nothing(
     assert result.exit_code == 2
     assert what in result.output
     assert not line or f"train.py:{line}: " in result.output
+    assert not (tmp_path / "jax_program").exists()
+
+
+def test_gradients_that_are_divided_by_the_tokens_of_an_update(tmp_path: Path) -> None:
+    result = train(tmp_path, RECIPE, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["verdict"] == "same"
+    assert any("1 / elements" in note for note in found["notes"])
+    script = tmp_path / "train.py"
+    folder = tmp_path / "jax_program"
+    proof = CliRunner().invoke(commands, ["prove", str(script), "--against", str(folder), "--json"])
+    assert proof.exit_code == 0, proof.output
+    text = (folder / "train.py").read_text()
+    (folder / "train.py").write_text(text.replace("factor = 1 / elements", "factor = 1 / 30"))
+    proof = CliRunner().invoke(commands, ["prove", str(script), "--against", str(folder), "--json"])
+    assert proof.exit_code == 1, proof.output
+    assert "sum of gradients" in json.loads(proof.stdout)["stages"]["numeric"]
+
+
+def test_gradients_that_are_divided_by_other_numbers_are_refused(tmp_path: Path) -> None:
+    result = train(tmp_path, RECIPE.replace('(batch["labels"][:, 1:] != -100).sum()', "idx + 1"))
+    assert result.exit_code == 2
+    assert (
+        "train.py:31: before it, the gradients are multiplied by factors that change"
+        in result.output
+    )
     assert not (tmp_path / "jax_program").exists()
 
 

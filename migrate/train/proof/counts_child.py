@@ -4,6 +4,8 @@ python -m migrate.train.proof.counts_child FOLDER RECORD OUTPUT
 
 The program is in FOLDER, RECORD is the pickled run of the script. OUTPUT is JSON: `counts` of the
 micro-batches of each update, and `halves` of some: loss and count of all rows, and of each half of them.
+
+Of a script that multiplies its gradients, OUTPUT has the counts of later updates too, and no halves.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ def main() -> None:
     train: Any = import_module("train")
     recorded = pickle.loads(record.read_bytes())
     updates = [[micro["batch"] for micro in u["micro"]] for u in recorded["updates"]]
+    updates += [batches for batches, _ in recorded["later_scaled"] if batches]
     key = (train.KEY,) if hasattr(train, "KEY") else ()
     state = train.load()
     loss_of = jax.jit(loss.loss_of)
@@ -52,7 +55,7 @@ def main() -> None:
         counts = [[count(loss.inputs_of(batch)) for batch in micro] for micro in updates]
         why = ""
         halves: list[list[tuple[float, float]]] = []
-        for batch in [batch for micro in updates for batch in micro]:
+        for batch in [batch for micro in updates * (not recorded["scaled"]) for batch in micro]:
             inputs = loss.inputs_of(batch)
             if len(halves) < _MOST and (parts := _halves(inputs)):
                 try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.emit import Emitter
-from migrate.train.slice.keep import Keeper, KeptPart, ReadsTrainedError
+from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
 from migrate.train.slice.loops import (
     TrainingCalls,
     batch_in_loop,
@@ -87,23 +87,43 @@ def data_slice(
         restore_before: lines of statements before which the random generators are restored.
         trained: names of trained modules, optimizers and schedules, by function and its first line.
         places: trained modules of the step and their expressions, by function and its first line. If the
-            loop runs them, they get the program's weights after each update.
+            loop runs them, they get the program's weights after each update. Such a loop may also read what
+            the statements of the loss compute: it runs them too.
 
     Raises:
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     level = loop_level(script, events.backward)
-    values = {name: name for name in names}
+    values = {name: loss.selected.get(name, name) for name in names}
     if level:  # the function that unpacks the batch is called in the loop
-        values = {name: loss.unpacked.get(name, name) for name in names}
+        values = {name: loss.unpacked.get(name, value) for name, value in values.items()}
     values = batch_in_loop(script, events.backward, level, values)
     parts = (script, events, loss, level, values, restore_before, trained or {})
+    again = False
     try:
         return _Slicer(*parts, None).slice()
     except ReadsTrainedError as reads:
         if not places:
             raise reads.refusal from None
-    return _Slicer(*parts, places).slice()
+    except ReadsLossError:
+        if not places or not _runs_trained(_Slicer(*parts, None, again=True)):
+            raise
+        again = True
+    try:
+        return _Slicer(*parts, places, again=again).slice()
+    except ReadsLossError:
+        if again:
+            raise
+    return _Slicer(*parts, places, again=True).slice()
+
+
+def _runs_trained(slicer: _Slicer) -> bool:
+    """Whether the loop runs what it trains, apart from the loss."""
+    try:
+        slicer.slice()
+    except ReadsTrainedError:
+        return True
+    return False
 
 
 class _Slicer:
@@ -117,8 +137,10 @@ class _Slicer:
         restore_before: Sequence[int],
         trained: Mapping[tuple[str, int], Collection[str]],
         places: Mapping[tuple[str, int], Mapping[str, str]] | None,
+        *,
+        again: bool = False,
     ) -> None:
-        self._places = places
+        self._places, self._again = places, again
         self._start: tuple[int, ast.stmt] | None = None
         self._script, self._events, self._loss = script, events, loss
         self._level, self._values = level, dict(values)
@@ -190,6 +212,8 @@ class _Slicer:
         else:
             at = self._statement(code, frame.line)
         scope.dropped.discard(at)
+        if self._again and self._level == 0:
+            text = f"{text}\n{self._run_again(scope, code, at)}"
         scope.marks[at] = text
         position = (frame.function, frame.first)
         for step in self._events.steps:
@@ -216,6 +240,19 @@ class _Slicer:
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
+
+    def _run_again(self, scope: KeptPart, code: ast.AST, at: ast.stmt) -> str:
+        """Let the statements of the loss run in `data.py` too; return the text of the first of them.
+
+        They run before the update, as in the script: the modules have the weights of the update before.
+        """
+        every = {self._whole(code, first) for first, _ in self._loss.lines}
+        if at not in every:
+            return ""  # the loss is an expression of `backward`
+        scope.dropped -= every
+        scope.again |= every
+        scope.need(loads(at))
+        return self._script.text(at)
 
     def _handed_over(self, scope: KeptPart, position: tuple[str, int], line: int) -> str:
         """The statement that gives trained modules the program's weights, if the loop runs them; else ""."""
@@ -366,7 +403,7 @@ class _Slicer:
                     if statement.name in scope.needed or statement in scope.kept:
                         scope.kept.add(statement)
                         if statement not in sliced:
-                            scope.need(self._names_of(statement, emitter, sliced))
+                            scope.need(self._names_of(scope, statement, emitter, sliced))
                 else:
                     self._keeper.visit(scope, statement)
             if before == (len(scope.kept), len(scope.needed), len(scope.inside)):
@@ -375,6 +412,7 @@ class _Slicer:
 
     def _names_of(
         self,
+        scope: KeptPart,
         statement: ast.stmt,
         emitter: Emitter,
         sliced: Mapping[ast.AST, KeptPart],
@@ -382,7 +420,7 @@ class _Slicer:
         if not isinstance(statement, ast.ClassDef) or not any(c in sliced for c in statement.body):
             return free_names(statement)
         names = {n for d in (*statement.bases, *statement.decorator_list) for n in loads(d)}
-        for member in emitter.members(statement):
+        for member in emitter.members(scope, statement):
             if member not in sliced:
                 names |= free_names(member)
         return names

@@ -37,25 +37,27 @@ class Emitter:
 
     def members(
         self,
+        scope: KeptPart,
         statement: ast.ClassDef,
     ) -> list[ast.stmt]:
-        """Members of a trainer that its sliced methods use."""
+        """Members of a trainer that what is kept uses: its own methods, and the lines that call them."""
+        callers = {
+            node.attr
+            for part in (scope, *self._sliced.values())
+            for node in self._kept_nodes(part)
+            if isinstance(node, ast.Attribute)
+        }
         members = [
             m
             for m in statement.body
             if m in self._sliced or not isinstance(m, FunctionNode) or m.name.startswith("__")
         ]
         while True:
-            used: set[str] = set()
+            used = set(callers)
             for member in members:
                 nodes: Iterable[ast.AST] = ast.walk(member)
                 if member in self._sliced:
-                    marks = {**self._sliced[member].marks, **self._sliced[member].ends}
-                    nodes = [
-                        inner
-                        for node in self._sliced[member].kept
-                        for inner in own_nodes(ast.parse(marks[node]) if node in marks else node)
-                    ]
+                    nodes = self._kept_nodes(self._sliced[member])
                 used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
             more = [
                 m
@@ -65,6 +67,13 @@ class Emitter:
             if not more:
                 return [m for m in statement.body if m in members]
             members += more
+
+    @staticmethod
+    def _kept_nodes(part: KeptPart) -> Iterable[ast.AST]:
+        """Nodes of what is kept of a function, as it is written."""
+        marks = {**part.marks, **part.ends}
+        for node in part.kept:
+            yield from own_nodes(ast.parse(marks[node]) if node in marks else node)
 
     def emit(
         self,
@@ -103,7 +112,7 @@ class Emitter:
                     lines.append(self.emit(inner, child, indent + "    "))
             return "\n".join(lines)
         if isinstance(statement, ast.ClassDef) and any(c in self._sliced for c in statement.body):
-            members = self.members(statement)
+            members = self.members(scope, statement)
             lines = [textwrap.indent(self._head(statement), indent)]
             for member in members:
                 lines.append(self.emit(scope, member, indent + "    "))

@@ -29,6 +29,8 @@ from migrate.train.slice.text import (
 
 ENDED = "Ended"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
+# What reorders its argument: a function of `random` and `numpy.random`, a method of their generators.
+_IN_PLACE = "shuffle"
 _LEAVES = ast.Break | ast.Continue
 
 
@@ -38,6 +40,10 @@ class ReadsTrainedError(Exception):
     def __init__(self, refusal: TrainError) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
+
+
+class ReadsLossError(TrainError):
+    """The batches or the end of the loop depend on what the statements of the loss compute."""
 
 
 @dataclass
@@ -56,6 +62,7 @@ class KeptPart:
         ends: kept statement that leaves the function or the script, or opens a process group → what stands in
             its place.
         trained: names of what is trained, of its optimizer and of its schedule.
+        again: statements of the loss that `data.py` runs too, before the update.
     """
 
     body: list[ast.stmt]
@@ -68,6 +75,7 @@ class KeptPart:
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
+    again: set[ast.stmt] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -114,8 +122,8 @@ class Keeper:
         """Report batches and loops that depend on what the training step computes."""
         kept = {
             name
-            for statement in scope.kept
-            if statement not in scope.marks
+            for statement in {*scope.kept, *scope.again}
+            if statement not in scope.marks or statement in scope.again
             for name in (
                 loop_targets(statement) if any(blocks(statement)) else stores(statement)[0]
             )
@@ -123,7 +131,7 @@ class Keeper:
         for statement in (*scope.dropped, *scope.marks):
             lost = stores(statement)[0] & scope.needed - kept - set(bound)
             if lost:
-                raise TrainError(
+                raise ReadsLossError(
                     f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
                     "which the training step computes",
                     "let the data and the end of the loop depend on counters alone",
@@ -148,6 +156,7 @@ class Keeper:
             if statement in scope.kept
             and statement not in scope.marks
             and statement not in scope.ends
+            and statement not in scope.again
             and not isinstance(statement, FunctionNode | ast.ClassDef)
         ]
         reads = {statement: names_read(statement) for statement in kept}
@@ -285,6 +294,9 @@ class Keeper:
             return False
         function = statement.value.func
         if last_part(function) in _SEEDS:
+            return True
+        changed = statement.value.args if last_part(function) == _IN_PLACE else []
+        if any(root(argument) in scope.needed for argument in changed):
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         return receiver in scope.needed - self._modules

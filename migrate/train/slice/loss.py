@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
+from migrate.train.slice.selected import Selections
 from migrate.train.slice.text import (
     FunctionNode,
     ScriptText,
@@ -49,6 +50,7 @@ class LossSlice:
         result: the expression of the loss.
         free: names that they read from outside, in order.
         unpacked: names of the parts of the batch, where its first statement unpacks it → `batch[0]`.
+        selected: names of arguments that select the batch → their expressions, `buffer.tokens[rows]`.
     """
 
     frame: Frame
@@ -58,9 +60,15 @@ class LossSlice:
     result: str
     free: tuple[str, ...]
     unpacked: Mapping[str, str] = field(default_factory=dict)
+    selected: Mapping[str, str] = field(default_factory=dict)
 
 
-def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ()) -> LossSlice:
+def loss_slice(
+    script: ScriptText,
+    frame: Frame,
+    changing: Collection[str] = (),
+    computed: Collection[str] = (),
+) -> LossSlice:
     """Cut out what computes the loss on which a frame calls `backward`.
 
     Args:
@@ -68,6 +76,8 @@ def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ())
         frame: the frame.
         changing: names whose numbers change between steps. What a statement computes from them, the part
             `batch[k * rows : (k + 1) * rows]` for instance, belongs to the data.
+        computed: names that the model computes: of a statement that binds one, only the arguments that read
+            what changes belong to the data.
 
     Raises:
         TrainError: it is no expression of the frame, or control flow leaves the statements.
@@ -81,21 +91,25 @@ def loss_slice(script: ScriptText, frame: Frame, changing: Collection[str] = ())
         )
     block, index = path[-1]
     result = _started(script, block[index], frame.line)
-    cut = _Cut(script, loads(result), changing)
+    cut = _Cut(script, loads(result), changing, {*computed, *loads(result)})
+    cut.selections = Selections(script, code, changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
     cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
     taken = list(reversed(cut.taken))
-    order = list(dict.fromkeys(_ordered(taken, result)))
+    cut.selections.require_first(taken)
+    written = [cut.selections.written(statement) for statement in taken]
+    order = list(dict.fromkeys(_ordered(written, result)))
     return LossSlice(
         frame,
         first,
         tuple((first_line(statement), statement.end_lineno or 0) for statement in taken),
-        "\n".join(script.text(statement) for statement in taken),
+        "\n".join(cut.selections.text(statement) for statement in taken),
         ast.unparse(result),
         tuple(name for name in order if name in cut.needed and not _is_builtin(name)),
         cut.unpacked,
+        cut.selections.expressions,
     )
 
 
@@ -140,9 +154,17 @@ def _within_loop(path: list[tuple[list[ast.stmt], int]]) -> list[tuple[list[ast.
 class _Cut:
     """Statements that are needed, collected from the last to the first."""
 
-    def __init__(self, script: ScriptText, needed: set[str], changing: Collection[str]) -> None:
+    selections: Selections
+
+    def __init__(
+        self,
+        script: ScriptText,
+        needed: set[str],
+        changing: Collection[str],
+        computed: Collection[str],
+    ) -> None:
         self._script = script
-        self._changing = set(changing)
+        self._changing, self._computed = set(changing), set(computed)
         self.needed = set(needed)
         self._local: set[str] = set()
         self.taken: list[ast.stmt] = []
@@ -171,7 +193,9 @@ class _Cut:
             return
         reads, binds = outside([statement])
         if reads & self._changing:
-            return
+            if not binds & self._computed:
+                return
+            reads, binds = outside([self.selections.selected(statement)])
         leaving = next(
             (
                 node

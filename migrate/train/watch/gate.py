@@ -32,8 +32,9 @@ from migrate.train.watch.listening import autocast_without_effect, wrappers_as_m
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
+from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import size_of_terms
-from migrate.train.watch.values import held_modules, plain
+from migrate.train.watch.values import held_modules, holds_data, plain
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
 _LIMIT = 1e-6
@@ -50,12 +51,20 @@ class Refusal(Exception):  # noqa: N818 (a decision, reported by the parent proc
         remedy: what to do.
         line: line of the script; 0: the line that runs.
         changing: names whose numbers change between steps, if that is the obstacle.
+        computed: names that the model computes from such numbers, if that is the obstacle.
     """
 
-    def __init__(self, what: str, remedy: str, line: int = 0, changing: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        what: str,
+        remedy: str,
+        line: int = 0,
+        changing: Sequence[str] = (),
+        computed: Sequence[str] = (),
+    ) -> None:
         super().__init__(what)
         self.what, self.remedy, self.line = what, remedy, line
-        self.changing = tuple(changing)
+        self.changing, self.computed = tuple(changing), tuple(computed)
 
 
 class Gate:
@@ -115,7 +124,9 @@ class Gate:
             )
         if not bound.data:
             raise Refusal(
-                "the loss reads no tensor of a batch", "give the batch to the step by name"
+                "the loss reads no tensor of a batch",
+                "give the batch to the step by name",
+                changing=[name for name, value in bound.constants.items() if holds_data(value)],
             )
         self._bound, self.inputs, self.data = bound, dict(bound.inputs), list(bound.data)
         modules = [
@@ -132,6 +143,8 @@ class Gate:
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
             self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
+            tensors = flat(bound, data)
+            self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             *self._seen, live = observe(self.step, flat(bound, data), self._file)
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
@@ -323,6 +336,7 @@ class Gate:
             "tied": self._tied(),
             "outputs": self._seen[0],
             "calls": self._seen[1],
+            "taken": self._taken,
             "mistakes": self._mistakes,
             "functions": [function.recorded() for function in self._functions],
             "functions_left": self.left_out,

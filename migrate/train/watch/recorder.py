@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import json
 import os
 import pickle
@@ -28,6 +29,7 @@ from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common
 from migrate.train.watch.constructors import Constructors
 from migrate.train.watch.copies import CopyWatch
+from migrate.train.watch.factors import common_factor
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
@@ -40,6 +42,7 @@ _MORE = "pass arguments with which the first two updates show it"
 _MOST_LOOPS = 1024
 # The script is watched after the recorded updates: for this many of them, and this many seconds.
 _MOST_LATER, _SECONDS = 200, 20.0
+_MOST_BYTES = 1 << 26
 
 
 def install() -> None:
@@ -74,13 +77,21 @@ class _Recorder:
         self._states: list[Any] = []
         self._loops: list[Any] = []
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._record: dict[str, Any] = {"updates": [], "autocast": "", "later_losses": []}
+        self._record: dict[str, Any] = {
+            "updates": [],
+            "autocast": "",
+            "later_losses": [],
+            "later_scaled": [],
+            "scaled": 0,
+        }
         self._micro: list[dict[str, Any]] = []
         # Factors of the losses of the first backwards, if the script is to weight its micro-batches.
         self._shares: list[float] = self._question.get("shares", [])
         self._later, self._until, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
+        self._factor = 1.0  # of the gradients of this update
+        self._kept = 0  # bytes of the batches of watched updates
         self._averages: Averages | None = None
         self._copies: CopyWatch | None = None
         self._updated = False
@@ -115,6 +126,9 @@ class _Recorder:
         if self._done:
             return
         values = {**of_module, **local}
+        for name, expression in self._question["selected"].items():
+            with contextlib.suppress(Exception):  # a name without a value is reported by the gate
+                values[name] = eval(expression, of_module, local)
         self._values = {name: values[name] for name in self._question["free"] if name in values}
         self._data = {
             name: snapshot(value)
@@ -178,6 +192,7 @@ class _Recorder:
             raise Refusal(
                 f"{self._grown} is computed from the model, and from numbers that change between steps",
                 "compute what changes between steps before the model is called",
+                computed=[self._grown],
             )
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise Refusal("backward starts from more than one number", "sum the losses first")
@@ -204,7 +219,7 @@ class _Recorder:
         self._zeroed = False
         self._expected = self._gate.copied_gradients()
         if self._is_later:
-            self._micro.append({"loss": float(loss.detach())})
+            self._micro.append({"loss": float(loss.detach()), "batch": self._later_batch()})
             self._values = None
             return
         self._record["frames"] = common(self._record["frames"], self._gate.running(frame))
@@ -226,6 +241,15 @@ class _Recorder:
         if len(self._record["updates"]) == 0:
             self._record["summed"] = self._expected
         self._values = None
+
+    def _later_batch(self) -> dict[str, Any]:
+        """The batch of a watched update if its gradients are scaled, for as long as memory is left for it."""
+        assert self._gate is not None
+        named = {name: self._data[name] for name in self._gate.data}
+        self._kept += sum(tensor.nbytes for value in named.values() for _, tensor in leaves(value))
+        if not self._record["scaled"] or self._kept > _MOST_BYTES:
+            return {}
+        return {name: plain(value) for name, value in named.items()}
 
     def _observe_averages(self) -> None:
         """Note the averages of the weights once after each update, before the next one."""
@@ -270,21 +294,32 @@ class _Recorder:
             return
         frames, _, _ = script_frames(self._script)
         try:
-            self._unchanged_since_backward(frames[0].line if frames else 0)
+            self._settle_gradients(frames[0].line if frames else 0)
         except Refusal as refusal:
             self._refuse(refusal.line, refusal)
 
-    def _unchanged_since_backward(self, line: int) -> None:
+    def _settle_gradients(self, line: int) -> None:
+        """Require the gradients that the last backward left, or all of them times one factor."""
         assert self._gate is not None
-        for name, gradient in self._gate.gradients().items():
-            if not _same(gradient, self._expected.get(name)):
-                raise _at(
-                    line,
-                    Refusal(
-                        f"the gradient of {name} is changed between backward and here",
-                        "scale the loss instead of its gradients",
-                    ),
-                )
+        now = self._gate.gradients()
+        changed = [n for n, gradient in now.items() if not _same(gradient, self._expected.get(n))]
+        if not changed:
+            return
+        once = self._factor == 1 and not self._clips
+        factor = common_factor(self._expected, now) if once else None
+        if factor is None:
+            raise _at(
+                line,
+                Refusal(
+                    f"the gradient of {changed[0]} is changed between backward and here",
+                    "scale the loss instead of its gradients, or all gradients by one factor before they "
+                    "are clipped",
+                ),
+            )
+        self._factor, self._record["scaled"] = factor, line
+        self._expected = self._gate.copied_gradients()
+        if not self._record["updates"]:
+            self._record["summed"] = self._expected
 
     def _before_step(self, optimizer: Any) -> None:
         if self._gate is None or self._done:
@@ -292,7 +327,7 @@ class _Recorder:
         frames, frame, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
         try:
-            self._unchanged_since_backward(line)
+            self._settle_gradients(line)
             if self._optimizer is None:
                 self._optimizer = optimizer
             elif self._optimizer is not optimizer:
@@ -338,7 +373,11 @@ class _Recorder:
         self._updated = True
         if self._is_later:
             self._record["later_losses"].append([micro["loss"] for micro in self._micro])
-            self._micro = []
+            if self._record["scaled"]:
+                batches = [micro["batch"] for micro in self._micro]
+                whole = batches if all(batches) else []
+                self._record["later_scaled"].append((whole, self._factor))
+            self._micro, self._factor = [], 1.0
             self._later += 1
             self._stepping = False
             if self._later >= _MOST_LATER or time.monotonic() > self._until:
@@ -346,8 +385,8 @@ class _Recorder:
                 self._leave()
             return
         updates = self._record["updates"]
-        updates.append({"micro": self._micro, "rates": self._rates})
-        self._micro = []
+        updates.append({"micro": self._micro, "rates": self._rates, "factor": self._factor})
+        self._micro, self._factor = [], 1.0
         # The last one is kept at once: what the script does after its training may change the weights.
         self._record["last" if len(updates) > 1 else "first"] = self._gate.state()
         self._record["divides"] = divides(optimizer)
@@ -374,7 +413,11 @@ class _Recorder:
 
     def _refuse(self, line: int, refusal: Refusal) -> None:
         refused = (line, refusal.what, refusal.remedy)
-        self._record = {"refused": refused, "changing": refusal.changing}
+        self._record = {
+            "refused": refused,
+            "changing": refusal.changing,
+            "computed": refusal.computed,
+        }
         self._write()
         self._leave()
 

@@ -78,6 +78,10 @@ class Steady:
             name
             for name in sorted(self._constants & set(values))
             if not _equal(self._values[name], _constant(values[name]))
+            or any(
+                not _equal(self._values.get(attribute), value)
+                for attribute, value in self._attributes(name, values[name])
+            )
         ]
 
     def _now(

@@ -30,6 +30,13 @@ def is_data(value: Any) -> bool:
     return next(leaves(value), None) is not None
 
 
+def holds_data(value: Any) -> bool:
+    """Whether an object has tensors as attributes: a buffer of rollouts."""
+    if isinstance(value, nn.Module | type) or not hasattr(value, "__dict__"):
+        return False
+    return any(map(is_data, vars(value).values()))
+
+
 def changed(value: Any, change: Callable[[Path, torch.Tensor], Any], path: Path = ()) -> Any:
     """Return nested data with other values for its tensors."""
     if isinstance(value, torch.Tensor):

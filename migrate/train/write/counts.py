@@ -1,6 +1,7 @@
 """The number of elements over which a ported loss is a mean, as methods beside the ones that compute it.
 
 The mean over all micro-batches of an update is that of their losses, weighted by these numbers.
+Of a loss that is a sum, the number is that of the elements that it adds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LEAST, _ADDED = 1.0, 1e-5
 
 
 class NoCount(Exception):  # noqa: N818 (a decision, reported by the pipeline)
-    """The loss is not a mean whose denominator is visible; the text says why."""
+    """The loss is not a mean, or a sum, whose number of elements is visible; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -32,27 +33,34 @@ class CountedSource:
         source: the port's source; each callable on the way to the mean has one more beside it.
         inputs: inputs of the step that the count reads.
         takes_mode: whether the count has the argument `deterministic`.
+        form: what the loss is over these elements: a mean or a sum.
     """
 
     source: str
     inputs: tuple[str, ...]
     takes_mode: bool
+    form: str = "mean"
 
 
-def counted_source(modeling: str) -> CountedSource:
+def counted_source(modeling: str, *, sums: bool = False) -> CountedSource:
     """Add the method `counted` to the step of a port.
 
+    Args:
+        modeling: source of the port.
+        sums: whether the loss is a sum, not a mean.
+
     Raises:
-        NoCount: the loss is not one mean, or its denominator is not visible.
+        NoCount: the loss is not one mean (one sum), or its number of elements is not visible.
     """
-    reader = _Reader(ast.parse(modeling))
+    reader = _Reader(ast.parse(modeling), sums)
     step = reader.classes[STEP]
     used = reader.read(_method(step, "__call__"), step)
     lines = modeling.splitlines()
     for last, text in sorted(reader.added.values(), reverse=True):
         lines[last:last] = text.splitlines()
     inputs = tuple(name for name in used if name != "deterministic")
-    return CountedSource("\n".join(lines) + "\n", inputs, "deterministic" in used)
+    source = "\n".join(lines) + "\n"
+    return CountedSource(source, inputs, "deterministic" in used, reader.form)
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,20 @@ class _Denominator:
 
 
 class _Reader:
-    """Denominators of the callables of one port."""
+    """Denominators of the callables of one port; of a loss that is a sum, the numbers of its elements."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, sums: bool) -> None:
+        self.sums = sums
         self.classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
         self.functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
         # Name of the new callable → line after which it stands, and its text.
         self.added: dict[str, tuple[int, str]] = {}
         self._parameters: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def form(self) -> str:
+        """Form of the loss: a sum, or a mean."""
+        return "sum" if self.sums else "mean"
 
     def read(self, function: ast.FunctionDef, owner: ast.ClassDef | None) -> tuple[str, ...]:
         """Write the count of a callable; return the parameters that it has."""
@@ -88,7 +102,7 @@ class _Reader:
                 "",
                 *([] if owner else [""]),
                 f"def {key.rpartition('.')[2]}({head}) -> Array:",
-                '    """Number of elements over which the loss is a mean."""',
+                f'    """Number of elements over which the loss is a {self.form}."""',
                 *(f"    {line}" for line in lines),
             ]
             assert function.end_lineno is not None
@@ -129,13 +143,13 @@ class _CountBody:
             raise NoCount(f"{self._function.name} does not end with its loss")
         every = [*self._denominators(end.value, len(self._statements) - 1)]
         if not every:
-            raise NoCount("the loss has no mean")
+            raise NoCount(f"the loss has no {self._reader.form}")
         first = min(every, key=lambda denominator: denominator.position)
         for other in every:
             if ast.unparse(other.value) != ast.unparse(first.value):
                 raise NoCount(
-                    f"its terms are means over other numbers of elements, {ast.unparse(first.value)} "
-                    f"and {ast.unparse(other.value)}"
+                    f"its terms are {self._reader.form}s over other numbers of elements, "
+                    f"{ast.unparse(first.value)} and {ast.unparse(other.value)}"
                 )
             again = {
                 name
@@ -143,7 +157,9 @@ class _CountBody:
                 for name in _stored(statement)
             }
             if changed := again & _loaded(first.value):
-                raise NoCount(f"{min(changed)} changes between two means of the loss")
+                raise NoCount(
+                    f"{min(changed)} changes between two {self._reader.form}s of the loss"
+                )
         needed, taken = _loaded(first.value), []
         for statement in reversed(self._statements[: first.position]):
             if _stored(statement) & needed:
@@ -172,30 +188,60 @@ class _CountBody:
                 yield from self._denominators(value.right, position)
             case ast.BinOp(op=ast.Mult() | ast.Div()) if self._is_number(value.right, position):
                 yield from self._denominators(value.left, position)
-            case ast.BinOp(op=ast.Div()) if self._is_sum(value.left, position):
+            case ast.Call() if self._reader.sums and self._is_sum(value, position):
+                yield self._elements(value, position)
+            case ast.BinOp(op=ast.Div()) if not self._reader.sums and self._is_sum(
+                value.left, position
+            ):
                 denominator = self._above_zero(value.right, position)
                 self._require_data(denominator.value, denominator.position)
                 yield denominator
             case ast.Call():
                 yield from self._of_call(value, position)
             case _:
-                raise NoCount(f"{ast.unparse(value)} is no mean with a visible denominator")
+                raise self._no_count(value)
+
+    def _no_count(self, value: ast.expr) -> NoCount:
+        visible = "number of elements" if self._reader.sums else "denominator"
+        return NoCount(f"{ast.unparse(value)} is no {self._reader.form} with a visible {visible}")
+
+    def _elements(self, call: ast.Call, position: int) -> _Denominator:
+        """The number of elements that a sum adds: those of its mask, if it has one."""
+        if _is_of_classes(call):
+            return self._of_targets(_bound(call, _PARAMETERS), position)
+        array = _reduced(call, "sum")
+        assert array is not None
+        while isinstance(array, ast.UnaryOp):
+            array = array.operand
+        if isinstance(array, ast.BinOp) and isinstance(array.op, ast.Mult):
+            for side in (array.right, array.left):
+                try:
+                    self._require_data(side, position)
+                except NoCount:
+                    continue
+                text = f"({ast.unparse(side)}).sum()"
+                return _Denominator(ast.parse(text, mode="eval").body, position)
+        return _Denominator(ast.Attribute(array, "size", ast.Load()), position)
+
+    def _of_targets(self, named: Mapping[str, ast.expr], position: int) -> _Denominator:
+        """The number of targets that a loss of classes does not ignore."""
+        ignored = ast.unparse(named.get("ignore", ast.Constant(-100)))
+        target = named["target"]
+        self._require_data(target, position)
+        text = f"({ast.unparse(target)} != {ignored}).sum()"
+        return _Denominator(ast.parse(text, mode="eval").body, position)
 
     def _of_call(self, call: ast.Call, position: int) -> Iterator[_Denominator]:
         func = call.func
-        array = _reduced(call, "mean")
+        array = None if self._reader.sums else _reduced(call, "mean")
         if array is not None:
             yield _Denominator(ast.Attribute(array, "size", ast.Load()), position)
         elif isinstance(func, ast.Name) and func.id in _OF_CLASSES:
             named = _bound(call, _PARAMETERS)
             reduction = named.get("reduction", ast.Constant("mean"))
-            if not isinstance(reduction, ast.Constant) or reduction.value != "mean":
-                raise NoCount(f"{ast.unparse(call)} is no mean")
-            ignored = ast.unparse(named.get("ignore", ast.Constant(-100)))
-            target = named["target"]
-            self._require_data(target, position)
-            text = f"({ast.unparse(target)} != {ignored}).sum()"
-            yield _Denominator(ast.parse(text, mode="eval").body, position)
+            if not isinstance(reduction, ast.Constant) or reduction.value != self._reader.form:
+                raise NoCount(f"{ast.unparse(call)} is no {self._reader.form}")
+            yield self._of_targets(named, position)
         elif isinstance(func, ast.Attribute) and func.attr == "astype":
             yield from self._denominators(func.value, position)
         else:
@@ -215,7 +261,7 @@ class _CountBody:
             inner, owner = self._reader.functions[func.id], None
             counted = f"{COUNT}_{func.id}"
         else:
-            raise NoCount(f"{ast.unparse(call)} is no mean with a visible denominator")
+            raise self._no_count(call)
         used = self._reader.read(inner, owner)
         names = [argument.arg for argument in _arguments(inner) if argument.arg != "self"]
         named = _bound(call, names)
@@ -232,7 +278,7 @@ class _CountBody:
                 case ast.Assign(targets=[ast.Name()]):
                     return statement.value, index
             break
-        raise NoCount(f"{name.id} is no mean with a visible denominator")
+        raise self._no_count(name)
 
     def _is_number(self, value: ast.expr, position: int) -> bool:
         """Whether a value is a number of the program: it is the same in each micro-batch."""

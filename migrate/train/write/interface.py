@@ -9,6 +9,7 @@ from typing import Any
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.functions import PortedFunction
+from migrate.train.write.factor import UNSCALED
 from migrate.train.write.functions import HELPERS, FunctionTexts, Role
 from migrate.train.write.public import (
     EXPERIENCE,
@@ -91,14 +92,17 @@ def interface_text(
     missing += [f"{name}: {why}" for name, why in written.missing.items()]
     modules = tuple(recorded["children"])
     without = sorted(name for name in recorded["state"] if name not in trained)
-    head = _head(facts, written.imports)
+    taken = {} if facts.rollouts else recorded.get("taken", {})
+    head = _head(facts, written.imports, bool(taken))
     own = [name for name in own_names(facts) if places is not None or name != "outputs"]
     missing += _missing_rollouts(facts)
     parts = [
         head,
         _all((*own, *sorted(written.names))),
         _constants(modules, without, places),
+        _taken_text(taken),
         _state_text(_averaged(facts, recorded, trained), facts.starts),
+        _BY_NAME.format(taken=_PUT_BACK if taken else ""),
         _apart(facts, places),
         *_rollout_texts(facts),
         *([_helpers(facts, functions, tops or {})] if helped else ()),
@@ -111,7 +115,7 @@ def interface_text(
 # ---------------------------------------------------------------------------- functions of every program
 
 
-def _head(facts: ProgramFacts, imports: Sequence[str]) -> str:
+def _head(facts: ProgramFacts, imports: Sequence[str], moved: bool) -> str:
     own = "\n".join(imports)
     imported = "import rollouts as _rollouts\n" if facts.starts else ""
     return f'''"""The program of {facts.script} by torch's names: modules, parameters and their layouts.
@@ -139,7 +143,7 @@ import optimizer as _optimizer
 import train as _train
 from converters.conversion import convert
 from converters.kept import kept_path
-from data import batches
+{"" if moved else "from data import batches"}
 from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 from torch_names import by_torch_names
@@ -333,18 +337,49 @@ def _require(name, value, expected):
         raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
 
 
+def _one_loss(site):
+    if site != 0:
+        raise ValueError("the program has one loss: site is 0")
+'''
+
+
+_BY_NAME = '''
 def _by_name(batch):
     """The batch by the names in the loss: `name` for a key `function:name`."""
-    return {name.rpartition(":")[2]: value for name, value in batch.items()}
+    named = {{name.rpartition(":")[2]: value for name, value in batch.items()}}{taken}
+    return named
 
 
 def _inputs(batch):
     return _loss.inputs_of(_by_name(batch))
+'''
+_PUT_BACK = """
+    for name, (whole, key) in _TAKEN.items():
+        if name in named:
+            named[whole] = {**named[whole], key: named.pop(name)}"""
 
 
-def _one_loss(site):
-    if site != 0:
-        raise ValueError("the program has one loss: site is 0")
+def _taken_text(taken: Mapping[str, tuple[str, str]]) -> str:
+    """Text of `batches` if the script takes parts out of its batch before it calls its model; else ""."""
+    if not taken:
+        return ""
+    return f'''
+# Variables of the script where it calls its model → batch and key from which it took them.
+_TAKEN = {taken!r}
+
+
+def batches():
+    """Yield the micro-batches of each update, as variables of the script where it calls its model."""
+    for micro in _data.batches():
+        yield [_as_called(batch) for batch in micro]
+
+
+def _as_called(batch):
+    batch = dict(batch)
+    for name, (whole, key) in _TAKEN.items():
+        batch[whole] = dict(batch[whole])
+        batch[name] = batch[whole].pop(key)
+    return batch
 '''
 
 
@@ -502,6 +537,8 @@ def step(state, micro, site=0, rollout=None):
         counts = """
     batches = [_inputs(batch) for batch in micro]
     shares = _train.shares_of([_train.count(state.params, variables, x) for x in batches])"""
+    scaled = facts.scaled or UNSCALED
+    counts += scaled.counts("map(_inputs, micro)", "_train.count")
     return f"""{head}{refreshed}
     losses, grads, variables = [], None, state.variables{counts}
     for {turns}:
@@ -509,7 +546,7 @@ def step(state, micro, site=0, rollout=None):
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)
-    params, opt_state = _train.apply(state.params, state.opt_state, grads)
+    params, opt_state = _train.apply(state.params, state.opt_state, grads{scaled.argument})
     state = state._replace(
         params=params, variables=variables, opt_state=opt_state, step=state.step + 1{average}
     )

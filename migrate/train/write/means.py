@@ -6,12 +6,14 @@ from migrate.train.write.counts import COUNT, CountedSource
 
 _COUNT_OF = "def count_of(params, state, inputs):"
 # Functions of `train.py`.
-SHARES = '''
+COUNTS = """
 count = jax.jit(count_of, out_shardings=EVERYWHERE)
-
+"""
+_SHARES_OF = "def shares_of(counts):"
+SHARES = f'''{COUNTS}
 
 @functools.partial(jax.jit, out_shardings=EVERYWHERE)
-def shares_of(counts):
+{_SHARES_OF}
     """Factor of each micro-batch, by its part of all elements that count: 1 if all have the same number."""
     counts = jnp.stack(counts).astype(jnp.float32)
     return list(counts * len(counts) / counts.sum())
@@ -33,12 +35,12 @@ def count_text(counted: CountedSource) -> list[str]:
         "",
         "",
         _COUNT_OF,
-        '    """Number of elements over which the loss of a micro-batch is a mean."""',
+        f'    """Number of elements over which the loss of a micro-batch is a {counted.form}."""',
         "    variables = {**state, 'params': params}",
         f"    return STEP.apply(variables, {', '.join(arguments)}, method={COUNT!r})",
     ]
 
 
 def has_global_mean(source: str) -> bool:
-    """Whether a text of `loss.py` is that of a program that weights its micro-batches."""
-    return f"\n{_COUNT_OF}\n" in source
+    """Whether a text of `train.py` is that of a program that weights its micro-batches."""
+    return f"\n{_SHARES_OF}\n" in source

@@ -11,8 +11,9 @@ from typing import Any
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
 from migrate.train.write.counts import CountedSource
+from migrate.train.write.factor import UNSCALED, ScaledGradients
 from migrate.train.write.loops import OF_LOADER, OF_ROLLOUTS
-from migrate.train.write.means import SHARES, count_text
+from migrate.train.write.means import COUNTS, SHARES, count_text
 from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
@@ -46,6 +47,7 @@ class ProgramFacts:
         copied: path of a frozen parameter → path of the trained one that it becomes a copy of.
         copies_every: number of updates between two copies; 0: none.
         counted: source of the port with its counts, if the micro-batches of an update are weighted by them.
+        scaled: the factor of the summed gradients of an update; None for none.
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
     """
 
@@ -64,6 +66,12 @@ class ProgramFacts:
     copied: Mapping[str, str] = field(default_factory=dict)
     copies_every: int = 0
     counted: CountedSource | None = None
+    scaled: ScaledGradients | None = None
+
+    @property
+    def counts(self) -> CountedSource | None:
+        """Source of the port with the counts that the program needs, if it needs any."""
+        return self.counted or (self.scaled.counted if self.scaled else None)
 
     @property
     def draws(self) -> bool:
@@ -147,7 +155,7 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
             f"def loss_of(params, state, inputs{key}):",
             f'    """{what}: the number on which {facts.position} calls backward."""',
             *call,
-            *(count_text(facts.counted) if facts.counted else ()),
+            *(count_text(facts.counts) if facts.counts else ()),
             "",
         ]
     )
@@ -333,6 +341,10 @@ def train_text(facts: ProgramFacts) -> str:
         counts = """
     batches = [by_rows(inputs_of(batch)) for batch in micro]
     shares = shares_of([count(state.params, variables, inputs) for inputs in batches])"""
+    scaled = facts.scaled or UNSCALED
+    if scaled.counted:
+        shared, counted = COUNTS, "count_of, "
+        counts = scaled.counts("[by_rows(inputs_of(batch)) for batch in micro]")
     head = (
         f"for number, {f'({turns})' if facts.counted else turns} in enumerate({each}):"
         if draws
@@ -451,8 +463,8 @@ value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}), out_shardings=EVERYWH
 {shared}
 
 @functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=EVERYWHERE)
-def apply(params, opt_state, grads):
-    """One update of the weights."""
+def apply(params, opt_state, grads{scaled.argument}):
+    """One update of the weights."""{scaled.lines if facts.scaled else ""}
     updates, opt_state = optimizer.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state
 
@@ -468,7 +480,7 @@ def apply(params, opt_state, grads):
         {value}, more = {gradients}{others}
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
-    params, opt_state = apply(state.params, state.opt_state, grads){moved}
+    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
     new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
     return new, losses, learning_rate_of(state.step)
 

@@ -85,7 +85,8 @@ def experience(
     """Make one rollout with these values in place of those that the script samples.
 
     Each value is put into the script's own object as soon as a variable holds it; what the script computes
-    afterwards is computed from it.
+    afterwards is computed from it. Variables that hold columns of it before, tokens that are sampled one by
+    one, get these columns.
 
     Args:
         weights: gives weights of the modules, by torch's names.
@@ -98,13 +99,18 @@ def experience(
     Raises:
         ValueError: the script does not hold such a value in a variable before it goes on.
     """
-    seen = _FirstHolders()
-    with _following(seen.note):
-        own = RolloutVariables(_run(weights, others))
-    spots = {name: seen.where(name, own.find(name)) for name in sampled}
+    seen, own = (_FirstHolders(), _FirstHolders()), []
+    for holders, seed in zip(seen, (None, 1), strict=True):
+        with _following(holders.note):
+            own.append(RolloutVariables(_run(weights, others, seed)))
+    values: dict[Spot, Any] = {}
+    for name, value in sampled.items():
+        wholes = [_whole_numbers(variables.find(name)) for variables in own]
+        values |= dict(_parts_of(value, wholes, seen))
+    values |= {seen[0].where(name, own[0].find(name)): x for name, x in sampled.items()}
     runs = []
     for seed in (None, 1):
-        put = _Put({spots[name]: value for name, value in sampled.items()})
+        put = _Put(values)
         with _following(put.note):
             runs.append(RolloutVariables(_run(weights, others, seed)))
         for name, value in sampled.items():
@@ -285,17 +291,60 @@ class _FirstHolders:
     def __init__(self) -> None:
         self._spots = _Spots()
         self._first: dict[int, tuple[Spot, Any]] = {}
+        self.numbers: dict[Spot, np.ndarray[Any, Any]] = {}
 
     def note(self, frame: FrameType) -> None:
-        """Note the variables of a frame."""
+        """Note the variables of a frame, and copies of arrays of integers."""
         for spot, value in self._spots.new(frame):
             self._first.setdefault(id(value), (spot, value))
+            array = _whole_numbers(value)
+            if array is not None:
+                self.numbers[spot] = array.copy()
 
     def where(self, name: str, value: Any) -> Spot:
         """Return where a value is held first."""
         if id(value) not in self._first:
             raise ValueError(f"{name}: the script does not hold it in a variable")
         return self._first[id(value)][0]
+
+
+def _whole_numbers(value: Any) -> np.ndarray[Any, Any] | None:
+    """A tensor or array of integers with one or two axes as an array; None for other values."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    known = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and 1 <= value.ndim <= 2
+    return value if known else None
+
+
+def _parts_of(
+    value: Any,
+    wholes: list[np.ndarray[Any, Any] | None],
+    seen: Iterable[_FirstHolders],
+) -> Iterator[tuple[Spot, np.ndarray[Any, Any]]]:
+    """Yield the columns of a value for each variable that held these columns in both of two runs.
+
+    Args:
+        value: the value.
+        wholes: what the script sampled in its place in each run.
+        seen: variables of each run.
+    """
+    first, second = (holders.numbers for holders in seen)
+    for spot in first.keys() & second.keys():
+        places = [_columns(n[spot], x) for n, x in zip((first, second), wholes, strict=True)]
+        both = [place for place in places[0] if place in places[1]]
+        if len(both) == 1:
+            yield spot, np.asarray(value)[:, both[0]]
+
+
+def _columns(part: np.ndarray[Any, Any], whole: np.ndarray[Any, Any] | None) -> list[Any]:
+    """Columns of an array that are equal to another array: their numbers, or slices of them."""
+    if whole is None or whole.ndim != 2 or part.shape[:1] != whole.shape[:1]:
+        return []
+    size = whole.shape[1]
+    places: list[Any] = list(range(size))
+    if part.ndim == 2:
+        places = [slice(n, n + part.shape[1]) for n in range(size - part.shape[1] + 1)]
+    return [place for place in places if np.array_equal(whole[:, place], part)]
 
 
 class _Put:
