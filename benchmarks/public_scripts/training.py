@@ -46,9 +46,10 @@ TRAINED = (
     Script(
         "pytorch+examples",
         "distributed/minGPT-ddp/mingpt/main.py",
-        _MINGPT.args + " trainer_config.use_amp=False",
+        _MINGPT.args.replace("max_epochs=1", "max_epochs=5") + " trainer_config.use_amp=False",
         torchrun=True,
-        stands_in=_MINGPT.stands_in,
+        stands_in=f"{_MINGPT.stands_in}; torch.accelerator.device_count: 2",
+        devices=2,
         prepare=_MINGPT.prepare,
     ),
     Script(

@@ -25,6 +25,11 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
         notes.append(UNSEEDED)
     if recorded["dropout"]:
         notes.append("dropout was switched off for the comparison; the program draws its own masks")
+    if recorded["noise"]:
+        notes.append(
+            "the loss draws random numbers: in the comparison both sides draw the same ones; the program "
+            "draws its own"
+        )
     if not recorded.get("ended"):
         notes.append(
             f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "

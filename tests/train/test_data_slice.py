@@ -88,14 +88,15 @@ def frames(script: ScriptText, *places: tuple[str, str]) -> tuple[Frame, ...]:
     return tuple(result)
 
 
-def sliced(source: str, names: Sequence[str]) -> str:
-    """Slice the loop above, or a variant of it."""
+def sliced(source: str, names: Sequence[str], trained: Sequence[str] = ()) -> str:
+    """Slice the loop above, or a variant of it, in whose `main` these names are trained."""
     script = ScriptText("train.py", textwrap.dedent(source))
     outer = [(" train_step(model", "main"), ("    main()", "<module>")]
     backward = frames(script, ("loss.backward", "train_step"), *outer)
     step = frames(script, ("optimizer.step()", "main"), ("    main()", "<module>"))
     calls = TrainingCalls(backward, (step,), ())
-    return data_slice(script, calls, loss_slice(script, backward[0]), names).text
+    where = {(backward[1].function, backward[1].first): trained}
+    return data_slice(script, calls, loss_slice(script, backward[0]), names, trained=where).text
 
 
 class Ended(BaseException):
@@ -112,6 +113,18 @@ def run(text: str) -> list[Any]:
         for item in namespace["micro_batches"]():
             items.append(item)
     return items
+
+
+def test_what_is_bound_beside_a_loader_stays_with_it() -> None:
+    source = LOOP.replace(
+        "loader = Loader(args.epochs)", "loader, other = build(args.epochs)"
+    ).replace(
+        "            for batch in loader:",
+        "            other.set_epoch(epoch)\n            other.forget(model)\n            for batch in loader:",
+    )
+    text = sliced(source, ["batch"], ["model"])
+    assert "other.set_epoch(epoch)" in text
+    assert "other.forget" not in text  # it needs what is trained
 
 
 def test_the_generator_yields_batches_and_updates_in_the_scripts_order() -> None:

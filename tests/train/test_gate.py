@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from migrate.train.proof.noise import StatementNoise, torch_noise
 from migrate.train.watch.gate import Gate, Refusal, unlike_modes
 from migrate.train.watch.step import Bound, children
 
@@ -28,7 +30,7 @@ def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
     loss = step()
     loss.backward()
     gate: Any = Gate.__new__(Gate)
-    gate.step, gate._bound = step, Bound({}, {}, {}, {})
+    gate.step, gate._bound, gate._noise = step, Bound({}, {}, {}, {}), nullcontext
     gate._require_equal(loss, {})
     if nan == "loss":
         loss = loss * float("nan")
@@ -36,6 +38,42 @@ def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
         step.model[0][0].weight.grad[0, 0] = float("nan")
     with pytest.raises(Refusal, match="run again, give"):
         gate._require_equal(loss, {})
+
+
+def test_a_loss_draws_the_same_numbers_when_it_runs_again() -> None:
+    torch.manual_seed(0)
+    step = Step(1.0)  # torch's own dropout draws here
+    noise = StatementNoise()
+    gate: Any = Gate.__new__(Gate)
+    gate.step, gate._bound, gate._noise = step, Bound({}, {}, {}, {}), torch_noise
+    losses = []
+    for _ in range(2):
+        step.zero_grad()
+        noise.begin()
+        loss = step()
+        noise.end()
+        noise.decide()
+        loss.backward()
+        losses.append(loss.item())
+        torch.rand(3)  # other draws do not matter
+        gate._require_equal(loss, {})
+    assert noise.is_drawn
+    assert losses[0] == losses[1]
+
+
+def test_a_loss_without_random_numbers_is_left_alone() -> None:
+    noise, step = StatementNoise(), Step(1.0).eval()
+    noise.begin()
+    step()
+    noise.end()
+    noise.decide()
+    assert noise.is_drawn is False
+    noise.begin()
+    assert torch.rand(8).tolist() != torch.rand(8).tolist()
+    noise.begin()
+    with torch_noise():
+        drawn = torch.rand(8).tolist()
+    assert torch.rand(8).tolist() != drawn
 
 
 def test_a_mode_inside_of_a_model_is_seen() -> None:

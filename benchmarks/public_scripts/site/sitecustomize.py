@@ -14,6 +14,7 @@ from shims.activate import after_import
 
 SAMPLES = int(os.environ.get("PUBLIC_SCRIPTS_SAMPLES", "32"))
 WORKERS = os.environ.get("PUBLIC_SCRIPTS_WORKERS", "")
+DEVICES = os.environ.get("PUBLIC_SCRIPTS_DEVICES", "")
 
 
 def _small_data() -> None:
@@ -80,6 +81,13 @@ def _few_workers() -> None:
     DataLoader.__init__ = made
 
 
+def _several_devices() -> None:
+    """Count several GPUs, for a script that ends where there is one; each of its ranks has one anyway."""
+    import torch
+
+    torch.accelerator.device_count = lambda: int(DEVICES)
+
+
 def _float64() -> None:
     import torch
 
@@ -121,6 +129,8 @@ if os.environ.get("PUBLIC_SCRIPTS_SAMPLES"):
     after_import("torch", _operators_of_torchvision)
     if WORKERS:
         after_import("torch", _few_workers)
+    if DEVICES:  # after the CUDA emulation that is installed when torch is imported
+        after_import("hydra", _several_devices)
     if os.environ.get("PUBLIC_SCRIPTS_FLOAT64"):
         after_import("torch", _float64)
 if os.environ.get("PUBLIC_SCRIPTS_RECORDS"):

@@ -38,7 +38,7 @@ def compare(
     rates: Sequence[Sequence[float]],
     *,
     divides: bool,
-    dropout: bool = False,
+    draws: bool = False,
     size: float = 0.0,
 ) -> Iterator[TrainComparison]:
     """Compare start, gradients, their sum, the optimizer, losses, rates and weights, in this order.
@@ -49,7 +49,7 @@ def compare(
         updates: the recorded updates.
         rates: learning rates of each group, in these updates and in those that were watched after them.
         divides: whether the optimizer divides each element's gradient by its size, as Adam does.
-        dropout: whether the script's loss has dropout.
+        draws: whether the script's loss has dropout, or draws other random numbers.
         size: size of the terms of the first loss: where they cancel, losses have the rounding of the terms.
     """
     gradients = part(expected, "gradient")
@@ -65,7 +65,7 @@ def compare(
         yield _gradients("sum of gradients", part(results, "sum"), part(expected, "sum"), what)
     if optimized := part(expected, "optimized"):
         yield _optimizer(results, start, optimized)
-    if "keys" in results and dropout:
+    if "keys" in results and draws:
         yield _dropout(results)
     yield _losses(results, updates, size)
     yield _rates(results, rates)

@@ -61,7 +61,7 @@ def compared(
         recorded["updates"],
         rates,
         divides=recorded["divides"],
-        dropout=bool(recorded["dropout"]),
+        draws=bool(recorded["dropout"] or recorded["noise"]),
         size=recorded["size_of_terms"],
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""

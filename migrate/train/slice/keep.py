@@ -56,6 +56,7 @@ class KeptPart:
         ends: kept statement that leaves the function or the script, or opens a process group → what stands in
             its place.
         trained: names of what is trained, of its optimizer and of its schedule.
+        bound_together: names that kept statements bind, read or not: a sampler beside its loader.
     """
 
     body: list[ast.stmt]
@@ -68,6 +69,7 @@ class KeptPart:
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
+    bound_together: set[str] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -252,6 +254,8 @@ class Keeper:
         """Keep a statement; names that it reads are needed, in the loops that train or before them."""
         scope.kept.add(statement)
         read = set[str]()
+        if isinstance(statement, ast.Assign):
+            scope.bound_together |= stores(statement)[0] - scope.needed - scope.trained
         if whole:
             nodes = list(ast.walk(statement))
             scope.kept |= {node for node in nodes if isinstance(node, ast.stmt)}
@@ -287,4 +291,7 @@ class Keeper:
         if last_part(function) in _SEEDS:
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
-        return receiver in scope.needed - self._modules
+        if receiver not in scope.bound_together:
+            return receiver in scope.needed - self._modules
+        trains = set[str]().union(*(stores(s)[0] for s in (*scope.dropped, *scope.marks)))
+        return not loads(statement) & (trains | scope.trained)

@@ -8,7 +8,7 @@ import pickle
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
 from migrate.prove.record import listen
 from migrate.train.optimizer.recorded import RecordedClip
+from migrate.train.proof.noise import noise, torch_noise
 from migrate.train.watch.calls import SeenCall, frame_calls, observe
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
@@ -65,10 +66,14 @@ class Gate:
         question: what the parent asks.
         folder: receives the port and its weights.
         frame: the frame that calls `backward`.
+        noise: whether the loss draws random numbers. Each run of it draws those of the comparison.
     """
 
-    def __init__(self, question: Mapping[str, Any], folder: Path, frame: FrameType) -> None:
+    def __init__(
+        self, question: Mapping[str, Any], folder: Path, frame: FrameType, *, noise: bool = False
+    ) -> None:
         self._question, self._folder = question, folder
+        self._noise = torch_noise if noise else nullcontext
         self._namespace = dict(frame.f_globals)
         self._file = frame.f_code.co_filename
         self.inputs: dict[tuple[str, tuple[Any, ...]], str] = {}
@@ -131,8 +136,10 @@ class Gate:
             children_of_step = children(bound, called, self._question["text"])
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
-            self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
-            *self._seen, live = observe(self.step, flat(bound, data), self._file)
+            with self._noise():
+                self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
+            with self._noise():
+                *self._seen, live = observe(self.step, flat(bound, data), self._file)
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
             )
@@ -153,7 +160,7 @@ class Gate:
         else:
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
-            self._mistakes = mistaken(self.step, flat(bound, data))
+            self._mistakes = mistaken(self.step, flat(bound, data), self._noise)
             self.step.load_state_dict(after)
 
     def _without_wrapper(self, name: str, value: Any) -> Any:
@@ -173,14 +180,16 @@ class Gate:
         modules = dict(self.step.named_children())
         known = []
         for function in functions:
-            tensors = _moved(function.tensors())
+            tensors, drawn = _moved(function.tensors()), noise()
             try:
-                with torch.no_grad():
+                with torch.no_grad(), torch_noise(drawn):
                     result = run(function, tensors, modules, self._named)
             except Exception:
                 continue
             answer = outputs(result)
-            if answer is not None:
+            if drawn.used:
+                self.left_out.append(f"method {function.method}: it draws random numbers")
+            elif answer is not None:
                 result, values = answer
                 known.append(replace(function, result=result))
                 self._function_values[function.method] = (
@@ -220,7 +229,8 @@ class Gate:
 
     def _require_equal(self, loss: torch.Tensor, data: Mapping[str, Any]) -> None:
         """Gate 0: loss and gradients of the slice are those of the script."""
-        own = self.step(**flat(self._bound, data))
+        with self._noise():
+            own = self.step(**flat(self._bound, data))
         if not isinstance(own, torch.Tensor) or own.numel() != 1:
             raise Refusal(
                 "the statements before backward give no loss", "report this with the script"
@@ -319,6 +329,7 @@ class Gate:
             "state": self._weights,
             "training": {name: m.training for name, m in self.step.named_children()},
             "unlike": unlike_modes(self.step),
+            "on_gpu": any(parameter.is_cuda for parameter in self.step.parameters()),
             "dropout": listen.switched_off(),
             "tied": self._tied(),
             "outputs": self._seen[0],

@@ -23,6 +23,7 @@ import torch
 
 from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
+from migrate.train.proof.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common
@@ -84,6 +85,7 @@ class _Recorder:
         self._averages: Averages | None = None
         self._copies: CopyWatch | None = None
         self._updated = False
+        self._noise = StatementNoise()
         self._done = False
 
     def start(self) -> None:
@@ -135,6 +137,7 @@ class _Recorder:
                 for module in _modules(self._values)
                 for buffer in module.buffers()
             ]
+        self._noise.begin()
 
     def _note_draws(self, line: int) -> None:
         """Keep the state of the random generators before a statement of the training function."""
@@ -162,6 +165,7 @@ class _Recorder:
         self._record["schedule_builder"] = building_call(self._script)
 
     def _backward(self, loss: Any, run: Any) -> None:
+        self._noise.end()
         if self._done:
             run()
             return
@@ -183,7 +187,9 @@ class _Recorder:
             raise Refusal("backward starts from more than one number", "sum the losses first")
         share = self._shares.pop(0) if self._shares else 1.0
         if self._gate is None:
-            self._gate = Gate(self._question, self._folder, frame)
+            self._noise.decide()
+            self._record["noise"] = bool(self._noise.is_drawn)
+            self._gate = Gate(self._question, self._folder, frame, noise=self._record["noise"])
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._gate.scale_gradients(share)
             self._record |= self._gate.facts()

@@ -8,6 +8,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+from converters.graph.expression import NOISE
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
 from migrate.train.write.counts import CountedSource
@@ -68,7 +69,12 @@ class ProgramFacts:
     @property
     def draws(self) -> bool:
         """Whether the training step needs random numbers."""
-        return self.training and bool(self.streams)
+        return self.noise or (self.training and bool(self.streams))
+
+    @property
+    def noise(self) -> bool:
+        """Whether the loss draws random numbers beside those of dropout."""
+        return NOISE in self.streams
 
 
 def config_text(config: str, script: str, args: Sequence[str]) -> str:
@@ -162,11 +168,20 @@ def data_text(
     ranks: Mapping[str, str] = MappingProxyType({}),
     *,
     rollouts: bool = False,
+    on_gpu: bool = False,
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
     Imports of modules in `hidden` are inside `with script_modules():`. `ranks` are variables of torchrun.
+    With `on_gpu`, what the script puts on a GPU stays in host memory.
     """
+    host = shims = ""
+    if on_gpu:
+        shims = "\nfrom shims import patches"
+        host = f"""
+# {script} trains on a GPU. Here its tensors stay in the memory of the host.
+patches.install("cpu", 1)
+"""
     guard = f'''
 # Modules of the script with the names of the program's files.
 HIDDEN = {tuple(hidden)!r}
@@ -250,11 +265,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed
-from config import ARGV
+from config import ARGV{shims}
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}
+{host}{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}
 
 class Ended(BaseException):
     """The script ends here."""
@@ -276,7 +291,7 @@ def {ARGUMENTS}():
 def arrays(value):
     """The value as dictionaries, lists and NumPy arrays."""
     if isinstance(value, torch.Tensor):
-        return value.detach().numpy()
+        return value.detach().cpu().numpy()
     if isinstance(value, tuple | list):
         return [arrays(item) for item in value]
     if isinstance(value, Mapping):
@@ -341,7 +356,7 @@ def train_text(facts: ProgramFacts) -> str:
     aux = ", has_aux=True" if statistics else ""
     value = "(value, others)" if statistics else "value"
     others = "\n        variables = {**variables, **others}" if statistics else ""
-    numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
+    numbers = "\nKEY = jax.random.key(0)  # of random numbers" if draws else ""
     fields = "\n    average: Any" if facts.average else ""
     fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
     texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
@@ -514,6 +529,11 @@ def test_text(facts: ProgramFacts, updates: int) -> str:
     )
     argument = "monkeypatch" if facts.draws else ""
     linen = "from flax import linen as nn\n" if facts.draws else ""
+    noise = drawing = ""
+    if facts.noise:
+        linen += "from migrate.train.proof.noise import with_noise\n"
+        drawing = "\nimport loss"
+        noise = "\n# The script drew these numbers too.\nloss.loss_of = with_noise(loss.loss_of)\n"
     return f'''"""The program gives the losses of the first {updates} updates of {facts.script}.
 
     python -m pytest test_same.py
@@ -526,7 +546,7 @@ import jax
 import numpy as np
 {linen}
 sys.path.insert(0, str(Path(__file__).parent))
-
+{drawing}{noise}
 import train
 
 RECORDED = Path(__file__).with_name({RECORDED!r})
