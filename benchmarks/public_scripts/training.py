@@ -74,7 +74,7 @@ TRAINED = (
         "--data-path {data}/train --model DiT-S/8 --global-batch-size 4 --epochs 30 --num-workers 0 "
         "--results-dir {out}",
         torchrun=True,
-        stands_in=DATA,
+        stands_in=f"{DATA}; AutoencoderKL.from_pretrained: random weights, 8 channels",
     ),
     Script(
         "pytorch+examples",

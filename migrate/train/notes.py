@@ -61,7 +61,11 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
             "change"
         )
-    if port.refused:
+    if recorded["fixed"]:
+        notes.append(
+            "each module of the model is written in the mode that it has in the script's training"
+        )
+    elif port.refused:
         notes.append(
             f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
         )

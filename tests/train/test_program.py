@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from tests.train.scripts import (
+    AUTOENCODER,
     AVERAGED,
     CLASSIFIER,
     LATE,
@@ -33,7 +34,9 @@ def train(folder: Path, source: str, *options: str) -> Result:
     return CliRunner().invoke(commands, ["train", str(script), "-o", str(output), *options])
 
 
-@pytest.mark.parametrize("source", [NANO, CLASSIFIER], ids=["nano", "classifier"])
+@pytest.mark.parametrize(
+    "source", [NANO, CLASSIFIER, AUTOENCODER], ids=["nano", "classifier", "autoencoder"]
+)
 def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     result = train(tmp_path, source, "--json", "--updates", "4")
     assert result.exit_code == 0, result.output

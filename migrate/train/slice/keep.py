@@ -220,7 +220,7 @@ class Keeper:
         if group := own_group(self._script.tree, statement):
             scope.ends[statement] = group
             scope.kept.add(statement)
-            scope.need(loads(statement.value.func))  # type: ignore[attr-defined]
+            scope.need(loads(ast.parse(group)))
             return True
         binds, changes = stores(statement)
         if around:  # model.require_backward_grad_sync = … is no part of the data

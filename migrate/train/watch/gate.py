@@ -32,7 +32,7 @@ from migrate.train.watch.functions import PortedFunction, outputs, run, step_fun
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
-from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
+from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat, without_wrapper
 from migrate.train.watch.terms import size_of_terms
 from migrate.train.watch.values import held_modules, plain
 
@@ -84,6 +84,7 @@ class Gate:
         self._functions: list[PortedFunction] = []
         self._function_values: dict[str, tuple[dict[str, Any], list[Any]]] = {}
         self.left_out: list[str] = []
+        self._fixed = False
 
     def open(
         self,
@@ -165,10 +166,8 @@ class Gate:
 
     def _without_wrapper(self, name: str, value: Any) -> Any:
         """The module of a wrapper for several ranks, if the statements only call the wrapper."""
-        wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        if isinstance(value, wrappers) and f"{name}.module" not in self._question["text"]:
-            return value.module
-        return value
+        inner = without_wrapper(value)
+        return value if f"{name}.module" in self._question["text"] else inner
 
     def _built(self, bound: Bound, modules: Mapping[str, nn.Module]) -> nn.Module:
         file = self._folder / STEP_FILE
@@ -268,6 +267,11 @@ class Gate:
         try:
             with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
                 port = self._ported(data, tensors, shown)
+                for module, training in flags.items():
+                    module.training = training
+                if (port.refused or port.trains) and self._can_fix(is_refused=bool(port.refused)):
+                    self._fixed = True
+                    port = self._ported(data, tensors, shown)
             folder = self._folder / WEIGHTS
             folder.mkdir()
             for module, training in flags.items():
@@ -289,6 +293,22 @@ class Gate:
             self.step.load_state_dict(after)
         (self._folder / PORT).write_bytes(pickle.dumps((replace(port, write=None), weights)))
 
+    def _can_fix(self, *, is_refused: bool) -> bool:
+        """Whether the port needs, and can have, each module in the one mode that it has in the script.
+
+        It needs this if the modes are not alike, or what training does beside dropout cannot be a mode of
+        the port. Statistics of a batch, and dropout, are written by mode alone.
+        """
+        modes = {child.training for child in self.step.children()}
+        needed = is_refused or len(modes) > 1 or bool(unlike_modes(self.step))
+        layers = [m for m in self.step.modules() if getattr(m, "track_running_stats", False)]
+        return (
+            needed
+            and any(module.training for module in self.step.modules())
+            and not any(layer.training for layer in layers)
+            and not listen.switched_off()
+        )
+
     def _ported(
         self, data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], shown: str
     ) -> Any:
@@ -303,6 +323,7 @@ class Gate:
                 self._folder / STEP_FILE,
                 self._functions,
             )
+            step.fixed = self._fixed
             methods = {function.method: function.tensors() for function in self._functions}
             try:
                 return compiled(step, tensors, shown, methods=methods)
@@ -313,6 +334,7 @@ class Gate:
                 self.left_out.append(what)
                 self._functions = [f for f in self._functions if bad and f.method != bad]
         self.step = self._built(self._bound, dict(self.step.named_children()))
+        self.step.fixed = self._fixed
         return compiled(self.step, tensors, shown)
 
     # ------------------------------------------------------------------ what the recorder asks
@@ -328,6 +350,7 @@ class Gate:
             },
             "state": self._weights,
             "training": {name: m.training for name, m in self.step.named_children()},
+            "fixed": self._fixed,
             "unlike": unlike_modes(self.step),
             "on_gpu": any(parameter.is_cuda for parameter in self.step.parameters()),
             "dropout": listen.switched_off(),
