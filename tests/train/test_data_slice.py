@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame, script_frames
@@ -116,12 +119,9 @@ def run(text: str) -> list[Any]:
 
 
 def test_what_is_bound_beside_a_loader_stays_with_it() -> None:
-    source = LOOP.replace(
-        "loader = Loader(args.epochs)", "loader, other = build(args.epochs)"
-    ).replace(
-        "            for batch in loader:",
-        "            other.set_epoch(epoch)\n            other.forget(model)\n            for batch in loader:",
-    )
+    source = LOOP.replace("loader = Loader(args.epochs)", "loader, other = build(args.epochs)")
+    calls = "other.set_epoch(epoch)\n            other.forget(model)\n            "
+    source = source.replace("for batch in loader:", f"{calls}for batch in loader:")
     text = sliced(source, ["batch"], ["model"])
     assert "other.set_epoch(epoch)" in text
     assert "other.forget" not in text  # it needs what is trained
@@ -581,6 +581,82 @@ def micro_batches():
     exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]
+
+
+DECORATED = """
+    import runner
+    from runner import Settings
+
+
+    def setup(rank: int) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("nccl", rank=rank)
+
+
+    def train_step(model, optimizer, batch):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+
+
+    @runner.run(
+        "settings"
+    )
+    def main(settings: Settings):
+        setup(0)
+        model, optimizer = Model(), Optimizer()
+        for batch in range(settings.batches):
+            train_step(model, optimizer, batch)
+
+
+    main()
+"""
+
+
+def test_a_decorator_may_keep_what_the_training_function_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ScriptText("train.py", textwrap.dedent(DECORATED))
+    outer = [(" train_step(", "main"), ("main()", "<module>")]
+    decorated = next(n for n, line in enumerate(script.lines, 1) if line.startswith("@"))
+    backward, step = (
+        tuple(
+            replace(frame, first=decorated) if frame.function == "main" else frame
+            for frame in frames(script, (call, "train_step"), *outer)
+        )
+        for call in ("loss.backward", "optimizer.step")
+    )
+    calls = TrainingCalls(backward, (step,), ())
+    cut = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"])
+    config, runner = ModuleType("config"), ModuleType("runner")
+    config.__dict__["ARGV"] = []
+
+    class Settings:
+        batches = 3
+
+    def run(name: str) -> Any:
+        def decorated(function: Any) -> Any:
+            assert name == "settings"
+            inner = inspect.unwrap(function)
+            assert Path(inspect.getfile(inner)) == tmp_path / "train.py"
+            assert inner.__module__ == "__main__"
+            return lambda: function(Settings()) and None
+
+        return decorated
+
+    runner.__dict__.update(run=run, Settings=Settings)
+    for module in (config, runner):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    groups: list[str] = []
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda kind, **options: groups.append(kind)
+    )
+    namespace: dict[str, Any] = {}
+    exec(data_text(cut.text, "train.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
+    assert [update[0]["batch"] for update in namespace["batches"]()] == [0, 1, 2]
+    assert groups == ["gloo"]
 
 
 COMPREHENSION = """

@@ -11,6 +11,7 @@ from typing import Any
 from converters.graph.expression import NOISE
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
+from migrate.train.slice.emit import DECORATED, GIVEN
 from migrate.train.write.counts import CountedSource
 from migrate.train.write.loops import OF_LOADER, OF_ROLLOUTS
 from migrate.train.write.means import SHARES, count_text
@@ -244,6 +245,30 @@ def {HAND_OVER}(modules):
         handed = hand_over
         taken = "\n    WEIGHTS[:] = [weights]"
         of_weights = " `weights()` are the program's, by torch's names."
+    decorated = ""
+    if f"@{DECORATED}\n" in source:
+        decorated = f'''
+GIVEN = []
+
+
+def {DECORATED}(function):
+    """The function for its decorator, which may look where it is, or call it and give nothing back."""
+
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        GIVEN[:] = [function(*args, **kwargs)]
+        return GIVEN[0]
+
+    function.__module__ = called.__module__ = "__main__"
+    function.__code__ = function.__code__.replace(co_filename=str(FOLDER / {script!r}))
+    return called
+
+
+def {GIVEN}(result):
+    """What the function gave inside of its decorator."""
+    return GIVEN.pop() if result is None else result
+
+'''
     named = {n: v for n, v in ranks.items() if f'"{n}"' in source or f"'{n}'" in source}
     set_ranks = f"""
 # As they were when the program was written: one process loads all of a batch.
@@ -254,6 +279,7 @@ for name, rank in {named!r}.items():
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -269,7 +295,7 @@ from config import ARGV{shims}
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{host}{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}
+{host}{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}{decorated}
 
 class Ended(BaseException):
     """The script ends here."""
