@@ -61,7 +61,8 @@ def compared(
         recorded["updates"],
         rates,
         divides=recorded["divides"],
-        draws=bool(recorded["dropout"] or recorded["noise"]),
+        dropout=bool(recorded["dropout"]),
+        noise=recorded["noise"],
         size=recorded["size_of_terms"],
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
