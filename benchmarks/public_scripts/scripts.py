@@ -36,7 +36,7 @@ class Script:
             sets, are so large that computing is most of its time.
         samples: how many images torchvision's own data sets have.
         workers: of each DataLoader, at most; None: as many as the script asks for.
-        devices: how many GPUs a script (of hydra) counts that refuses to start with one; 0: those that there are.
+        devices: how many GPUs a script (of hydra) counts that does not start with one; 0: those there are.
     """
 
     repository: str
