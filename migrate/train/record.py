@@ -151,6 +151,7 @@ def _run(
     question = {
         "slice": [loss.frame.function, loss.frame.first],
         "line": loss.line,
+        "lines": [*loss.lines, (loss.frame.line, loss.frame.line)],
         "free": loss.free,
         "text": loss.text,
         "result": loss.result,

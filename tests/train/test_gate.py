@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,29 +41,40 @@ def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
         gate._require_equal(loss, {})
 
 
+def noise_of(function: Any, text: str) -> StatementNoise:
+    """The numbers of the comparison in the lines of a function that have a text."""
+    source, first = inspect.getsourcelines(function)
+    lines = [(n, n) for n, line in enumerate(source, first) if text in line]
+    return StatementNoise(__file__, {"slice": [function.__name__, first], "lines": lines})
+
+
 def test_a_loss_draws_the_same_numbers_when_it_runs_again() -> None:
     torch.manual_seed(0)
     step = Step(1.0)  # torch's own dropout draws here
-    noise = StatementNoise()
+    noise = noise_of(test_a_loss_draws_the_same_numbers_when_it_runs_again, "loss = step()")
     gate: Any = Gate.__new__(Gate)
     gate.step, gate._bound, gate._noise = step, Bound({}, {}, {}, {}), torch_noise
-    losses = []
+    losses: list[float] = []
+    others: list[list[float]] = []
     for _ in range(2):
         step.zero_grad()
         noise.begin()
         loss = step()
+        others.append(torch.rand(3).tolist())  # a statement beside the loss: torch's own numbers
         noise.end()
         noise.decide()
         loss.backward()
         losses.append(loss.item())
-        torch.rand(3)  # other draws do not matter
         gate._require_equal(loss, {})
     assert noise.is_drawn
+    assert gate.is_drawn
     assert losses[0] == losses[1]
+    assert others[0] != others[1]
 
 
 def test_a_loss_without_random_numbers_is_left_alone() -> None:
-    noise, step = StatementNoise(), Step(1.0).eval()
+    step = Step(1.0).eval()
+    noise = noise_of(test_a_loss_without_random_numbers_is_left_alone, "")
     noise.begin()
     step()
     noise.end()

@@ -18,7 +18,7 @@ import torch
 
 from migrate.train.proof.noise import StatementNoise
 from migrate.train.watch import listening
-from migrate.train.watch.finder import FOLDER
+from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.runner import BEGINS, ECHO, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.values import held_modules
 
@@ -46,7 +46,9 @@ class _Echo:
         self._moved = False
         self._losses: list[list[float]] = []
         self._micro: list[float] = []
-        self._noise = StatementNoise(is_drawn=self._question["noise"])
+        self._noise = StatementNoise(
+            os.environ[SCRIPT], self._question, is_drawn=self._question["noise"]
+        )
 
     def start(self) -> None:
         """Replace the calls that train."""

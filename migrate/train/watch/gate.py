@@ -66,8 +66,14 @@ class Gate:
         question: what the parent asks.
         folder: receives the port and its weights.
         frame: the frame that calls `backward`.
-        noise: whether the loss draws random numbers. Each run of it draws those of the comparison.
+        noise: whether the script draws random numbers where it computes its loss. Each run of the step draws
+            those of the comparison.
+
+    Attributes:
+        is_drawn: whether the step draws random numbers.
     """
+
+    is_drawn = False
 
     def __init__(
         self, question: Mapping[str, Any], folder: Path, frame: FrameType, *, noise: bool = False
@@ -228,8 +234,10 @@ class Gate:
 
     def _require_equal(self, loss: torch.Tensor, data: Mapping[str, Any]) -> None:
         """Gate 0: loss and gradients of the slice are those of the script."""
-        with self._noise():
+        drawn = noise()
+        with self._noise(drawn):
             own = self.step(**flat(self._bound, data))
+        self.is_drawn = drawn.used
         if not isinstance(own, torch.Tensor) or own.numel() != 1:
             raise Refusal(
                 "the statements before backward give no loss", "report this with the script"
@@ -351,6 +359,7 @@ class Gate:
             "state": self._weights,
             "training": {name: m.training for name, m in self.step.named_children()},
             "fixed": self._fixed,
+            "noise": self.is_drawn,
             "unlike": unlike_modes(self.step),
             "on_gpu": any(parameter.is_cuda for parameter in self.step.parameters()),
             "dropout": listen.switched_off(),

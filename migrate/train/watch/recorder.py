@@ -85,7 +85,7 @@ class _Recorder:
         self._averages: Averages | None = None
         self._copies: CopyWatch | None = None
         self._updated = False
-        self._noise = StatementNoise()
+        self._noise = StatementNoise(script, self._question)
         self._done = False
 
     def start(self) -> None:
@@ -188,8 +188,8 @@ class _Recorder:
         share = self._shares.pop(0) if self._shares else 1.0
         if self._gate is None:
             self._noise.decide()
-            self._record["noise"] = bool(self._noise.is_drawn)
-            self._gate = Gate(self._question, self._folder, frame, noise=self._record["noise"])
+            drawn = bool(self._noise.is_drawn)
+            self._gate = Gate(self._question, self._folder, frame, noise=drawn)
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._gate.scale_gradients(share)
             self._record |= self._gate.facts()
