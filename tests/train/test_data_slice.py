@@ -583,6 +583,50 @@ def micro_batches():
     assert sys.argv == ["train.py", "--updates", "1"]
 
 
+@pytest.mark.parametrize(
+    ("body", "stays"),
+    [
+        ("torch.save(self.model.state_dict(), self.path)", False),
+        ("self.note('saved')", False),
+        ("self.position = 3", True),
+        ("self.queue.append(3)", True),
+        ("batch = next(self.others)", True),
+        ("self.sampler()", True),  # unknown
+    ],
+)
+def test_a_method_that_only_saves_is_not_in_the_data(body: str, stays: bool) -> None:
+    source = f"""
+    class Trainer:
+        def note(self, what):
+            print(what)
+
+        def save(self):
+            {body}
+
+        def train(self):
+            for batch in self.loader:
+                train_step(self.model, self.optimizer, batch, 1)
+                self.save()
+
+
+    def train_step(model, optimizer, batch, step):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+
+
+    trainer = Trainer()
+    trainer.train()
+    """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    outer = [(" train_step(self", "train"), ("trainer.train()", "<module>")]
+    backward = frames(script, ("loss.backward", "train_step"), *outer)
+    step = frames(script, ("optimizer.step", "train_step"), *outer)
+    calls = TrainingCalls(backward, (step,), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert ("self.save()" in text) == stays
+
+
 DECORATED = """
     import runner
     from runner import Settings

@@ -226,7 +226,10 @@ class Keeper:
         if around:  # model.require_backward_grad_sync = … is no part of the data
             changes -= scope.trained
         read = scope.inside if around else scope.needed
-        if (binds | changes) & read or self._is_call(scope, statement):
+        if (binds | changes) & read or (
+            self._is_call(scope, statement)
+            and not (around and self._changes_nothing(scope, statement))
+        ):
             self.keep(scope, statement, whole=True, inside=bool(around))
             return True
         return False
@@ -282,6 +285,32 @@ class Keeper:
                 if isinstance(node, LOOPS) and scope.trains(node)
             )
         )
+
+    def _changes_nothing(self, scope: KeptPart, statement: ast.stmt) -> bool:
+        """Whether a statement calls a method of the script that changes no object: it saves, or prints."""
+        assert isinstance(statement, ast.Expr)
+        assert isinstance(statement.value, ast.Call)
+        method = last_part(statement.value.func)
+        called = self._called(statement)
+        if method in _SEEDS or not any(getattr(code, "name", "") == method for code in called):
+            return False
+        known = {getattr(code, "name", "") for code in called}
+        for node in (node for code in called for node in ast.walk(code)):
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(
+                node.ctx, ast.Load
+            ):
+                return False
+            if isinstance(node, ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal):
+                return False
+            if isinstance(node, ast.Call) and last_part(node.func) in ("next", *_SEEDS):
+                return False
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                function = node.value.func
+                of_object = isinstance(function, ast.Attribute) and root(function) == "self"
+                is_trained = ast.unparse(getattr(function, "value", function)) in scope.trained
+                if of_object and last_part(function) not in known and not is_trained:
+                    return False
+        return True
 
     def _is_call(self, scope: KeptPart, statement: ast.stmt) -> bool:
         """Whether a statement is a call that may change a value that is kept, or a seed."""
