@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from migrate.train.proof.noise import StatementNoise, torch_noise
+from migrate.train.noise import StatementNoise, torch_noise
 from migrate.train.watch.gate import Gate, Refusal, unlike_modes
 from migrate.train.watch.step import Bound, children
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.train.proof.noise import with_noise
+from migrate.train.noise import with_noise
 
 # Factors of the recorded gradients for which the optimizer alone is run: they show its momentum.
 SCALES = (1.0, -0.5, 2.0)

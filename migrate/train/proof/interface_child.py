@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.train.proof.noise import jax_noise
+from migrate.train.noise import jax_noise
 
 OWN = ("load", "weights", "loss_and_gradients", "step", "batches")
 # Outputs of two frameworks in float32, relative L2.

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.train.proof.noise import jax_noise
+from migrate.train.noise import jax_noise
 
 # Relative L2 distance up to which an array of the program is an output of the script.
 _LIMIT = 1e-4

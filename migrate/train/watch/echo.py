@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from migrate.train.proof.noise import StatementNoise
+from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.runner import BEGINS, ECHO, LOOP, QUESTION, STATEMENT

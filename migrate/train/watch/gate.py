@@ -25,8 +25,8 @@ from migrate.port.compiler import compiled
 from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
 from migrate.prove.record import listen
+from migrate.train.noise import noise, torch_noise
 from migrate.train.optimizer.recorded import RecordedClip
-from migrate.train.proof.noise import noise, torch_noise
 from migrate.train.watch.calls import SeenCall, frame_calls, observe
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules

@@ -23,7 +23,7 @@ import torch
 
 from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
-from migrate.train.proof.noise import StatementNoise
+from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common

@@ -557,7 +557,7 @@ def test_text(facts: ProgramFacts, updates: int) -> str:
     linen = "from flax import linen as nn\n" if facts.draws else ""
     noise = drawing = ""
     if facts.noise:
-        linen += "from migrate.train.proof.noise import with_noise\n"
+        linen += "from migrate.train.noise import with_noise\n"
         drawing = "\nimport loss"
         noise = "\n# The script drew these numbers too.\nloss.loss_of = with_noise(loss.loss_of)\n"
     return f'''"""The program gives the losses of the first {updates} updates of {facts.script}.
