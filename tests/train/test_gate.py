@@ -106,3 +106,23 @@ def test_a_module_with_two_names_is_one_child(named: str) -> None:
     trainer = Trainer()
     bound = Bound({}, {}, {"self": trainer}, {})
     assert children(bound, [trainer.model], f"loss = self.{named}(x)") == {named: trainer.model}
+
+
+@pytest.mark.parametrize(
+    ("layer", "frozen_in_training", "is_refused", "fixed"),
+    [
+        (nn.Tanh(), False, False, True),  # modes that are not alike
+        (nn.Tanh(), True, False, False),  # one mode of the port is enough
+        (nn.Tanh(), True, True, True),  # random numbers in training alone
+        (nn.BatchNorm1d(2), False, True, False),  # its statistics are written by mode
+    ],
+    ids=["unlike", "alike", "refused", "statistics"],
+)
+def test_modules_stay_in_their_own_modes_if_one_mode_of_the_port_cannot_be_theirs(
+    layer: nn.Module, frozen_in_training: bool, is_refused: bool, fixed: bool
+) -> None:
+    gate: Any = Gate.__new__(Gate)
+    gate.step = nn.Module()
+    gate.step.model = nn.Sequential(nn.Linear(2, 2), layer).train()
+    gate.step.frozen = nn.Linear(2, 2).train(frozen_in_training)
+    assert gate._can_fix(is_refused=is_refused) == fixed
