@@ -274,10 +274,11 @@ class Gate:
         shown = self._question["shown"]
         try:
             with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
+                self._fixed = self._can_fix(is_refused=False)
                 port = self._ported(data, tensors, shown)
                 for module, training in flags.items():
                     module.training = training
-                if (port.refused or port.trains) and self._can_fix(is_refused=bool(port.refused)):
+                if port.refused and not self._fixed and self._can_fix(is_refused=True):
                     self._fixed = True
                     port = self._ported(data, tensors, shown)
             folder = self._folder / WEIGHTS
