@@ -64,6 +64,7 @@ def prepared(script: Script, repositories: Path, scratch: Path, each: int = 8) -
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1" if script.small_resnet else "",
         "PUBLIC_SCRIPTS_SAMPLES": str(script.samples),
         "PUBLIC_SCRIPTS_WORKERS": "" if script.workers is None else str(script.workers),
+        "PUBLIC_SCRIPTS_DEVICES": str(script.devices or ""),
         "OPENAI_LOGDIR": str(out),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", _xla_flags(script)),
     }

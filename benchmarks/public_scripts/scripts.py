@@ -36,6 +36,7 @@ class Script:
             sets, are so large that computing is most of its time.
         samples: how many images torchvision's own data sets have.
         workers: of each DataLoader, at most; None: as many as the script asks for.
+        devices: how many GPUs a script (of hydra) counts that does not start with one; 0: those there are.
     """
 
     repository: str
@@ -48,6 +49,7 @@ class Script:
     small_resnet: bool = False
     samples: int = 32
     workers: int | None = None
+    devices: int = 0
     optimized: bool = False
     args_on_xla: str = ""
     args_to_fit: str = ""

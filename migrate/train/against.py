@@ -125,6 +125,7 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     notes = [UNSEEDED] if run.recorded["unseeded"] else []
     notes += ["dropout was off on both sides"] if run.recorded["dropout"] else []
+    notes += ["both sides drew the same random numbers"] if run.recorded["noise"] else []
     return ProgramProof(
         folder, run.options.script, updates, tuple(comparisons), error, tuple(notes)
     )

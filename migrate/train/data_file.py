@@ -55,7 +55,7 @@ def write_data(
         )
 
     def written(data: DataSlice, states: Sequence[Any]) -> None:
-        _write_data(place, data, states, options, hidden.names)
+        _write_data(place, data, states, options, hidden.names, on_gpu=recorded["on_gpu"])
 
     written(plain, ())
     count = many(len(recorded["updates"]), "update")
@@ -95,6 +95,8 @@ def _write_data(
     states: Sequence[Any],
     options: TrainOptions,
     hidden: Sequence[str],
+    *,
+    on_gpu: bool,
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
@@ -107,6 +109,7 @@ def _write_data(
         hidden,
         ranks,
         rollouts=data.rollouts,
+        on_gpu=on_gpu,
     )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)

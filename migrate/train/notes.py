@@ -26,6 +26,11 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
         notes.append(UNSEEDED)
     if recorded["dropout"]:
         notes.append("dropout was switched off for the comparison; the program draws its own masks")
+    if recorded["noise"]:
+        notes.append(
+            "the loss draws random numbers: in the comparison both sides draw the same ones; the program "
+            "draws its own"
+        )
     if not recorded.get("ended"):
         notes.append(
             f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "
@@ -59,7 +64,11 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
             "change"
         )
-    if port.refused:
+    if recorded["fixed"]:
+        notes.append(
+            "each module of the model is written in the mode that it has in the script's training"
+        )
+    elif port.refused:
         notes.append(
             f"the model runs in evaluation mode: {port.refused}; the gradients are compared"
         )

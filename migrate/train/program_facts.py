@@ -28,7 +28,7 @@ def program_facts(
     modes = set(recorded["training"].values())
     where = script.at(loss.frame.line)
     unlike = recorded["unlike"]
-    if port.trains and (len(modes) > 1 or unlike):
+    if port.trains and not recorded["fixed"] and (len(modes) > 1 or unlike):
         which = f" ({unlike[0]})" if unlike else ""
         raise TrainError(
             f"{where}: one module is in training mode, another one is not{which}",

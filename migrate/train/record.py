@@ -71,7 +71,10 @@ def run_beside(
     """
     losses = [[micro["loss"] for micro in update["micro"]] for update in recorded["updates"]]
     losses += recorded["later_losses"]
-    question = json.loads((folder / QUESTION).read_text()) | {"echo": len(losses)}
+    question = json.loads((folder / QUESTION).read_text()) | {
+        "echo": len(losses),
+        "noise": recorded["noise"],
+    }
     (folder / QUESTION).write_text(json.dumps(question))
     plugin = "migrate.train.watch.echo:install"
     try:
@@ -150,6 +153,7 @@ def _run(
     question = {
         "slice": [loss.frame.function, loss.frame.first],
         "line": loss.line,
+        "lines": [*loss.lines, (loss.frame.line, loss.frame.line)],
         "free": loss.free,
         "selected": loss.selected,
         "text": loss.text,

@@ -93,7 +93,7 @@ class Chosen(nn.Module):
     """Other distributions; normal's mean gets no gradient."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        places = torch.argsort(torch.rand(x.shape[0], 6), 1)[:, :3]
+        places = torch.argsort(torch.rand((x.shape[0], 6), generator=None), 1)[:, :3]
         turned = x[:, torch.randperm(x.shape[1])]
         kept = turned * torch.bernoulli(torch.full_like(x, 0.4))
         wide = torch.empty(x.shape[0], 1).uniform_(-2, 3)

@@ -431,3 +431,48 @@ for number, (x, y) in enumerate(data):
         optimizer.step()
         optimizer.zero_grad()
 """
+
+# Draws random numbers in its loss and in its data, on a GPU; a frozen module stays in evaluation mode.
+AUTOENCODER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Linear(6, 8)
+        self.decode = nn.Linear(4, 6)
+
+    def forward(self, x):
+        mean, size = self.encode(x).chunk(2, dim=1)
+        noise = torch.randn_like(mean) if self.training else torch.zeros_like(mean)
+        return self.decode(mean + noise * torch.exp(size)), mean, size
+
+
+def build():
+    data = TensorDataset(torch.randn(16, 5))
+    sampler = RandomSampler(data)
+    return DataLoader(data, batch_size=4, sampler=sampler), sampler
+
+
+torch.manual_seed(0)
+assert torch.cuda.is_available()
+device = torch.device("cuda", 0)
+frozen = nn.Sequential(nn.Linear(5, 6), nn.Tanh()).to(device).requires_grad_(False).eval()
+model = Autoencoder().to(device)
+loader, sampler = build()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for epoch in range(2):
+    for (x,) in loader:
+        x = x.to(device)
+        with torch.no_grad():
+            features = frozen(x)
+        weight = torch.rand(x.shape[0], 1, device=device)
+        output, mean, size = model(features)
+        loss = (weight * (output - features) ** 2).sum() + (mean**2 - size + torch.exp(size)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""

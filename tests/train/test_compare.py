@@ -188,3 +188,22 @@ def test_a_weight_that_comes_back_is_measured_by_its_way(first: float, same: boo
     results["last:params/net/w"] = results["last:params/net/w"] + 5e-7
     every = compare(results, expected, updates, [[0.1], [0.1]], divides=False)
     assert [c.same for c in every if c.name == "weights"] == [True, same]
+
+
+@pytest.mark.parametrize(
+    ("draws", "keys", "cause"),
+    [
+        (True, (4, 4), ""),
+        (True, (4, 1), "the loss draws the same numbers again: one key for several calls"),
+        (False, (4, 4), "lost random numbers: the loss is the same with every key"),
+    ],
+)
+def test_random_numbers_of_a_loss_come_from_other_keys(
+    draws: bool, keys: tuple[int, int], cause: str
+) -> None:
+    results, expected = values()
+    results |= {"draws": np.array(draws), "keys": np.array(keys)}
+    every = compare(results, expected, UPDATES, [[0.1]] * len(UPDATES), divides=False, noise=True)
+    found = next(comparison for comparison in every if comparison.name == "dropout")
+    assert found.cause == cause
+    assert found.same == (not cause)

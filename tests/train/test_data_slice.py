@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame, script_frames
@@ -88,14 +91,15 @@ def frames(script: ScriptText, *places: tuple[str, str]) -> tuple[Frame, ...]:
     return tuple(result)
 
 
-def sliced(source: str, names: Sequence[str]) -> str:
-    """Slice the loop above, or a variant of it."""
+def sliced(source: str, names: Sequence[str], trained: Sequence[str] = ()) -> str:
+    """Slice the loop above, or a variant of it, in whose `main` these names are trained."""
     script = ScriptText("train.py", textwrap.dedent(source))
     outer = [(" train_step(model", "main"), ("    main()", "<module>")]
     backward = frames(script, ("loss.backward", "train_step"), *outer)
     step = frames(script, ("optimizer.step()", "main"), ("    main()", "<module>"))
     calls = TrainingCalls(backward, (step,), ())
-    return data_slice(script, calls, loss_slice(script, backward[0]), names).text
+    where = {(backward[1].function, backward[1].first): trained}
+    return data_slice(script, calls, loss_slice(script, backward[0]), names, trained=where).text
 
 
 class Ended(BaseException):
@@ -112,6 +116,15 @@ def run(text: str) -> list[Any]:
         for item in namespace["micro_batches"]():
             items.append(item)
     return items
+
+
+def test_what_is_bound_beside_a_loader_stays_with_it() -> None:
+    source = LOOP.replace("loader = Loader(args.epochs)", "loader, other = build(args.epochs)")
+    calls = "other.set_epoch(epoch)\n            other.forget(model)\n            "
+    source = source.replace("for batch in loader:", f"{calls}for batch in loader:")
+    text = sliced(source, ["batch"], ["model"])
+    assert "other.set_epoch(epoch)" in text
+    assert "other.forget" not in text  # it needs what is trained
 
 
 def test_the_generator_yields_batches_and_updates_in_the_scripts_order() -> None:
@@ -696,6 +709,126 @@ def micro_batches():
     exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "stays"),
+    [
+        ("torch.save(self.model.state_dict(), self.path)", False),
+        ("self.note('saved')", False),
+        ("self.position = 3", True),
+        ("self.queue.append(3)", True),
+        ("batch = next(self.others)", True),
+        ("self.sampler()", True),  # unknown
+    ],
+)
+def test_a_method_that_only_saves_is_not_in_the_data(body: str, stays: bool) -> None:
+    source = f"""
+    class Trainer:
+        def note(self, what):
+            print(what)
+
+        def save(self):
+            {body}
+
+        def train(self):
+            for batch in self.loader:
+                train_step(self.model, self.optimizer, batch, 1)
+                self.save()
+
+
+    def train_step(model, optimizer, batch, step):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+
+
+    trainer = Trainer()
+    trainer.train()
+    """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    outer = [(" train_step(self", "train"), ("trainer.train()", "<module>")]
+    backward = frames(script, ("loss.backward", "train_step"), *outer)
+    step = frames(script, ("optimizer.step", "train_step"), *outer)
+    calls = TrainingCalls(backward, (step,), ())
+    text = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"]).text
+    assert ("self.save()" in text) == stays
+
+
+DECORATED = """
+    import runner
+    from runner import Settings
+
+
+    def setup(rank: int) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("nccl", rank=rank)
+
+
+    def train_step(model, optimizer, batch):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+
+
+    @runner.run(
+        "settings"
+    )
+    def main(settings: Settings):
+        setup(0)
+        model, optimizer = Model(), Optimizer()
+        for batch in range(settings.batches):
+            train_step(model, optimizer, batch)
+
+
+    main()
+"""
+
+
+def test_a_decorator_may_keep_what_the_training_function_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ScriptText("train.py", textwrap.dedent(DECORATED))
+    outer = [(" train_step(", "main"), ("main()", "<module>")]
+    decorated = next(n for n, line in enumerate(script.lines, 1) if line.startswith("@"))
+    backward, step = (
+        tuple(
+            replace(frame, first=decorated) if frame.function == "main" else frame
+            for frame in frames(script, (call, "train_step"), *outer)
+        )
+        for call in ("loss.backward", "optimizer.step")
+    )
+    calls = TrainingCalls(backward, (step,), ())
+    cut = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"])
+    config, runner = ModuleType("config"), ModuleType("runner")
+    config.__dict__["ARGV"] = []
+
+    class Settings:
+        batches = 3
+
+    def run(name: str) -> Any:
+        def decorated(function: Any) -> Any:
+            assert name == "settings"
+            inner = inspect.unwrap(function)
+            assert Path(inspect.getfile(inner)) == tmp_path / "train.py"
+            assert inner.__module__ == "__main__"
+            return lambda: function(Settings()) and None
+
+        return decorated
+
+    runner.__dict__.update(run=run, Settings=Settings)
+    for module in (config, runner):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    groups: list[str] = []
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda kind, **options: groups.append(kind)
+    )
+    namespace: dict[str, Any] = {}
+    exec(data_text(cut.text, "train.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
+    assert [update[0]["batch"] for update in namespace["batches"]()] == [0, 1, 2]
+    assert groups == ["gloo"]
 
 
 COMPREHENSION = """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from migrate.train.noise import StatementNoise, torch_noise
 from migrate.train.watch.gate import Gate, Refusal, unlike_modes
 from migrate.train.watch.step import Bound, children
 
@@ -28,7 +31,7 @@ def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
     loss = step()
     loss.backward()
     gate: Any = Gate.__new__(Gate)
-    gate.step, gate._bound = step, Bound({}, {}, {}, {})
+    gate.step, gate._bound, gate._noise = step, Bound({}, {}, {}, {}), nullcontext
     gate._require_equal(loss, {})
     if nan == "loss":
         loss = loss * float("nan")
@@ -36,6 +39,53 @@ def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
         step.model[0][0].weight.grad[0, 0] = float("nan")
     with pytest.raises(Refusal, match="run again, give"):
         gate._require_equal(loss, {})
+
+
+def noise_of(function: Any, text: str) -> StatementNoise:
+    """The numbers of the comparison in the lines of a function that have a text."""
+    source, first = inspect.getsourcelines(function)
+    lines = [(n, n) for n, line in enumerate(source, first) if text in line]
+    return StatementNoise(__file__, {"slice": [function.__name__, first], "lines": lines})
+
+
+def test_a_loss_draws_the_same_numbers_when_it_runs_again() -> None:
+    torch.manual_seed(0)
+    step = Step(1.0)  # torch's own dropout draws here
+    noise = noise_of(test_a_loss_draws_the_same_numbers_when_it_runs_again, "loss = step()")
+    gate: Any = Gate.__new__(Gate)
+    gate.step, gate._bound, gate._noise = step, Bound({}, {}, {}, {}), torch_noise
+    losses: list[float] = []
+    others: list[list[float]] = []
+    for _ in range(2):
+        step.zero_grad()
+        noise.begin()
+        loss = step()
+        others.append(torch.rand(3).tolist())  # a statement beside the loss: torch's own numbers
+        noise.end()
+        noise.decide()
+        loss.backward()
+        losses.append(loss.item())
+        gate._require_equal(loss, {})
+    assert noise.is_drawn
+    assert gate.is_drawn
+    assert losses[0] == losses[1]
+    assert others[0] != others[1]
+
+
+def test_a_loss_without_random_numbers_is_left_alone() -> None:
+    step = Step(1.0).eval()
+    noise = noise_of(test_a_loss_without_random_numbers_is_left_alone, "")
+    noise.begin()
+    step()
+    noise.end()
+    noise.decide()
+    assert noise.is_drawn is False
+    noise.begin()
+    assert torch.rand(8).tolist() != torch.rand(8).tolist()
+    noise.begin()
+    with torch_noise():
+        drawn = torch.rand(8).tolist()
+    assert torch.rand(8).tolist() != drawn
 
 
 def test_a_mode_inside_of_a_model_is_seen() -> None:
@@ -56,3 +106,23 @@ def test_a_module_with_two_names_is_one_child(named: str) -> None:
     trainer = Trainer()
     bound = Bound({}, {}, {"self": trainer}, {})
     assert children(bound, [trainer.model], f"loss = self.{named}(x)") == {named: trainer.model}
+
+
+@pytest.mark.parametrize(
+    ("layer", "frozen_in_training", "is_refused", "fixed"),
+    [
+        (nn.Tanh(), False, False, True),  # modes that are not alike
+        (nn.Tanh(), True, False, False),  # one mode of the port is enough
+        (nn.Tanh(), True, True, True),  # random numbers in training alone
+        (nn.BatchNorm1d(2), False, True, False),  # its statistics are written by mode
+    ],
+    ids=["unlike", "alike", "refused", "statistics"],
+)
+def test_modules_stay_in_their_own_modes_if_one_mode_of_the_port_cannot_be_theirs(
+    layer: nn.Module, frozen_in_training: bool, is_refused: bool, fixed: bool
+) -> None:
+    gate: Any = Gate.__new__(Gate)
+    gate.step = nn.Module()
+    gate.step.model = nn.Sequential(nn.Linear(2, 2), layer).train()
+    gate.step.frozen = nn.Linear(2, 2).train(frozen_in_training)
+    assert gate._can_fix(is_refused=is_refused) == fixed

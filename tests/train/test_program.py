@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from tests.train.scripts import (
+    AUTOENCODER,
     AVERAGED,
     BUFFER,
     CLASSIFIER,
@@ -35,7 +36,9 @@ def train(folder: Path, source: str, *options: str) -> Result:
     return CliRunner().invoke(commands, ["train", str(script), "-o", str(output), *options])
 
 
-@pytest.mark.parametrize("source", [NANO, CLASSIFIER], ids=["nano", "classifier"])
+@pytest.mark.parametrize(
+    "source", [NANO, CLASSIFIER, AUTOENCODER], ids=["nano", "classifier", "autoencoder"]
+)
 def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     result = train(tmp_path, source, "--json", "--updates", "4")
     assert result.exit_code == 0, result.output
@@ -73,6 +76,22 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
         text=True,
     )
     assert loop.stdout.count("update ") == 2, loop.stderr
+
+
+def test_random_numbers_of_a_loss_are_proven(tmp_path: Path) -> None:
+    result = train(tmp_path, AUTOENCODER, "--updates", "2", "--no-proof")
+    assert result.exit_code == 0, result.output
+    program = tmp_path / "jax_program"
+    arguments = ["prove", "--against", str(program), "--json", "--steps", "2"]
+    again = CliRunner().invoke(commands, [*arguments, str(tmp_path / "train.py")])
+    assert again.exit_code == 0, again.output
+    source = (program / "train.py").read_text()
+    one_key = source.replace("jax.random.fold_in(KEY, state.step * 1024 + number)", "KEY")
+    (program / "train.py").write_text(one_key)
+    again = CliRunner().invoke(commands, [*arguments, str(tmp_path / "train.py")])
+    assert again.exit_code == 1, again.output
+    found = {c["name"]: c for c in json.loads(again.stdout)["comparisons"]}
+    assert "the same numbers again" in found["dropout"]["cause"]
 
 
 def test_a_moving_average_of_the_weights_is_in_the_program(tmp_path: Path) -> None:
@@ -247,7 +266,7 @@ def test_statements_on_one_line_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_mode_inside_of_a_model_is_refused(tmp_path: Path) -> None:
-    source = LATE.replace("nn.Tanh()", "nn.Sequential(nn.Tanh(), nn.Dropout(0.1))")
+    source = LATE.replace("nn.Tanh()", "nn.Sequential(nn.Tanh(), nn.Dropout(0.1)), nn.Dropout(0.1)")
     source = source.replace("beta = 0.1", "beta = 0.1\nmodel[1].eval()").replace("CHANGE", "pass")
     result = train(tmp_path, source)
     assert result.exit_code == 2

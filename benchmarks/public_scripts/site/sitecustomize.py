@@ -14,6 +14,7 @@ from shims.activate import after_import
 
 SAMPLES = int(os.environ.get("PUBLIC_SCRIPTS_SAMPLES", "32"))
 WORKERS = os.environ.get("PUBLIC_SCRIPTS_WORKERS", "")
+DEVICES = os.environ.get("PUBLIC_SCRIPTS_DEVICES", "")
 
 
 def _small_data() -> None:
@@ -80,6 +81,33 @@ def _few_workers() -> None:
     DataLoader.__init__ = made
 
 
+def _small_autoencoder() -> None:
+    """An AutoencoderKL of Stable Diffusion's form, narrow and random, in place of one that is downloaded."""
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    def from_pretrained(cls: Any, *args: object, **kwargs: object) -> Any:
+        blocks = {f"{way}_block_types": [f"{name}Block2D"] * 4 for way, name in _WAYS}
+        return cls(
+            **blocks,
+            block_out_channels=[8] * 4,
+            layers_per_block=1,
+            norm_num_groups=4,
+            latent_channels=4,
+        ).eval()
+
+    AutoencoderKL.from_pretrained = classmethod(from_pretrained)
+
+
+_WAYS = (("down", "DownEncoder"), ("up", "UpDecoder"))
+
+
+def _several_devices() -> None:
+    """Count several GPUs, for a script that ends where there is one; each of its ranks has one anyway."""
+    import torch
+
+    torch.accelerator.device_count = lambda: int(DEVICES)
+
+
 def _float64() -> None:
     import torch
 
@@ -121,6 +149,9 @@ if os.environ.get("PUBLIC_SCRIPTS_SAMPLES"):
     after_import("torch", _operators_of_torchvision)
     if WORKERS:
         after_import("torch", _few_workers)
+    after_import("diffusers.models.autoencoders.autoencoder_kl", _small_autoencoder)
+    if DEVICES:  # after the CUDA emulation that is installed when torch is imported
+        after_import("hydra", _several_devices)
     if os.environ.get("PUBLIC_SCRIPTS_FLOAT64"):
         after_import("torch", _float64)
 if os.environ.get("PUBLIC_SCRIPTS_RECORDS"):

@@ -307,6 +307,16 @@ class _Memory(TorchFunctionMode):
         return indexed
 
 
+class SizedDraws(TorchFunctionMode):
+    """Lets `torch.randn(size, generator=None)` have a size that depends on the inputs."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        if "generator" in named and named["generator"] is None:
+            del named["generator"]  # torch's own default
+        return func(*args, **named)
+
+
 def _asked_by_torch() -> bool:
     """Whether torch itself made the caught call: it cuts views by strides while it records."""
     frame = sys._getframe(2)

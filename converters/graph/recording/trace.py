@@ -27,6 +27,7 @@ from converters.errors import ConversionError
 from converters.graph.recording.detours import (
     CHECK,
     FiniteValues,
+    SizedDraws,
     batched_experts,
     checks_pass,
     distributions_unchecked,
@@ -448,6 +449,7 @@ def _export(
         distributions_unchecked(),
         grouped_products_recorded(),
         memory_followed(),
+        SizedDraws(),
         # The search for the best order of a product of three compares every size, which would fix
         # them.
         torch.backends.opt_einsum.flags(enabled=False),

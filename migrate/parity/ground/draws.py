@@ -30,6 +30,11 @@ class Draws:
         self._seed = seed
         self._counts: Counter[tuple[Kind, tuple[int, ...]]] = Counter()
 
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        return bool(self._counts)
+
     def next(self, kind: Kind, shape: Sequence[int]) -> Array:
         """Return the next array of this kind and shape, from the standard distribution, in float32.
 

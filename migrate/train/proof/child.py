@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate.train.noise import with_noise
+
 # Factors of the recorded gradients for which the optimizer alone is run: they show its momentum.
 SCALES = (1.0, -0.5, 2.0)
 
@@ -38,18 +40,23 @@ def main() -> None:
     sums: list[Any] = []
     optimizer.optimizer = _told(optimizer.optimizer, sums)
     loss: Any = import_module("loss")
+    drawing = loss.loss_of
+    if recorded["noise"]:
+        loss.loss_of = with_noise(drawing)
     train: Any = import_module("train")
 
     # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
     key = (train.KEY,) if hasattr(train, "KEY") else ()
     own = train.load()
     arguments = (own.params, own.variables, loss.inputs_of(updates[0][0]), *key)
-    drawn = jax.jit(loss.loss_of)(*arguments)
+    drawn = jax.jit(drawing)(*arguments)
     linen.Dropout.__call__ = nothing_dropped
     results: dict[str, Any] = {f"start:{name}": x for name, x in _arrays(own)}
-    results["draws"] = np.array(
-        _first(drawn) != _first(jax.jit(lambda *values: loss.loss_of(*values))(*arguments))
-    )
+    others = [arguments]
+    if recorded["noise"]:  # another key gives another loss
+        others = [(*arguments[:-1], jax.random.fold_in(k, 1)) for k in key]
+    again = jax.jit(lambda *values: drawing(*values))
+    results["draws"] = np.array(any(_first(drawn) != _first(again(*other)) for other in others))
     keys: list[bytes] = []
     if key:
         train.value_and_grad = _told_keys(train.value_and_grad, keys)

@@ -39,6 +39,7 @@ def compare(
     *,
     divides: bool,
     dropout: bool = False,
+    noise: bool = False,
     size: float = 0.0,
 ) -> Iterator[TrainComparison]:
     """Compare start, gradients, their sum, the optimizer, losses, rates and weights, in this order.
@@ -50,6 +51,7 @@ def compare(
         rates: learning rates of each group, in these updates and in those that were watched after them.
         divides: whether the optimizer divides each element's gradient by its size, as Adam does.
         dropout: whether the script's loss has dropout.
+        noise: whether it draws other random numbers.
         size: size of the terms of the first loss: where they cancel, losses have the rounding of the terms.
     """
     gradients = part(expected, "gradient")
@@ -65,8 +67,8 @@ def compare(
         yield _gradients("sum of gradients", part(results, "sum"), part(expected, "sum"), what)
     if optimized := part(expected, "optimized"):
         yield _optimizer(results, start, optimized)
-    if "keys" in results and dropout:
-        yield _dropout(results)
+    if "keys" in results and (dropout or noise):
+        yield _dropout(results, noise=noise)
     yield _losses(results, updates, size)
     yield _rates(results, rates)
     # Adam divides the sum of the micro-batches, which may cancel where each of them is large.
@@ -168,18 +170,17 @@ def way_ratio(ours: Any, theirs: Any, start: Any) -> float:
     return distance / way if way else (math.inf if distance else 0.0)
 
 
-def _dropout(results: Arrays) -> TrainComparison:
-    """Dropout must change the loss, with other masks in each micro-batch."""
+def _dropout(results: Arrays, *, noise: bool) -> TrainComparison:
+    """Random numbers, the masks of dropout say, must change the loss, and be others in each micro-batch."""
     calls, different = (int(n) for n in results["keys"])
+    drawn = "random numbers" if noise else "dropout"
     if not results["draws"]:
-        cause = "lost dropout: the loss is the same with and without it"
-        return TrainComparison("dropout", False, what="the loss with its dropout", cause=cause)
+        same = "with every key" if noise else "with and without it"
+        cause = f"lost {drawn}: the loss is the same {same}"
+        return TrainComparison("dropout", False, what=f"the loss with its {drawn}", cause=cause)
     what = f"{different} keys in {many(calls, 'call')}"
-    cause = (
-        ""
-        if calls == different
-        else "dropout draws the same masks again: one key for several calls"
-    )
+    again = "the loss draws the same numbers" if noise else "dropout draws the same masks"
+    cause = "" if calls == different else f"{again} again: one key for several calls"
     return TrainComparison("dropout", calls == different, what=what, cause=cause)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from migrate.train.proof.causes.data import data_cause
+from migrate.train.watch.seeds import seed_host, seed_torch
 from migrate.train.write.texts import has_rollouts
 
 # Relative L2 distance up to which floats of a rollout are equal: log-probabilities, values, advantages.
@@ -30,6 +31,9 @@ def main() -> None:
     """Compare the batches of `data.py` with the record; write the first difference and its cause."""
     folder, record, start, output = map(Path, sys.argv[1:])
     sys.path.insert(0, str(folder))
+    # As in the recorded run, for what the script does not seed.
+    seed_host()
+    seed_torch()
     data = import_module("data")
 
     recorded = pickle.loads(record.read_bytes())

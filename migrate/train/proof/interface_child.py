@@ -10,11 +10,14 @@ import math
 import pickle
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from migrate.train.noise import jax_noise
 
 OWN = ("load", "weights", "loss_and_gradients", "step", "batches")
 # Outputs of two frameworks in float32, relative L2.
@@ -59,9 +62,12 @@ def _compared(interface: Any, recorded: Mapping[str, Any]) -> dict[str, Any]:
     comparisons = {"parameters": _found(not unlike, what)}
     comparisons["interface"] = _found(True, f"{', '.join(OWN)} are there, and run")
     batch = recorded["updates"][0]["micro"][0]["batch"]
-    interface.loss_and_gradients(state, batch)
+    noise = jax_noise if recorded["noise"] else nullcontext
+    with noise():
+        interface.loss_and_gradients(state, batch)
     if hasattr(interface, "outputs") and recorded["outputs"]:
-        ours = interface.outputs(state, batch)
+        with noise():
+            ours = interface.outputs(state, batch)
         comparisons["outputs"] = _outputs([np.asarray(x) for x in ours], recorded["outputs"])
     return comparisons
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate.train.noise import jax_noise
+
 # Relative L2 distance up to which an array of the program is an output of the script.
 _LIMIT = 1e-4
 
@@ -37,16 +39,16 @@ def main() -> None:
     linen.Dropout.__call__ = nothing_dropped
     with jax.default_matmul_precision("highest"):
         state = train.load()
-        _, more = loss.STEP.apply(
-            {**state.variables, "params": state.params},
-            **{
-                name.partition(":")[2]: arrays[name] for name in arrays if name.startswith("input:")
-            },
-            **options["arguments"],
-            rngs={name: jax.random.key(n) for n, name in enumerate(options["streams"])},
-            mutable=True,
-            capture_intermediates=lambda module, name: name != "setup",
-        )
+        # Dropout is off; other random numbers are those that the script drew here.
+        with jax_noise():
+            _, more = loss.STEP.apply(
+                {**state.variables, "params": state.params},
+                **{n.partition(":")[2]: arrays[n] for n in arrays if n.startswith("input:")},
+                **options["arguments"],
+                rngs={name: jax.random.key(n) for n, name in enumerate(options["streams"])},
+                mutable=True,
+                capture_intermediates=lambda module, name: name != "setup",
+            )
         values = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(more["intermediates"]):
             keys = [getattr(key, "key", getattr(key, "idx", None)) for key in path]

@@ -62,6 +62,7 @@ def compared(
         rates,
         divides=recorded["divides"],
         dropout=bool(recorded["dropout"]),
+        noise=recorded["noise"],
         size=recorded["size_of_terms"],
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""

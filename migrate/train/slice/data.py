@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
-from migrate.train.slice.emit import Emitter
+from migrate.train.slice.emit import GIVEN, Emitter
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
 from migrate.train.slice.loops import (
     TrainingCalls,
@@ -310,7 +310,8 @@ class _Slicer:
         ]
         shorter = ast.Call(call.func, args, keywords)
         scope.need(loads(shorter))
-        return f"yield from {ast.unparse(ast.fix_missing_locations(shorter))}"
+        text = ast.unparse(ast.fix_missing_locations(shorter))
+        return f"yield from {GIVEN}({text})" if function.decorator_list else f"yield from {text}"
 
     def _trained_names(self, frame: Frame) -> set[str]:
         """Names of what is trained in a frame and in the module."""

@@ -12,6 +12,8 @@ from migrate.train.slice.statements import every_statement, own_nodes
 from migrate.train.slice.text import FunctionNode, ScriptText, WrittenFor, WrittenIf, first_line
 
 RESTORE = "restore_draws"
+# Helpers of `data.py` around a decorated function.
+DECORATED, GIVEN = "as_in_script", "given_by"
 
 
 class Emitter:
@@ -106,7 +108,10 @@ class Emitter:
         if statement in self._sliced:
             assert isinstance(statement, FunctionNode)
             inner = self._sliced[statement]
-            lines = [textwrap.indent(self._head(statement), indent)]
+            head = self._head(statement).splitlines()
+            if statement.decorator_list:
+                head.insert(statement.lineno - first_line(statement), f"@{DECORATED}")
+            lines = [textwrap.indent("\n".join(head), indent)]
             for child in statement.body:
                 if child in inner.kept or child in inner.marks:
                     lines.append(self.emit(inner, child, indent + "    "))

@@ -63,6 +63,7 @@ class KeptPart:
             its place.
         trained: names of what is trained, of its optimizer and of its schedule.
         again: statements of the loss that `data.py` runs too, before the update.
+        bound_together: names that kept statements bind, read or not: a sampler beside its loader.
     """
 
     body: list[ast.stmt]
@@ -76,6 +77,7 @@ class KeptPart:
     ends: dict[ast.stmt, str] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
     again: set[ast.stmt] = field(default_factory=set)
+    bound_together: set[str] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -227,13 +229,16 @@ class Keeper:
         if group := own_group(self._script.tree, statement):
             scope.ends[statement] = group
             scope.kept.add(statement)
-            scope.need(loads(statement.value.func))  # type: ignore[attr-defined]
+            scope.need(loads(ast.parse(group)))
             return True
         binds, changes = stores(statement)
         if around:  # model.require_backward_grad_sync = … is no part of the data
             changes -= scope.trained
         read = scope.inside if around else scope.needed
-        if (binds | changes) & read or self._is_call(scope, statement):
+        if (binds | changes) & read or (
+            self._is_call(scope, statement)
+            and not (around and self._changes_nothing(scope, statement))
+        ):
             self.keep(scope, statement, whole=True, inside=bool(around))
             return True
         return False
@@ -261,6 +266,8 @@ class Keeper:
         """Keep a statement; names that it reads are needed, in the loops that train or before them."""
         scope.kept.add(statement)
         read = set[str]()
+        if isinstance(statement, ast.Assign):
+            scope.bound_together |= stores(statement)[0] - scope.needed - scope.trained
         if whole:
             nodes = list(ast.walk(statement))
             scope.kept |= {node for node in nodes if isinstance(node, ast.stmt)}
@@ -288,6 +295,32 @@ class Keeper:
             )
         )
 
+    def _changes_nothing(self, scope: KeptPart, statement: ast.stmt) -> bool:
+        """Whether a statement calls a method of the script that changes no object: it saves, or prints."""
+        assert isinstance(statement, ast.Expr)
+        assert isinstance(statement.value, ast.Call)
+        method = last_part(statement.value.func)
+        called = self._called(statement)
+        if method in _SEEDS or not any(getattr(code, "name", "") == method for code in called):
+            return False
+        known = {getattr(code, "name", "") for code in called}
+        for node in (node for code in called for node in ast.walk(code)):
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(
+                node.ctx, ast.Load
+            ):
+                return False
+            if isinstance(node, ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal):
+                return False
+            if isinstance(node, ast.Call) and last_part(node.func) in ("next", *_SEEDS):
+                return False
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                function = node.value.func
+                of_object = isinstance(function, ast.Attribute) and root(function) == "self"
+                is_trained = ast.unparse(getattr(function, "value", function)) in scope.trained
+                if of_object and last_part(function) not in known and not is_trained:
+                    return False
+        return True
+
     def _is_call(self, scope: KeptPart, statement: ast.stmt) -> bool:
         """Whether a statement is a call that may change a value that is kept, or a seed."""
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
@@ -299,4 +332,7 @@ class Keeper:
         if any(root(argument) in scope.needed for argument in changed):
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
-        return receiver in scope.needed - self._modules
+        if receiver not in scope.bound_together:
+            return receiver in scope.needed - self._modules
+        trains = set[str]().union(*(stores(s)[0] for s in (*scope.dropped, *scope.marks)))
+        return not loads(statement) & (trains | scope.trained)

@@ -62,8 +62,10 @@ def parameters(function: FunctionNode) -> list[ast.arg]:
 
 
 def names_at_definition(function: FunctionNode) -> set[str]:
-    """Names that are read where a function is defined: in its defaults and decorators."""
+    """Names that are read where a function is defined: in its defaults, annotations and decorators."""
     every = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
+    annotations = [argument.annotation for argument in parameters(function)]
+    every += filter(None, (*annotations, function.returns))
     return set[str]().union(*map(loads, every), *map(loads, function.decorator_list))
 
 
@@ -121,13 +123,32 @@ def is_literal(statement: ast.stmt) -> bool:
 
 
 def own_group(tree: ast.Module, statement: ast.stmt) -> str:
-    """Text that opens a process group of one rank, for a statement that opens one; "" for others."""
+    """Text that opens a process group of one rank, for a statement that opens one; "" for others.
+
+    The statement may call a function of the script that opens it.
+    """
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return ""
     function = statement.value.func
-    if not is_call_of(tree, function, _GROUP):
+    if is_call_of(tree, function, _GROUP):
+        opens = ast.unparse(function)
+    elif isinstance(function, ast.Name) and _opens_group(tree, function.id):
+        opens = _GROUP
+    else:
         return ""
-    return f'{ast.unparse(function)}("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)'
+    return f'{opens}("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)'
+
+
+def _opens_group(tree: ast.Module, name: str) -> bool:
+    """Whether a function of the script opens a process group in a statement of its own."""
+    return any(
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and is_call_of(tree, node.value.func, _GROUP)
+        for function in ast.walk(tree)
+        if isinstance(function, FunctionNode) and function.name == name
+        for node in ast.walk(function)
+    )
 
 
 def is_exit(statement: ast.stmt) -> bool:

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
-from migrate.train.watch.finder import FOLDER
+from migrate.train.watch.finder import FOLDER, SCRIPT
 from migrate.train.watch.runner import BEGINS, ECHO, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.values import held_modules
 
@@ -45,6 +46,9 @@ class _Echo:
         self._moved = False
         self._losses: list[list[float]] = []
         self._micro: list[float] = []
+        self._noise = StatementNoise(
+            os.environ[SCRIPT], self._question, is_drawn=self._question["noise"]
+        )
 
     def start(self) -> None:
         """Replace the calls that train."""
@@ -57,10 +61,13 @@ class _Echo:
             setattr(builtins, name, lambda *values: None)
 
     def _begins(self, local: dict[str, Any], of_module: dict[str, Any]) -> None:
-        if self._moved:
-            return
+        if not self._moved:
+            self._move({**of_module, **local})
+        self._noise.begin()
+
+    def _move(self, values: dict[str, Any]) -> None:
+        """Move the weights among the values of the script's names."""
         self._moved = True
-        values = {**of_module, **local}
         generator = torch.Generator().manual_seed(0)
         named = (values[name] for name in self._question["free"] if name in values)
         parameters = {id(p): p for value in named for p in _parameters(value)}
@@ -71,6 +78,7 @@ class _Echo:
                     parameter.mul_(1 + sign * ROUNDING)
 
     def _backward(self, loss: Any, run: Any) -> None:
+        self._noise.end()
         self._micro.append(float(loss.detach()))
         run()
 

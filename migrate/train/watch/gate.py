@@ -8,7 +8,7 @@ import pickle
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -25,13 +25,14 @@ from migrate.port.compiler import compiled
 from migrate.port.errors import PortError
 from migrate.port.weights import write_weights
 from migrate.prove.record import listen
+from migrate.train.noise import noise, torch_noise
 from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.calls import SeenCall, frame_calls, observe
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
-from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat
+from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat, without_wrapper
 from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import size_of_terms
 from migrate.train.watch.values import held_modules, holds_data, plain
@@ -74,10 +75,20 @@ class Gate:
         question: what the parent asks.
         folder: receives the port and its weights.
         frame: the frame that calls `backward`.
+        noise: whether the script draws random numbers where it computes its loss. Each run of the step draws
+            those of the comparison.
+
+    Attributes:
+        is_drawn: whether the step draws random numbers.
     """
 
-    def __init__(self, question: Mapping[str, Any], folder: Path, frame: FrameType) -> None:
+    is_drawn = False
+
+    def __init__(
+        self, question: Mapping[str, Any], folder: Path, frame: FrameType, *, noise: bool = False
+    ) -> None:
         self._question, self._folder = question, folder
+        self._noise = torch_noise if noise else nullcontext
         self._namespace = dict(frame.f_globals)
         self._file = frame.f_code.co_filename
         self.inputs: dict[tuple[str, tuple[Any, ...]], str] = {}
@@ -88,6 +99,7 @@ class Gate:
         self._functions: list[PortedFunction] = []
         self._function_values: dict[str, tuple[dict[str, Any], list[Any]]] = {}
         self.left_out: list[str] = []
+        self._fixed = False
 
     def open(
         self,
@@ -142,10 +154,13 @@ class Gate:
             children_of_step = children(bound, called, self._question["text"])
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
-            self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
+            with self._noise():
+                self._size = size_of_terms(lambda: self.step(**flat(bound, data)))
             tensors = flat(bound, data)
-            self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
-            *self._seen, live = observe(self.step, flat(bound, data), self._file)
+            with self._noise():
+                self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
+            with self._noise():
+                *self._seen, live = observe(self.step, flat(bound, data), self._file)
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
             )
@@ -166,15 +181,13 @@ class Gate:
         else:
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
-            self._mistakes = mistaken(self.step, flat(bound, data))
+            self._mistakes = mistaken(self.step, flat(bound, data), self._noise)
             self.step.load_state_dict(after)
 
     def _without_wrapper(self, name: str, value: Any) -> Any:
         """The module of a wrapper for several ranks, if the statements only call the wrapper."""
-        wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        if isinstance(value, wrappers) and f"{name}.module" not in self._question["text"]:
-            return value.module
-        return value
+        inner = without_wrapper(value)
+        return value if f"{name}.module" in self._question["text"] else inner
 
     def _built(self, bound: Bound, modules: Mapping[str, nn.Module]) -> nn.Module:
         file = self._folder / STEP_FILE
@@ -186,14 +199,16 @@ class Gate:
         modules = dict(self.step.named_children())
         known = []
         for function in functions:
-            tensors = _moved(function.tensors())
+            tensors, drawn = _moved(function.tensors()), noise()
             try:
-                with torch.no_grad():
+                with torch.no_grad(), torch_noise(drawn):
                     result = run(function, tensors, modules, self._named)
             except Exception:
                 continue
             answer = outputs(result)
-            if answer is not None:
+            if drawn.used:
+                self.left_out.append(f"method {function.method}: it draws random numbers")
+            elif answer is not None:
                 result, values = answer
                 known.append(replace(function, result=result))
                 self._function_values[function.method] = (
@@ -233,7 +248,10 @@ class Gate:
 
     def _require_equal(self, loss: torch.Tensor, data: Mapping[str, Any]) -> None:
         """Gate 0: loss and gradients of the slice are those of the script."""
-        own = self.step(**flat(self._bound, data))
+        drawn = noise()
+        with self._noise(drawn):
+            own = self.step(**flat(self._bound, data))
+        self.is_drawn = drawn.used
         if not isinstance(own, torch.Tensor) or own.numel() != 1:
             raise Refusal(
                 "the statements before backward give no loss", "report this with the script"
@@ -270,7 +288,13 @@ class Gate:
         shown = self._question["shown"]
         try:
             with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
+                self._fixed = self._can_fix(is_refused=False)
                 port = self._ported(data, tensors, shown)
+                for module, training in flags.items():
+                    module.training = training
+                if port.refused and not self._fixed and self._can_fix(is_refused=True):
+                    self._fixed = True
+                    port = self._ported(data, tensors, shown)
             folder = self._folder / WEIGHTS
             folder.mkdir()
             for module, training in flags.items():
@@ -292,6 +316,22 @@ class Gate:
             self.step.load_state_dict(after)
         (self._folder / PORT).write_bytes(pickle.dumps((replace(port, write=None), weights)))
 
+    def _can_fix(self, *, is_refused: bool) -> bool:
+        """Whether the port needs, and can have, each module in the one mode that it has in the script.
+
+        It needs this if the modes are not alike, or what training does beside dropout cannot be a mode of
+        the port. Statistics of a batch, and dropout, are written by mode alone.
+        """
+        modes = {child.training for child in self.step.children()}
+        needed = is_refused or len(modes) > 1 or bool(unlike_modes(self.step))
+        layers = [m for m in self.step.modules() if getattr(m, "track_running_stats", False)]
+        return (
+            needed
+            and any(module.training for module in self.step.modules())
+            and not any(layer.training for layer in layers)
+            and not listen.switched_off()
+        )
+
     def _ported(
         self, data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], shown: str
     ) -> Any:
@@ -306,6 +346,7 @@ class Gate:
                 self._folder / STEP_FILE,
                 self._functions,
             )
+            step.fixed = self._fixed
             methods = {function.method: function.tensors() for function in self._functions}
             try:
                 return compiled(step, tensors, shown, methods=methods)
@@ -316,6 +357,7 @@ class Gate:
                 self.left_out.append(what)
                 self._functions = [f for f in self._functions if bad and f.method != bad]
         self.step = self._built(self._bound, dict(self.step.named_children()))
+        self.step.fixed = self._fixed
         return compiled(self.step, tensors, shown)
 
     # ------------------------------------------------------------------ what the recorder asks
@@ -331,7 +373,10 @@ class Gate:
             },
             "state": self._weights,
             "training": {name: m.training for name, m in self.step.named_children()},
+            "fixed": self._fixed,
+            "noise": self.is_drawn,
             "unlike": unlike_modes(self.step),
+            "on_gpu": any(parameter.is_cuda for parameter in self.step.parameters()),
             "dropout": listen.switched_off(),
             "tied": self._tied(),
             "outputs": self._seen[0],

@@ -32,20 +32,25 @@ class Mistake:
     gradients: Mapping[str, torch.Tensor | None]
 
 
-def mistaken(step: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[Mistake]:
+def mistaken(
+    step: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    noise: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> list[Mistake]:
     """Run the step with each mistake, and return those that change its loss or a gradient.
 
     Args:
         step: the script's step. Its buffers and modes are as before afterwards.
         tensors: its inputs.
+        noise: makes each run of the step draw the same numbers.
     """
     rows = next((tensor.shape[0] for tensor in tensors.values() if tensor.dim()), 1)
-    with _kept(step):
+    with _kept(step), noise():
         right = _values(step, tensors)
     mistakes: list[Mistake] = []
     for what, plant in _PLANTED.items():
         try:
-            with _kept(step), plant(step, rows):
+            with _kept(step), noise(), plant(step, rows):
                 values = _values(step, tensors)
         except (RuntimeError, ValueError, TypeError, IndexError):
             continue  # the step has nothing that this mistake could be made with

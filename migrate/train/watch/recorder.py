@@ -24,6 +24,7 @@ import torch
 
 from migrate.prove.record.noise.elements import divides
 from migrate.train.frames import script_frames
+from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common
@@ -95,6 +96,7 @@ class _Recorder:
         self._averages: Averages | None = None
         self._copies: CopyWatch | None = None
         self._updated = False
+        self._noise = StatementNoise(script, self._question)
         self._done = False
 
     def start(self) -> None:
@@ -149,6 +151,7 @@ class _Recorder:
                 for module in _modules(self._values)
                 for buffer in module.buffers()
             ]
+        self._noise.begin()
 
     def _note_draws(self, line: int) -> None:
         """Keep the state of the random generators before a statement of the training function."""
@@ -176,6 +179,7 @@ class _Recorder:
         self._record["schedule_builder"] = building_call(self._script)
 
     def _backward(self, loss: Any, run: Any) -> None:
+        self._noise.end()
         if self._done:
             run()
             return
@@ -198,7 +202,9 @@ class _Recorder:
             raise Refusal("backward starts from more than one number", "sum the losses first")
         share = self._shares.pop(0) if self._shares else 1.0
         if self._gate is None:
-            self._gate = Gate(self._question, self._folder, frame)
+            self._noise.decide()
+            drawn = bool(self._noise.is_drawn)
+            self._gate = Gate(self._question, self._folder, frame, noise=drawn)
             self._gate.open(loss, run, self._values, self._data, self._buffers)
             self._gate.scale_gradients(share)
             self._record |= self._gate.facts()

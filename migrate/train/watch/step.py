@@ -78,10 +78,16 @@ def children(bound: Bound, called: Sequence[nn.Module], text: str = "") -> dict[
                 named.setdefault(name.strip("_") or name, module)
     # A loss module without parameters is code, not a child.
     return {
-        name: module
+        name: without_wrapper(module)
         for name, module in named.items()
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers())
     }
+
+
+def without_wrapper(value: Any) -> Any:
+    """The module that a wrapper for several ranks or devices has; other values as they are."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    return value.module if isinstance(value, wrappers) else value
 
 
 def build(
@@ -179,6 +185,14 @@ class StepBase(nn.Module):
     """Base of the class that is written: it finds what the statements name."""
 
     bindings: StepBindings
+    # Whether its modules stay in the modes that they have.
+    fixed = False
+
+    def train(self, mode: bool = True) -> StepBase:
+        """Set the mode of all modules, unless they stay in their own."""
+        if not self.fixed:
+            super().train(mode)
+        return self
 
     def named(self, name: str) -> Any:
         """The module or object of a name."""

@@ -8,8 +8,10 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+from converters.graph.expression import NOISE
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
+from migrate.train.slice.emit import DECORATED, GIVEN
 from migrate.train.write.counts import CountedSource
 from migrate.train.write.factor import UNSCALED, ScaledGradients
 from migrate.train.write.loops import OF_LOADER, OF_ROLLOUTS
@@ -76,7 +78,12 @@ class ProgramFacts:
     @property
     def draws(self) -> bool:
         """Whether the training step needs random numbers."""
-        return self.training and bool(self.streams)
+        return self.noise or (self.training and bool(self.streams))
+
+    @property
+    def noise(self) -> bool:
+        """Whether the loss draws random numbers beside those of dropout."""
+        return NOISE in self.streams
 
 
 def config_text(config: str, script: str, args: Sequence[str]) -> str:
@@ -170,11 +177,20 @@ def data_text(
     ranks: Mapping[str, str] = MappingProxyType({}),
     *,
     rollouts: bool = False,
+    on_gpu: bool = False,
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
     Imports of modules in `hidden` are inside `with script_modules():`. `ranks` are variables of torchrun.
+    With `on_gpu`, what the script puts on a GPU stays in host memory.
     """
+    host = shims = ""
+    if on_gpu:
+        shims = "\nfrom shims import patches"
+        host = f"""
+# {script} trains on a GPU. Here its tensors stay in the memory of the host.
+patches.install("cpu", 1)
+"""
     guard = f'''
 # Modules of the script with the names of the program's files.
 HIDDEN = {tuple(hidden)!r}
@@ -237,6 +253,30 @@ def {HAND_OVER}(modules):
         handed = hand_over
         taken = "\n    WEIGHTS[:] = [weights]"
         of_weights = " `weights()` are the program's, by torch's names."
+    decorated = ""
+    if f"@{DECORATED}\n" in source:
+        decorated = f'''
+GIVEN = []
+
+
+def {DECORATED}(function):
+    """The function for its decorator, which may look where it is, or call it and give nothing back."""
+
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        GIVEN[:] = [function(*args, **kwargs)]
+        return GIVEN[0]
+
+    function.__module__ = called.__module__ = "__main__"
+    function.__code__ = function.__code__.replace(co_filename=str(FOLDER / {script!r}))
+    return called
+
+
+def {GIVEN}(result):
+    """What the function gave inside of its decorator."""
+    return GIVEN.pop() if result is None else result
+
+'''
     named = {n: v for n, v in ranks.items() if f'"{n}"' in source or f"'{n}'" in source}
     set_ranks = f"""
 # As they were when the program was written: one process loads all of a batch.
@@ -247,6 +287,7 @@ for name, rank in {named!r}.items():
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -258,11 +299,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed
-from config import ARGV
+from config import ARGV{shims}
 
 FOLDER = {folder}  # of the script, with its modules
 sys.path.append(str(FOLDER))
-{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}
+{host}{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}{decorated}
 
 class Ended(BaseException):
     """The script ends here."""
@@ -284,7 +325,7 @@ def {ARGUMENTS}():
 def arrays(value):
     """The value as dictionaries, lists and NumPy arrays."""
     if isinstance(value, torch.Tensor):
-        return value.detach().numpy()
+        return value.detach().cpu().numpy()
     if isinstance(value, tuple | list):
         return [arrays(item) for item in value]
     if isinstance(value, Mapping):
@@ -353,7 +394,7 @@ def train_text(facts: ProgramFacts) -> str:
     aux = ", has_aux=True" if statistics else ""
     value = "(value, others)" if statistics else "value"
     others = "\n        variables = {**variables, **others}" if statistics else ""
-    numbers = "\nKEY = jax.random.key(0)  # of dropout" if draws else ""
+    numbers = "\nKEY = jax.random.key(0)  # of random numbers" if draws else ""
     fields = "\n    average: Any" if facts.average else ""
     fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
     texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
@@ -526,6 +567,11 @@ def test_text(facts: ProgramFacts, updates: int) -> str:
     )
     argument = "monkeypatch" if facts.draws else ""
     linen = "from flax import linen as nn\n" if facts.draws else ""
+    noise = drawing = ""
+    if facts.noise:
+        linen += "from migrate.train.noise import with_noise\n"
+        drawing = "\nimport loss"
+        noise = "\n# The script drew these numbers too.\nloss.loss_of = with_noise(loss.loss_of)\n"
     return f'''"""The program gives the losses of the first {updates} updates of {facts.script}.
 
     python -m pytest test_same.py
@@ -538,7 +584,7 @@ import jax
 import numpy as np
 {linen}
 sys.path.insert(0, str(Path(__file__).parent))
-
+{drawing}{noise}
 import train
 
 RECORDED = Path(__file__).with_name({RECORDED!r})
