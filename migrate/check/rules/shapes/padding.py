@@ -34,10 +34,11 @@ JOINS = frozenset(
     }
 )
 # What joins the graphs of a batch to one: as many nodes and edges as these have together.
-_OF_GRAPHS = ("data.Batch.from_data_list", "loader.dataloader.Collater", "loader.DataLoader")
 _OF_GRAPHS = (
-    *_OF_GRAPHS,
+    "data.Batch.from_data_list",
     "data.DataLoader",
+    "loader.DataLoader",
+    "loader.dataloader.Collater",
     "loader.NeighborLoader",
     "loader.dataloader.DataLoader",
 )

@@ -318,8 +318,8 @@ def _read(
             value, is_element = assignment.value, assignment.how is How.ELEMENT
             if value is None or not (is_element or assignment.how is How.VALUE):
                 continue
-            reads = (call for call in nodes_of(value, cst.Call) if method(call) in READS)
-            if elements or not is_element or next(reads, None) is None:
+            has_read = any(method(call) in READS for call in nodes_of(value, cst.Call))
+            if elements or not is_element or not has_read:
                 read = _read(value, facts, depth + 1, elements)
                 if read is not None:
                     return read
