@@ -59,7 +59,6 @@ from migrate.model.processes.acting import (
     wrapping_of,
 )
 from migrate.model.processes.early_ranks import importing_ranks
-from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.joins import may_join
@@ -67,6 +66,7 @@ from migrate.model.processes.launching import joining_of, joins_by, launching_of
 from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of
+from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.started import is_distributed_training
 from migrate.model.processes.threads import handlers_in_threads
 from migrate.model.project.project import Project, SourceModule, file_of

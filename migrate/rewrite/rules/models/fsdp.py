@@ -76,7 +76,9 @@ class Fsdp(Rule):
     beside_frameworks = True
     stage = Stage.FRAMEWORK
     safety = Safety.UNSAFE
-    condition = "every replica starts with the same weights, and nothing needs checkpoints in one file"
+    condition = (
+        "every replica starts with the same weights, and nothing needs checkpoints in one file"
+    )
     nodes = (cst.Call,)
     words = spelled(FSDP)
     examples = (

@@ -231,11 +231,7 @@ class Saving:
         """Return what is to be done by hand about a call that saves in another file."""
         saved = self._context.effects.saves(call)
         where = saved.where if saved is not None else ""
-        first = (
-            f"; {saved.follows} {STAYS_ON_FIRST}"
-            if saved is not None and saved.follows
-            else ""
-        )
+        first = f"; {saved.follows} {STAYS_ON_FIRST}" if saved is not None and saved.follows else ""
         return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank{first}"
 
     def _place(self, call: cst.Call) -> str | None:
