@@ -45,6 +45,7 @@ def test_an_error_of_the_simulation_or_none(reason: str) -> None:
     assert not is_own_ending(reason)
 
 
+REASON = "RuntimeError: Invalid device format: xla"
 OUTPUT = """
 Traceback (most recent call last):
   File "{0}/train.py", line 40, in _mp_fn
@@ -60,7 +61,7 @@ The above exception was the direct cause of the following exception:
 Traceback (most recent call last):
   File "{0}/train.py", line 44, in <module>
     torch_xla.launch(_mp_fn)
-shims.errors.ReplicaFailedError: replica 0 of 2 failed: RuntimeError: Invalid device format: xla; all replicas were stopped
+shims.errors.ReplicaFailedError: replica 0 of 2 failed: {1}
 """
 
 
@@ -72,9 +73,10 @@ def test_the_message_of_a_rewrite_names_its_line(tmp_path: Path, *, stands_in: b
     if stands_in:
         stand_in.mark(script, Path("/project/train.py"), {Path("/project/nets/model.py"): module})
         name, line = "train.py", "nets/model.py:8"
-    error = failure(script, "xla", 1, OUTPUT.format(tmp_path))
-    reason = "RuntimeError: Invalid device format: xla"
-    assert error.what == f"{name} failed on XLA where the original runs: {reason} ({line})"
+    error = failure(
+        script, "xla", 1, OUTPUT.format(tmp_path, f"{REASON}; all replicas were stopped")
+    )
+    assert error.what == f"{name} failed on XLA where the original runs: {REASON} ({line})"
     assert line in error.remedy
 
 

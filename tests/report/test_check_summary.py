@@ -21,8 +21,8 @@ ERROR = Severity.ERROR
         ((Fix.SAFE, Fix.NONE), "[*] `migrate rewrite` fixes 1 finding; "),
         (
             (Fix.SAFE, Fix.UNSAFE),
-            "[*] `migrate rewrite` fixes 2 findings, 1 of them [*unsafe]: XLA301 is right only if every replica "
-            "reaches the save; ",
+            "[*] `migrate rewrite` fixes 2 findings, 1 of them [*unsafe]: XLA301 is right only if "
+            "every replica reaches the save; ",
         ),
     ],
 )

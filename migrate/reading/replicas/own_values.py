@@ -565,7 +565,7 @@ class _Own:
         return None
 
     def _of_weights(self, call: cst.Call) -> bool:
-        """Whether `call` gives weights or computes with them or with gradients: all replicas have the same."""
+        """Whether `call` gives weights, or computes with weights or gradients; all replicas have the same."""
         if last_part(call.func) in GIVE_WEIGHTS:
             return True
         return any(

@@ -115,7 +115,8 @@ class RankEnvironment(Hazard):
         if value in VARIABLES:
             if value in facts.sets_ranks or not self._is_read(node, facts):
                 return
-            message = f"{value} is not set by torch_xla.launch: set it in each replica, or ask {VARIABLES[value]}"
+            advice = f"set it in each replica, or ask {VARIABLES[value]}"
+            message = f"{value} is not set by torch_xla.launch: {advice}"
             yield self.hit(node, message)
         elif of_torchrun_alone(node, facts.context, spawns=facts.context.launch.spawns):
             message = f"{value} is not set by torch_xla.launch: this raises without torchrun"
