@@ -1,4 +1,4 @@
-"""Imports of frameworks in half their time: without garbage collection, and what few programs use when it is used.
+"""Imports of frameworks in half their time: without garbage collection, and with rarely used parts deferred.
 
 Objects created by an import stay alive, yet each full collection traverses them again: during the
 import, later in the program, and at exit.
