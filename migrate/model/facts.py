@@ -459,6 +459,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
     lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
     marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
     loads = _spells(analysis, b"load")
+    launches_xla = any(
+        word in module.data for module in analysis.project.modules.values() for word in LAUNCH_WORDS
+    )
     return ModuleCalls(
         effects,
         definitions,
@@ -527,12 +530,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         else (),
         replicated=_is_replicated(analysis),
         joins_group=any(may_join(module.data) for module in analysis.project.modules.values()),
-        launches_xla=any(
-            word in module.data
-            for module in analysis.project.modules.values()
-            for word in LAUNCH_WORDS
-        ),
-        ranks_set=ranks_set_for(analysis, scope.module.path),
+        launches_xla=launches_xla,
+        ranks_set=ranks_set_for(analysis, scope.module.path)
+        if launches_xla and several
+        else frozenset(),
         joining=frozenset(f.line for f in scope.functions if f in joining_of(analysis)),
         broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),

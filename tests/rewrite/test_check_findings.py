@@ -249,7 +249,7 @@ class TestBothCommands:
             in done.stdout
         )
         assert f"{path}:8:16: XLA101 warning .nonzero()" in done.stdout
-        assert "[*] `migrate rewrite` fixes 1;" in done.stdout
+        assert "[*] `migrate rewrite` fixes 1 finding;" in done.stdout
         data = json.loads(run("check", path, "--json").stdout)
         assert [one["fix"] for one in data["findings"]] == ["safe", None]
         assert data["mended_by_rewrite"] == 1
