@@ -498,6 +498,7 @@ def _written(
         "api": api,
         "scanned": scanned,
         "more": NAMES if mesh else (),
+        "collections": weights.collections,
     }
     sources["__init__.py"] = package_text(*names, **written_of)
     spec = original.target.spec

@@ -34,6 +34,7 @@ def package_text(
     api: str = "linen",
     scanned: bool = False,
     more: Sequence[str] = (),
+    collections: Sequence[str] = ("params",),
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -47,6 +48,7 @@ def package_text(
         api: API of Flax.
         scanned: whether the weights of layers are stacked, by `layers.py`.
         more: names of `sharding.py` that the package has too.
+        collections: names of the collections of variables that the file of weights has.
     """
     if api == "nnx":
         return nnx_package_text(model, config, what, unused, frozen)
@@ -60,6 +62,11 @@ def package_text(
     if scanned:
         extra += ["stack_layers", "unstack_layers"]
         text = substitute(text, _SCANNED)
+    if len(collections) > 1:
+        parts = ", ".join(f'"{name}": ...' for name in collections)
+        text = substitute(
+            text, {'convert.py wrote: `{"params": ...}`.\n': f"convert.py wrote: `{{{parts}}}`.\n"}
+        )
     names = sorted([model, config, "build", "load_params", "require_params", *more, *extra])
     if more:
         import_ = f"from .modeling import {model}\nfrom .sharding import {', '.join(more)}\n"

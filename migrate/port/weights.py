@@ -34,6 +34,7 @@ class PortWeights:
         notes: notes on the conversion.
         frozen: paths of the parameters that the original does not train (`requires_grad=False`).
         paths: key of the state dict → its paths in Flax.
+        collections: names of the collections of variables in the file; "params" is the first.
     """
 
     parameters: int
@@ -42,6 +43,7 @@ class PortWeights:
     notes: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    collections: tuple[str, ...] = ("params",)
 
 
 def write_weights(
@@ -92,7 +94,10 @@ def write_weights(
     computed = any(rule.outcome is Outcome.REFUSED for rule in load_mapping(folder / MAPPING).rules)
     frozen = _frozen(module, done.plan)
     paths = {row.key: row.paths for row in done.plan.rows}
-    return PortWeights(done.parameters, not computed, saved, done.notes, frozen, paths)
+    there = {path.partition("/")[0] for several in (constants, *paths.values()) for path in several}
+    others = there - {"params"} if api == "linen" else set()
+    collections = ("params", *sorted(others))
+    return PortWeights(done.parameters, not computed, saved, done.notes, frozen, paths, collections)
 
 
 def _with_computed(

@@ -118,6 +118,8 @@ def test_a_stored_table_of_integers_is_there_from_the_start(
 ) -> None:
     folder, _ = odd
     assert load_file(folder / "constants.safetensors")["buffers/places"].tolist() == [6, 0, 3, 3]
+    written = (folder / "__init__.py").read_text()
+    assert 'convert.py wrote: `{"params": ..., "buffers": ...}`.' in written
     assert load_file(folder / "initial.safetensors")["places"].tolist() == [6, 0, 3, 3]
     assert 'stored, self.path, "places", (4,)' in (folder / "modeling.py").read_text()
 
