@@ -360,7 +360,8 @@ def learn(player, optimizer, buffer):
 player = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
 optimizer = torch.optim.Adam(player.parameters(), lr=1e-2)
 for round in range(4):
-    learn(player, optimizer, play(player))
+    buffer = play(player)
+    learn(player, optimizer, buffer)
 """
 
 # A reference that is refreshed every four updates.

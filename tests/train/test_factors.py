@@ -109,7 +109,7 @@ def test_a_constant_factor_is_a_number_of_the_program() -> None:
     facts = with_factor(FACTS, SCRIPT, record(0.25, 0.25, later=(([], 0.25),)), SUM)
     assert facts.scaled == ScaledGradients("toy.py:7", 0.25)
     text = train_text(facts)
-    assert "factor = 1 / 4  # before toy.py:7" in text
+    assert "before toy.py:7.\n    factor = 1 / 4\n" in text
     assert "count" not in text
     assert "multiplied by 1 / 4: so the script did in each of 3 updates" in factor_note(
         facts, record(0.25, 0.25, later=(([], 0.25),))

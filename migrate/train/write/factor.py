@@ -36,7 +36,8 @@ class ScaledGradients:
     def lines(self) -> str:
         """The statement of `apply` that multiplies the gradients."""
         return (
-            f"\n    factor = {self.value}  # before {self.position}"
+            f"\n    # As the script multiplies them before {self.position}."
+            f"\n    factor = {self.value}"
             "\n    grads = jax.tree.map(lambda x: factor * x, grads)"
         )
 
