@@ -78,7 +78,7 @@ def found(script: str) -> list[str]:
 @pytest.mark.parametrize("name", SAVED)
 def test_an_empty_state_that_is_saved_is_told(name: str) -> None:
     (message,) = found(SAVED[name])
-    assert ".state_dict()` is empty because the scaler is disabled" in message
+    assert ".state_dict()` is empty, because the scaler is disabled" in message
 
 
 @pytest.mark.parametrize("name", NOT_SAVED)
