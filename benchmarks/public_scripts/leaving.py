@@ -189,6 +189,8 @@ def record(
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
+    if side == "tpu" and "XLA_FLAGS" not in os.environ:  # as `migrate prove` does it for torch_xla
+        variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
     done = subprocess.run(
         command,
         cwd=path.parent,

@@ -3,6 +3,7 @@
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--prove] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --prove [--over] --target torch_tpu …
+    python benchmarks/public_scripts/run.py --repositories DIR --prove --sharded --target torch_tpu
 
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
 and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
@@ -36,7 +37,7 @@ from pathlib import Path
 from places import prepared
 from proving import proved
 from rewriting import MIGRATE, rewritten
-from scripts import SCRIPTS, Script
+from scripts import SCRIPTS, SHARDED, Script
 
 from migrate.catalogue.target import TARGETS, XLA
 
@@ -142,12 +143,15 @@ def main() -> int:
     parser.add_argument(
         "--over", action="store_true", help="prove the rewrite of its rewrite for torch_xla"
     )
+    parser.add_argument(
+        "--sharded", action="store_true", help="the scripts that shard a model by FSDP2"
+    )
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
     options = parser.parse_args()
     failed = 0
-    for script in SCRIPTS:
+    for script in SHARDED if options.sharded else SCRIPTS:
         if options.only not in script.name:
             continue
         with tempfile.TemporaryDirectory() as folder:
