@@ -15,7 +15,7 @@ torch_xla later has to train the same.
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
 importable; `site/` stands in for some of the rest, as each script's line says. Prints a line for each
-script: "runs" means exit code 0, training steps in every rank, and weights that agree between the ranks
+script; with `--sharded` the line is also added to benchmarks/history/sharded-scripts.csv. "runs" means exit code 0, training steps in every rank, and weights that agree between the ranks
 before the last step; otherwise the last error line.
 """
 
@@ -34,6 +34,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from history import append
 from places import prepared
 from proving import proved
 from rewriting import MIGRATE, rewritten
@@ -168,6 +171,10 @@ def main() -> int:
                 )
                 failed += proof.verdict not in ("equal", "vacuous")
                 print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)
+                if options.sharded:
+                    line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
+                    line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
+                    append("sharded-scripts", line, packages=("torch", "torch_tpu"))
                 continue
             ended = run(script, options.repositories, options.backend, scratch, options.seconds)
             if options.output is not None and (scratch / "output.txt").is_file():

@@ -92,7 +92,7 @@ def _text(repository: Path) -> None:
 
 
 def _smaller(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
-    """Return a function that makes a model and its batches small: a file, a text in it, and its replacement."""
+    """Return a function that makes a script small by edits: a file, a text in it, and its replacement."""
 
     def prepare(repository: Path) -> None:
         for name, old, new in edits:

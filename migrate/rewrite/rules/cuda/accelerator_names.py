@@ -149,7 +149,9 @@ class AcceleratorNames(Rule):
             yield from self.report(node, f"{name} {entry.says()}", subject=name)
         else:
             edit = self._replaced(node, call, entry, context)
-            yield replace(edit, yields=name in CURRENT)  # where it is a device, `device` replaces it
+            yield replace(
+                edit, yields=name in CURRENT
+            )  # where it is a device, `device` replaces it
 
     def _replaced(
         self,

@@ -36,7 +36,7 @@ BY_HAND = (
 )
 UNSEEDED = (
     "nothing seeds the ranks, which draw on their devices: torch_xla starts all of them at the same seed, "
-    "torch_tpu each at a seed of its own. For the same numbers in all ranks: torch.manual_seed(…) in the worker"
+    "torch_tpu each at a seed of its own; for the same numbers, torch.manual_seed(…) in the worker"
 )
 
 
