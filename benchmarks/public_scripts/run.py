@@ -15,8 +15,9 @@ torch_xla later has to train the same.
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
 importable; `site/` stands in for some of the rest, as each script's line says. Prints a line for each
-script; with `--sharded` the line is also added to benchmarks/history/sharded-scripts.csv. "runs" means exit code 0, training steps in every rank, and weights that agree between the ranks
-before the last step; otherwise the last error line.
+script, which `--sharded` also adds to benchmarks/history/sharded-scripts.csv: "runs" means exit code 0,
+training steps in every rank, and weights that agree between the ranks before the last step; otherwise the
+last error line.
 """
 
 from __future__ import annotations
