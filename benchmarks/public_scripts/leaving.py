@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,12 +218,19 @@ def record_here(
     record_run(path, args, side=side, replicas=ranks, folder=folder, settings=settings)  # type: ignore[arg-type]
 
 
-def judged(theirs: Path, ours: Path) -> tuple[str, str]:
-    """Compare two recordings; return the verdict and the figures."""
-    from migrate.prove.compare.verdict import judge
+def judged(theirs: Path, ours: Path, again: Callable[[], Path | None]) -> tuple[str, str]:
+    """Compare two recordings; return the verdict and the figures.
+
+    `again` runs the original once more, where the sides differ by little or in what they print, as rates.
+    """
+    from migrate.prove.compare.verdict import judge_with_floor
     from migrate.prove.recording import records
 
-    judgement = judge(records.read(theirs), records.read(ours))
+    def second() -> dict[int, records.RankRecord] | None:
+        folder = again()
+        return None if folder is None else records.read(folder)
+
+    judgement = judge_with_floor(records.read(theirs), records.read(ours), second)
     steps = judgement.steps
     figures = []
     for name, values in (
@@ -253,12 +261,19 @@ def moved(script: XlaScript, repositories: Path, python: str, seconds: float) ->
         if why:
             reasons = "; ".join(dict.fromkeys(of_xla)) or why.replace(f"{scratch}/", "")
             return line | {"torch_tpu": REFUSED if of_xla else "fails", "what": reasons[:300]}
-        why = record(
-            sys.executable, "xla", script, copy / script.path, scratch / "original", seconds
-        )
-        if why:
+
+        def original(name: str) -> str:
+            return record(
+                sys.executable, "xla", script, copy / script.path, scratch / name, seconds
+            )
+
+        def again() -> Path | None:
+            name = f"again{len([*scratch.glob('again*')])}"
+            return None if original(name) else scratch / name
+
+        if why := original("original"):
             return line | {"torch_tpu": "runs", "what": f"the original fails on torch_xla: {why}"}
-        verdict, text = judged(scratch / "original", scratch / "mine")
+        verdict, text = judged(scratch / "original", scratch / "mine", again)
         return line | {"torch_tpu": verdict, "what": text}
 
 
