@@ -176,11 +176,19 @@ def _bases(script: XlaScript) -> set[str]:
 
 
 def record(
-    python: str, side: str, script: XlaScript, path: Path, folder: Path, seconds: float
+    python: str,
+    side: str,
+    script: XlaScript,
+    path: Path,
+    folder: Path,
+    seconds: float,
+    *,
+    reordered: bool = False,
 ) -> str:
     """Run one side for ten steps in the environment of `python`; return why it failed, or nothing."""
     folder.mkdir()
     command = [python, __file__, "--record", side, str(path), str(folder), str(script.ranks)]
+    command += ["--reordered"] if reordered else []
     command += ["--seconds", str(seconds), "--", *script.args.split()]
     site, root = HERE / "site", HERE.parents[1]
     more = os.environ.get("TORCH_TPU_PYTHONPATH" if side == "tpu" else "TORCH_XLA_PYTHONPATH", "")
@@ -208,20 +216,36 @@ def record(
 
 
 def record_here(
-    side: str, path: Path, folder: Path, ranks: int, args: list[str], seconds: float
+    side: str,
+    path: Path,
+    folder: Path,
+    ranks: int,
+    args: list[str],
+    seconds: float,
+    *,
+    reordered: bool,
 ) -> None:
     """Run one side in this environment."""
     from migrate.prove.proof import record_run
     from migrate.prove.settings import Settings
 
     settings = Settings(amp="off", steps=STEPS, timeout=seconds)
-    record_run(path, args, side=side, replicas=ranks, folder=folder, settings=settings)  # type: ignore[arg-type]
+    record_run(
+        path,
+        args,
+        side=side,  # type: ignore[arg-type]
+        replicas=ranks,
+        folder=folder,
+        settings=settings,
+        reordered=reordered,
+    )
 
 
 def judged(theirs: Path, ours: Path, again: Callable[[], Path | None]) -> tuple[str, str]:
     """Compare two recordings; return the verdict and the figures.
 
-    `again` runs the original once more, where the sides differ by little or in what they print, as rates.
+    `again` runs the original once more with other rounding, where the sides differ by little or in what they
+    print, as rates.
     """
     from migrate.prove.compare.verdict import judge_with_floor
     from migrate.prove.recording import records
@@ -269,7 +293,7 @@ def moved(script: XlaScript, repositories: Path, python: str, seconds: float) ->
 
         def again() -> Path | None:
             name = f"again{len([*scratch.glob('again*')])}"
-            return None if original(name) else scratch / name
+            return None if original(name, reordered=True) else scratch / name
 
         if why := original("original"):
             return line | {"torch_tpu": "runs", "what": f"the original fails on torch_xla: {why}"}
@@ -285,11 +309,20 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=400, help="for each run")
     parser.add_argument("--record", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--reordered", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("args", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.record is not None:
         side, path, folder, ranks = options.record
-        record_here(side, Path(path), Path(folder), int(ranks), options.args, options.seconds)
+        record_here(
+            side,
+            Path(path),
+            Path(folder),
+            int(ranks),
+            options.args,
+            options.seconds,
+            reordered=options.reordered,
+        )
         return 0
     from history import append
 
