@@ -286,9 +286,10 @@ def moved(script: XlaScript, repositories: Path, python: str, seconds: float) ->
             reasons = "; ".join(dict.fromkeys(of_xla)) or why.replace(f"{scratch}/", "")
             return line | {"torch_tpu": REFUSED if of_xla else "fails", "what": reasons[:300]}
 
-        def original(name: str) -> str:
+        def original(name: str, *, reordered: bool = False) -> str:
+            theirs, folder = copy / script.path, scratch / name
             return record(
-                sys.executable, "xla", script, copy / script.path, scratch / name, seconds
+                sys.executable, "xla", script, theirs, folder, seconds, reordered=reordered
             )
 
         def again() -> Path | None:
