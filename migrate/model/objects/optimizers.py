@@ -406,7 +406,7 @@ class ProjectOptimizers:
             model = weights.func.value
             if self._goal(model, at, weights, at, ()).moved:
                 continue
-            moves = self._later(self._unmoved(weights, at, model, at)[:MOST_GOALS], at)
+            moves = self._later(self._unmoved(weights, at, model, at)[:MOST_GOALS], scope)
             if moves:
                 self._taken_at.setdefault(call, (at.module.path, weights.lineno))
                 late |= moves
