@@ -174,7 +174,7 @@ class Settings:
                 sides = node.args or [
                     keyword.value for keyword in node.keywords if keyword.arg == "size"
                 ]
-                if len(sides) == 1 and isinstance(sides[0], ast.Tuple | ast.List):
+                if sides and isinstance(sides[0], ast.Tuple | ast.List):  # torch.full((dim,), 0.1)
                     sides = sides[0].elts
                 if len(sides) > axis:
                     side_said = self._resolve(path, sides[axis], value, 0)
