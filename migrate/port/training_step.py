@@ -1,4 +1,4 @@
-"""One optimizer step on a port, as source for its README; a test runs it."""
+"""Source of some training steps on a port, for its README; a test runs it."""
 
 from __future__ import annotations
 

@@ -217,8 +217,8 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, str, ast.Call]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        flags = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-        flags = [flag for flag in flags if isinstance(flag, str) and flag.startswith("-")]
+        texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
         if node.func.attr != "add_argument" or not flags:
             continue
         long = next((flag for flag in flags if flag.startswith("--")), flags[0])

@@ -172,16 +172,16 @@ class LoggingSetup(Rule):
         if not isinstance(statement, cst.Expr) or not isinstance(logger, cst.Name):
             return
         name = logger.value
-        made = [
+        assigns = [
             assign
             for assign in context.all_of(cst.Assign)
             if any(code(target.target) == name for target in assign.targets)
         ]
-        named = made and all(
+        named = assigns and all(
             isinstance(assign.value, cst.Call)
             and context.qualified_name(assign.value.func) == LOGGER
             and assign.value.args
-            for assign in made
+            for assign in assigns
         )
         sets = any(code(node) == f"{name}.propagate" for node in context.all_of(cst.Attribute))
         calls = [other for other in context.all_of(cst.Call) if code(other.func) == code(call.func)]
