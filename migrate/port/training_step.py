@@ -75,7 +75,13 @@ def _with_mode(port: Any) -> str:
                 '{**variables, **updates, "params": params}, state, loss'
             ),
         }
-    return substitute(_LINEN, {**changes, "MODE": mode})
+    if len(mode) > _SHORT:
+        call = 'model.apply({**variables, "params": params}, **batchMODE)'
+        arguments = f'{_INDENT}    {{**variables, "params": params}}, **batch,\n'
+        changes[call] = f"model.apply(\n{arguments}{_INDENT}    {mode[2:]},\n{_INDENT})"
+    else:
+        changes["MODE"] = mode
+    return substitute(_LINEN, changes)
 
 
 def _frozen_weights(name: str, port: Any) -> dict[str, str]:
@@ -97,6 +103,7 @@ def _frozen_weights(name: str, port: Any) -> dict[str, str]:
     }
 
 
+_INDENT, _SHORT = " " * 8, 40
 _LINEN = """\
 import jax.numpy as jnp
 import optax
