@@ -137,7 +137,8 @@ class _Classes:
             function.body = tidied(function.body)
         self._without_forwarding()
         names = {path: cls.name for path, (cls, _) in self.made.items()}
-        return Model(tuple(self.classes), self._used(), self.sources, instances=names)
+        order = self.drafter.settings.order
+        return Model(tuple(self.classes), self._used(), self.sources, instances=names, order=order)
 
     def _without_forwarding(self) -> None:
         """Leave out the functions that only call another one."""
