@@ -335,19 +335,19 @@ class _Classes:
             "see docs/port.md, 'What it does not do'",
         )
 
-    def _placeholder(self, path: str, module: Any, told: bool = False) -> ast.expr:
+    def _placeholder(self, path: str, module: Any, takes_mode: bool = False) -> ast.expr:
         """The placeholder in a list for a module that holds nothing, or that is never called.
 
         Args:
             path: its path.
             module: the module.
-            told: whether the sequence around it tells it the mode, in each call.
+            takes_mode: whether the sequence around it passes it the mode, in each call.
         """
         if path in self.drafter.members:
             return self.drafter.members[path]
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             rate = self.drafter.settings.of_layer(module, "p", module.p)
-            return call("nn.Dropout", rate, **({} if told else {"deterministic": True}))
+            return call("nn.Dropout", rate, **({} if takes_mode else {"deterministic": True}))
         return code("lambda x: x") if isinstance(module, torch.nn.Identity) else ast.Constant(None)
 
     def _parameter(self, instance: _Instance, name: str, key: str) -> ast.expr:

@@ -59,10 +59,10 @@ def in_training(
             with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
                 tensors = torch_call.tensors(inputs[number], where, settings)
                 of_host, named = _of_host(drawn, where, settings)
-                floating, given = training.leaves_of(tensors, copied)
+                floating, arguments = training.leaves_of(tensors, copied)
                 floating |= training.leaves_of(named, copied)[0]
                 with _AlreadyRequired(), replayed(model, of_host):
-                    outputs = dict(torch_call.call(model, model, given, runner.shown))
+                    outputs = dict(torch_call.call(model, model, arguments, runner.shown))
                 # Other outputs are those of evaluation mode only.
                 of_both = {
                     path: cotangent

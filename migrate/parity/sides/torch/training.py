@@ -57,8 +57,8 @@ def gradients(
             running = torch_variant.running(where, settings, draws=draws)
             with running, _backward_of_rnns(where), _written_out(where):
                 tensors = torch_call.tensors(inputs[number], where, settings)
-                floating, given = leaves_of(tensors, copied)
-                outputs = dict(torch_call.call(model, model, given, runner.shown))
+                floating, arguments = leaves_of(tensors, copied)
+                outputs = dict(torch_call.call(model, model, arguments, runner.shown))
                 backward(outputs, read(cotangents, number), runner.shown)
             return floating
 
