@@ -118,7 +118,7 @@ def _calls(script: ScriptText, seen: Sequence[Mapping[str, Any]]) -> tuple[Scrip
         )
     dropped = tuple(call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call)
     updates = []
-    for calls in _updates(script, seen, dropped):
+    for calls in updates_of(script, seen, dropped):
         script = _with_loops(script, calls.backward)
         loop_level(script, calls.backward)
         _require_lines(script, calls)
@@ -173,7 +173,7 @@ def _optimizer_of(script: ScriptText, frame: Frame) -> str:
     return ""
 
 
-def _updates(
+def updates_of(
     script: ScriptText, seen: Sequence[Mapping[str, Any]], dropped: tuple[tuple[Frame, ...], ...]
 ) -> list[TrainingCalls]:
     """The updates of the weights in the order of their first steps, one for each optimizer.
