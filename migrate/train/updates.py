@@ -126,7 +126,7 @@ def _require_plain(script: ScriptText, loss: LossSlice, recorded: Mapping[str, A
 
 
 def _joined(script: ScriptText, parts: Sequence[RecordedUpdate]) -> dict[str, Any]:
-    """One record of all updates, in the order in which the script makes them."""
+    """Record of all updates, in the order in which the script makes them."""
     updates = [{**u, "name": part.name} for part in parts for u in part.recorded["updates"]]
     updates.sort(key=lambda update: update["number"])
     if [update["number"] for update in updates] != list(range(len(updates))):

@@ -73,8 +73,8 @@ def _trained(data: Any, start: Path, several: bool) -> Iterator[Any]:
         states = [train.load(start)]
         for micro in data.batches(lambda: train.in_torch(states[-1])):
             yield micro
-            made = micro if several else (micro,)
-            states[:] = [train.train_step(states[-1], *made)[0]]
+            update = micro if several else (micro,)
+            states[:] = [train.train_step(states[-1], *update)[0]]
 
 
 def difference_of(own: Iterator[Any], recorded: Mapping[str, Any], limit: float = 0.0) -> str:

@@ -78,11 +78,11 @@ def main() -> None:
             jax.effects_barrier()
             results |= {f"{name}|sum:{path}": x for path, x in leaves(sums[name][0])}
             keys[name].clear()
-        state, made = train.load(start), Counter[str]()
+        state, counts = train.load(start), Counter[str]()
         for entry in whole["updates"]:
             name, count = entry["name"], len(whole["parts"][entry["name"]]["updates"])
-            number = made[name]
-            made[name] += 1
+            number = counts[name]
+            counts[name] += 1
             micro = [batch["batch"] for batch in entry["micro"]]
             state, losses, rate = train.train_step(state, name, micro)
             results[f"{name}|losses:{number}"] = np.array([float(x) for x in losses])
@@ -97,7 +97,7 @@ def main() -> None:
             gradients = load_file(file.with_suffix(".sums"))
             done = optimized(update.optimizer, part, gradients, SCALES[: len(rates)])
             results |= {f"{name}|{path}": x for path, x in done.items()}
-            for number in range(made[name], len(rates)):
+            for number in range(counts[name], len(rates)):
                 results[f"{name}|rate:{number}"] = np.float64(update.learning_rate_of(number))
             results[f"{name}|keys"] = np.array([len(keys[name]), len(set(keys[name]))])
     arrays: Any = {name: np.asarray(value) for name, value in results.items()}

@@ -180,6 +180,8 @@ class Keeper:
                 called = self._called(statement)
                 sets = {ast.unparse(node) for code in called for node in set_attributes(code)}
                 read = set[str]().union(*map(names_read, called)) if sets & decides else set()
+            if self._fills(scope, statement):  # its method may run what is trained
+                read = read | self._read_of_object(statement)
             if read & scope.trained:
                 refusal = TrainError(
                     f"{self._script.at(first_line(statement))}: the loop depends on "
@@ -356,6 +358,13 @@ class Keeper:
                 if isinstance(called, ast.Attribute) and called.attr in _ADDS:
                     changed.add(last_part(called.value))
         return bool(changed & self._read)
+
+    def _read_of_object(self, statement: ast.stmt) -> set[str]:
+        """Attributes of their object that the methods of a call read, by its name in the statement."""
+        call = getattr(statement, "value", None)
+        owner = ast.unparse(call.func.value) if isinstance(call, ast.Call) else ""  # type: ignore[attr-defined]
+        read = set[str]().union(*map(names_read, self._called(statement)))
+        return {f"{owner}.{n.removeprefix('self.')}" for n in read if n.startswith("self.")}
 
     def _is_call(self, scope: KeptPart, statement: ast.stmt) -> bool:
         """Whether a statement is a call that may change a value that is kept, or a seed."""

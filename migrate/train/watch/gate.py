@@ -256,7 +256,7 @@ class Gate:
         return result
 
     def _mark(self, module: nn.Module) -> list[Any]:
-        """What tells a module from others, in each run of the script: its parameters' places in optimizers.
+        """Mark of a module that is the same in each run of the script: its parameters' places in optimizers.
 
         Of parameters that no optimizer has, the values: nothing changes them.
         """

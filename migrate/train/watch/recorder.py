@@ -269,8 +269,9 @@ class _Recorder:
             # What is put back counts as unchanged: a later loss of the script may read the same graph.
             modules = [*_modules(self._values)]
             tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-            with torch.autograd._unsafe_preserve_version_counter(tuple(tensors)):  # type: ignore[no-untyped-call]
+            with torch.autograd._unsafe_preserve_version_counter(tuple(tensors)):
                 self._open(loss, run, frame, share)
+            assert self._gate is not None
         else:
             if frames[0].line not in self._question["backwards"]:
                 raise Refusal("a second backward, after the first updates", _MORE)

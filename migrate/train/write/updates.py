@@ -19,7 +19,7 @@ from migrate.train.write.texts import PARAMS, ProgramFacts, with_rate
 
 @dataclass(frozen=True)
 class UpdateFacts:
-    """What the texts of one update depend on.
+    """Facts on which the texts of an update depend.
 
     Attributes:
         name: its name: that of its loss, say.
@@ -87,7 +87,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def together(texts: Sequence[str]) -> str:
-    """One module of several: definitions that are alike stand in it once."""
+    """Join modules: definitions that are alike stand in it once."""
     head: dict[str, None] = {}
     known: dict[str, str] = {}
     docstring = ""
