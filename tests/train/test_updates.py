@@ -210,3 +210,41 @@ def test_an_actor_and_a_critic_train_on_rollouts_with_the_weights_of_the_program
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["verdict"] == "same"
     assert "hand_over" in (tmp_path / "jax_program" / "data.py").read_text()
+
+
+def test_a_method_that_fills_what_the_loop_reads_is_no_part_that_is_left_out() -> None:
+    source = """
+class Trainer:
+    def collect(self, n):
+        x = self.model(n)
+        self.buffer.append(x)
+        return x
+
+    def train(self):
+        for batch in self.buffer:
+            loss = self.model(batch)
+            loss.backward()
+            self.optimizer.step()
+
+
+def fit():
+    trainer = Trainer()
+    for n in range(3):
+        reward = trainer.collect(n)
+        trainer.train()
+
+
+fit()
+"""
+    script = ScriptText("fit.py", source)
+    backward, step = seen(
+        script,
+        ("backward", "loss.backward", "train"),
+        ("step", "optimizer.step", "train"),
+        optimizers=[0],
+    )
+    [calls] = updates_of(script, [backward, step], ())
+    loss = loss_of_update(script, calls)
+    trained = {("fit", backward["frames"][1]["first"]): ["trainer.model"]}
+    with pytest.raises(TrainError, match=r"depends on trainer\.model, which is trained"):
+        batches_slice(script, [batch_of(script, calls, loss, ["batch"])], trained=trained)
