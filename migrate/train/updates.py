@@ -165,9 +165,9 @@ def write_updates(
         TrainError: the script has a part that cannot be written. Nothing is written.
     """
     where = script.at(updates[0][0].backward[0].line)
-    if options.global_mean or options.scores:
+    if options.global_mean:
         raise TrainError(
-            f"{where}: the script has several optimizers; --global-mean and --scores need one",
+            f"{where}: the script has several optimizers; --global-mean needs one",
             "leave the option out",
         )
     parts, whole = record_updates(script, updates, options, work, progress)
@@ -219,6 +219,8 @@ def write_updates(
         progress("comparing: data")
         data, of_data = write_data(script, parts[0].calls, cut, plain, whole, options, place, work)
         notes = [NOTE]
+        if options.scores:
+            notes.append("--scores has no effect: a program with several optimizers has no rollouts.py")
         for part, (port, _), fact in zip(parts, ported, facts, strict=True):
             own = program_notes(part.recorded, port, fact.facts)
             notes += [*own, *fact.optimizer.notes]

@@ -518,7 +518,8 @@ from torch import nn
 
 def update_critic(model, optimizer, data):
     for rows in range(0, 8, 4):
-        loss = ((model(data["x"][rows : rows + 4]) - data["reward"][rows : rows + 4]) ** 2).mean()
+        part = {key: value[rows : rows + 4] for key, value in data.items()}
+        loss = ((model(part["x"]) - part["reward"]) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
