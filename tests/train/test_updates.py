@@ -202,16 +202,6 @@ def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: 
     assert "optimizerG" in proved.output
 
 
-@pytest.mark.long
-def test_an_actor_and_a_critic_train_on_rollouts_with_the_weights_of_the_program(
-    tmp_path: Path,
-) -> None:
-    result = train(tmp_path, ACTOR_AND_CRITIC, "--json", "--updates", "4")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["verdict"] == "same"
-    assert "hand_over" in (tmp_path / "jax_program" / "data.py").read_text()
-
-
 def test_a_method_that_fills_what_the_loop_reads_is_no_part_that_is_left_out() -> None:
     source = """
 class Trainer:
