@@ -220,7 +220,9 @@ def write_updates(
         data, of_data = write_data(script, parts[0].calls, cut, plain, whole, options, place, work)
         notes = [NOTE]
         if options.scores:
-            notes.append("--scores has no effect: a program with several optimizers has no rollouts.py")
+            notes.append(
+                "--scores has no effect: a program with several optimizers has no rollouts.py"
+            )
         for part, (port, _), fact in zip(parts, ported, facts, strict=True):
             own = program_notes(part.recorded, port, fact.facts)
             notes += [*own, *fact.optimizer.notes]
