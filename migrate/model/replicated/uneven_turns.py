@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.objects.programs import programs_of
-from migrate.model.processes.acting import meeting_of, meets
+from migrate.model.processes.acting import meets, runs_meeting
 from migrate.model.replicated.divisions import Divisions, may_divide
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _meeting(loop: Region, analysis: Analysis) -> str:
             functions = analysis.running[call].functions
             if averages and not training.isdisjoint(functions):
                 return GRADIENTS
-            if meets(call, at, analysis) or not meeting_of(analysis).isdisjoint(functions):
+            if meets(call, at, analysis) or runs_meeting(call, at, analysis):
                 collectives.append(call)
     if not collectives:
         return ""
