@@ -121,6 +121,7 @@ class Definition:
         combines: whether it makes a collective of tensors, itself or by a function that it calls.
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
         handed_back: the parameters whose tensors its result is computed from, by name and by index.
+        parameters: the names of its positional parameters, without `self`.
     """
 
     path: Path
@@ -133,6 +134,7 @@ class Definition:
     combines: bool = field(default=False, compare=False, repr=False)
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
     handed_back: HandedBack = field(default=frozenset(), compare=False, repr=False)
+    parameters: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -763,6 +765,7 @@ def _definition(
         if len(analysis.scopes) > 1
         else frozenset(),
         handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
+        tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
     )
 
 
