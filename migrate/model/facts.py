@@ -12,7 +12,7 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
-from migrate.model.calls.handed_back import HandedBack, handed_back
+from migrate.model.calls.handed_back import HandedBack, parameters_handed_back
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import first_attributes, first_functions, unset_attributes
@@ -764,7 +764,9 @@ def _definition(
         used_by_some(analysis).get(function, frozenset())
         if len(analysis.scopes) > 1
         else frozenset(),
-        handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
+        parameters_handed_back(function, analysis.evaluator)
+        if len(analysis.scopes) > 1
+        else frozenset(),
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
     )
 

@@ -221,7 +221,11 @@ def test_replicas_in_a_join_context_may_end_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bound", "test", "is_reported"),
     [
-        ("len(files) // world_size - 1", "dist.is_initialized() and i < last and (i + 1) % 20 == 0", False),
+        (
+            "len(files) // world_size - 1",
+            "dist.is_initialized() and i < last and (i + 1) % 20 == 0",
+            False,
+        ),
         ("len(files) // world_size", "dist.is_initialized() and i < last", False),
         ("len(files) // world_size", "dist.is_initialized() and i <= last", True),
         ("len(files) // 2", "dist.is_initialized() and i < last", True),

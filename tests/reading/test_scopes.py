@@ -169,7 +169,11 @@ def test_a_name_that_the_script_binds_again_is_no_import() -> None:
 @pytest.mark.parametrize(
     ("attempt", "fallback", "name"),
     [
-        ("from torch import GradScaler", "from torch.cuda.amp import GradScaler", "torch.GradScaler"),
+        (
+            "from torch import GradScaler",
+            "from torch.cuda.amp import GradScaler",
+            "torch.GradScaler",
+        ),
         ("import torch.amp as amp", "import torch.cuda.amp as amp", "torch.amp"),
         ("from apex.amp import GradScaler", "from torch.amp import GradScaler", None),
     ],

@@ -63,7 +63,7 @@ def batch_evaluators(analysis: Analysis) -> frozenset[Scope]:
 
 
 def _outside_loops(running: Set[Scope], analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions of `running` that run a model outside of loops, and that are no forward themselves."""
+    """Return the functions of `running` that run a model outside of loops, without forwards of modules."""
     outside = [f for f in running if isinstance(f, Function) and f.name not in FORWARDS]
     looping = {f: True for f in outside if _loops(f, running, analysis)}
     # A model may loop over its layers.

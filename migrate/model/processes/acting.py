@@ -133,8 +133,7 @@ def _may_meet(call: ast.Call, function: Function, meeting: Set[Scope], analysis:
         call,
         function,
         lambda inner, at: (
-            meets(inner, at, analysis)
-            or not meeting.isdisjoint(analysis.running[inner].functions)
+            meets(inner, at, analysis) or not meeting.isdisjoint(analysis.running[inner].functions)
         ),
         analysis,
     )

@@ -196,8 +196,7 @@ def joins_by(
         call,
         function,
         lambda inner, _: (
-            inner in joins_of(analysis)
-            or not joining.isdisjoint(analysis.running[inner].functions)
+            inner in joins_of(analysis) or not joining.isdisjoint(analysis.running[inner].functions)
         ),
         analysis,
     )

@@ -60,7 +60,7 @@ class ImportedNames:
     def _first_of_attempt(self, names: Mapping[str, Import]) -> str | None:
         """Return the first of `names` that a `try` and its handlers import from torch, or None.
 
-        torch has moved functions: `from torch import GradScaler`, or else `from torch.cuda.amp import GradScaler`.
+        torch has moved functions: `torch.GradScaler` was `torch.cuda.amp.GradScaler`.
         """
         if not all(name.startswith("torch.") for name in names):
             return None
@@ -113,9 +113,7 @@ class ImportedNames:
                 node = node.value
         return root, get_full_name_for_node(root) or ""
 
-    def _imported(
-        self, full: str, bindings: Iterable[NameBinding]
-    ) -> Iterator[tuple[str, Import]]:
+    def _imported(self, full: str, bindings: Iterable[NameBinding]) -> Iterator[tuple[str, Import]]:
         """Yield the meanings of `full` by the imports among `bindings`, each with its import."""
         for binding in bindings:
             if isinstance(binding.node, cst.Import | cst.ImportFrom):

@@ -249,7 +249,7 @@ class TrainingSteps:
             first = "move it, then"
             if why not in ("", DECIDES):
                 first = (
-                    "keep what it uses in variables here, on all replicas, and do the rest below the step; then"
+                    "keep what it uses in variables here, on all replicas, do the rest below, then"
                 )
             message = (
                 f"{statement.outside.value} lies in the middle of the step{moved}: "
