@@ -427,9 +427,7 @@ def train(data, model, optimizer, args, first):
 @pytest.mark.parametrize(
     ("start", "divides"), [("first + 1", False), ("0", False), ("dist.get_rank()", True)]
 )
-def test_the_counter_of_a_share_divides_no_files(
-    tmp_path: Path, start: str, divides: bool
-) -> None:
+def test_the_counter_of_a_share_divides_no_files(tmp_path: Path, start: str, divides: bool) -> None:
     (tmp_path / "cluster.py").write_text(STORE)
     (tmp_path / "train.py").write_text(COUNTED.replace("START", start))
     done, _ = rewritten(tmp_path)
