@@ -139,8 +139,11 @@ def _tests_between(call: ast.Call, loop: ast.For, scope: Scope) -> Iterator[ast.
     node = above.get(call)
     while node is not None and node is not loop:
         if isinstance(node, ast.If) and below in node.body:
-            is_joined = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
-            yield from node.test.values if is_joined else [node.test]
+            match node.test:
+                case ast.BoolOp(op=ast.And(), values=values):
+                    yield from values
+                case test:
+                    yield test
         below, node = node, above.get(node)
 
 
