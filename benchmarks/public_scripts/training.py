@@ -82,7 +82,7 @@ TRAINED = (
     Script(
         "pytorch+examples",
         "dcgan/main.py",
-        "--dataset fake --niter 1 --batchSize 4 --imageSize 64 --ngf 8 --ndf 8 --workers 0 --dry-run "
+        "--dataset fake --niter 1 --batchSize 4 --imageSize 64 --ngf 8 --ndf 8 --workers 0 "
         "--outf {out} --manualSeed 1",
         stands_in=DATA,
     ),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -164,11 +165,25 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def _real(value: float) -> ast.expr:
     if math.isfinite(value):
-        number = ast.Constant(abs(value))
+        number = ast.Constant(abs(_shortest(value)))
         return ast.UnaryOp(ast.USub(), number) if math.copysign(1, value) < 0 else number
     if math.isnan(value):
         return _name("jnp.nan")
     return _name("jnp.inf") if value > 0 else ast.UnaryOp(ast.USub(), _name("jnp.inf"))
+
+
+def _shortest(value: float) -> float:
+    """The number with the fewest digits that is the same in float32 and rounds the same in 16 bits.
+
+    0.1 for 0.10000000149011612, which is 0.1 in float32. A number that float32 does not have stays.
+    """
+    in_float32 = np.float32(value)
+    if float(in_float32) != value:
+        return value
+    short = float(str(in_float32))
+    pair = torch.tensor([value, short], dtype=torch.float64)
+    alike = all(len(pair.to(dtype).unique()) == 1 for dtype in (torch.float16, torch.bfloat16))
+    return short if alike and len(repr(short)) < len(repr(value)) else value
 
 
 def _name(dotted: str) -> ast.expr:

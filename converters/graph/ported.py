@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from converters.graph.expression import call, code
-from converters.graph.ir import COMPUTE, Free, Graph, calls
+from converters.graph.ir import COMPUTE, Free, Graph, Ref, calls
 from converters.graph.merging.cached import with_caches
 from converters.graph.merging.merged import Both, both_modes, evaluation_alone
 from converters.graph.merging.methods import (
@@ -79,6 +79,21 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Output:
+    """A tensor that the port returns.
+
+    Attributes:
+        code: the expression that reads it from `outputs`: `outputs["logits"]`.
+        floating: whether it has a floating dtype.
+        is_loss: whether the original calls it `loss` and it is one number.
+    """
+
+    code: str
+    floating: bool
+    is_loss: bool = False
+
+
+@dataclass(frozen=True)
 class FurtherMethod:
     """A further method of the original that is also a method of the port.
 
@@ -134,6 +149,7 @@ class Port:
         api: the API of Flax that it is written in.
         cache: its cache; None: it has none.
         stacks: lists of layers whose weights are stacked.
+        outputs: the tensors that its forward returns.
     """
 
     modeling: str
@@ -172,6 +188,7 @@ class Port:
     api: Api = "linen"
     cache: Cache | None = None
     stacks: tuple[LayerStack, ...] = ()
+    outputs: tuple[Output, ...] = ()
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that reject sizes outside these limits."""
@@ -350,7 +367,21 @@ def _port(
         left=options.refused,
         api=api,
         stacks=repeated.stacks,
+        outputs=tuple(_outputs(graph, graph.outputs, "outputs", "")),
     )
+
+
+def _outputs(graph: Graph, value: Any, code: str, name: str) -> Iterator[Output]:
+    """The tensors in the result of a call, each with the expression that reads it."""
+    if isinstance(value, Mapping):
+        for key, element in value.items():
+            yield from _outputs(graph, element, f'{code}["{key}"]', str(key))
+    elif isinstance(value, list | tuple):
+        for at, element in enumerate(value):
+            yield from _outputs(graph, element, f"{code}[{at}]", "")
+    elif isinstance(value, Ref):
+        fact = graph.facts[value.id]
+        yield Output(code, fact.dtype.is_floating_point, name == "loss" and fact.shape == ())
 
 
 def _own_gradient(function: str) -> str:

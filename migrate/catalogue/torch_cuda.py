@@ -45,13 +45,18 @@ _empty = Family("torch", WRONG, "XLA802", "cuda-memory", does="empty on XLA")
 IN_USE, AT_THE_PEAK = (
     f"{MEMORY}['{key}'] {ON_A_TPU} 0{ELSEWHERE}" for key in ("bytes_used", "peak_bytes_used")
 )
-ASKED = (
+# With an expression that answers on a TPU and on the CPU.
+ANSWERED = (
     *_zero("cuda.memory_allocated accelerator.memory_allocated", IN_USE, "shims.memory().used"),
     *_zero("cuda.memory_reserved cuda.memory_cached accelerator.memory_reserved", IN_USE),
     *_zero("cuda.max_memory_allocated", AT_THE_PEAK, "shims.memory().peak"),
     *_zero("accelerator.max_memory_allocated", AT_THE_PEAK, "shims.memory().peak"),
     *_zero("cuda.max_memory_reserved cuda.max_memory_cached", AT_THE_PEAK),
     *_zero("accelerator.max_memory_reserved", AT_THE_PEAK),
+    *_told("get_device_name", f"{XM}.xla_device_hw(torch_xla.device())"),
+)
+ASKED = (
+    *ANSWERED,
     *_empty("cuda.memory_stats accelerator.memory_stats", MEMORY_ON_A_TPU),
     *_empty("cuda.memory_stats_as_nested_dict cuda.host_memory_stats", MEMORY_ON_A_TPU),
     *_empty("cuda.host_memory_stats_as_nested_dict", MEMORY_ON_A_TPU),
@@ -66,7 +71,6 @@ ASKED = (
     *_told(
         "get_device_properties", f"for the memory, {MEMORY}['bytes_limit'] {ON_A_TPU} 0{ELSEWHERE}"
     ),
-    *_told("get_device_name", f"{XM}.xla_device_hw(torch_xla.device())"),
     *_told("get_device_capability", "a TPU has none, take the branch for bfloat16"),
     *_told("utilization", TPU_INFO),
     *_told("temperature power_draw clock_rate", "remove it"),

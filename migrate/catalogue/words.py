@@ -31,7 +31,7 @@ READS = frozenset({"item", "tolist"})
 # Methods that describe a tensor without reading its values.
 DESCRIBING_METHODS = words(
     "size dim numel stride element_size get_device is_contiguous is_floating_point nelement ndimension "
-    "storage_offset is_complex is_shared is_pinned"
+    "storage_offset is_complex is_shared is_pinned is_tensor"
 )
 # Methods of collections that keep their arguments.
 KEEPING = words("add append appendleft extend insert setdefault update")

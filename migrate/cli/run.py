@@ -98,7 +98,9 @@ def run(
         # The script prints to the same terminal: lines, no bar.
         with (
             contextlib.nullcontext(no_progress) if json_output else in_lines() as progress,
-            steps_told(lambda done: progress(doing, done, 0, "step"), ObservedSteps(folder)),
+            steps_told(
+                lambda done: progress(doing, done, 0, "optimizer step"), ObservedSteps(folder)
+            ),
         ):
             progress(doing)
             result = run_script(

@@ -25,7 +25,7 @@ WAITS = frozenset({ExecutionCause.READ, ExecutionCause.COMPILED})
 
 @dataclass(frozen=True)
 class ObservedLine:
-    """A line of the user's code, with its text; `file` is relative to where the command runs."""
+    """A line of the user's code, with its text; `file` is relative to where the command runs, if shorter."""
 
     file: str
     line: int
@@ -241,8 +241,8 @@ def line_of(names: Mapping[str, str], frame: DumpFrame) -> ObservedLine:
         names: what to call files, by their path.
         frame: the line.
     """
-    relative = os.path.relpath(frame.file)
-    name = names.get(frame.file) or (frame.file if relative.startswith("..") else relative)
+    relative = os.path.relpath(os.path.realpath(frame.file))
+    name = names.get(frame.file) or min(relative, frame.file, key=len)
     return ObservedLine(name, frame.line, linecache.getline(frame.file, frame.line).strip())
 
 

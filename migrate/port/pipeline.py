@@ -334,6 +334,7 @@ def port_model(
                 cached=cached,
                 partition=partition,
                 meshes=runs_on,
+                frozen=bool(weights.frozen),
             )
             (place / "README.md").write_text(page)
             files = record(place, target)

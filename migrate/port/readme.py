@@ -17,6 +17,7 @@ from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import Numerics
 from migrate.port.results import Initialization, ProofCase
 from migrate.port.sizes.results import Sizes
+from migrate.port.training_step import training_step
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
 
@@ -36,6 +37,8 @@ def readme_text(
     cached: CachedCase | None = None,
     partition: Partition | None = None,
     meshes: Sequence[MeshRun] = (),
+    *,
+    frozen: bool = False,
 ) -> str:
     """The page.
 
@@ -54,6 +57,7 @@ def readme_text(
         cached: the proof of the cached forward; None: there was none.
         partition: the partition rules; None: the port has none.
         meshes: the proof on meshes.
+        frozen: whether the original trains only some of its weights.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -71,7 +75,7 @@ def readme_text(
         _masks(port),
         _sizes(sizes),
         _list("## Numbers that stay as they were recorded", port.baked, ""),
-        _training(port),
+        _training(name, port, frozen, bool(weights)),
         mesh_section(name, partition, meshes),
         _list("## To know", port.notes, ""),
         _missing(port.missing),
@@ -263,8 +267,8 @@ def _weights(weights: str) -> str:
     return f"`params.safetensors`: {weights}." if weights else ""
 
 
-def _training(port: Any) -> str:
-    """Describe how to train the port, or why it refuses."""
+def _training(name: str, port: Any, frozen: bool, weights: bool) -> str:
+    """Show how to train the port, or say why it refuses."""
     nnx = port.api == "nnx"
     if port.refused:
         raises = "`model.train()` makes its calls raise" if nnx else "`deterministic=False` raises"
@@ -272,20 +276,9 @@ def _training(port: Any) -> str:
             f"## Training\n\n{raises}: what the original does in training is not in this "
             f"port: {port.refused}."
         )
-    if not port.trains:
+    if not weights:
         return ""
-    spared = [drawn.name for drawn in port.drawn]
-    call_arguments = ", ".join(filter(None, [_given(port), _arguments(spared)]))
-    lines = ["## Training", "", "```python"]
-    mutable = ", mutable=['batch_stats']" if port.statistics else ""
-    outputs = "outputs, updates" if port.statistics else "outputs"
-    rngs = ", rngs={'dropout': key}" if port.draws else ""
-    call = f"model.apply(variables, {call_arguments}, deterministic=False{rngs}{mutable})"
-    if nnx:
-        lines += ["model.train()", f"outputs = model({call_arguments})"]
-    else:
-        lines += [f"{outputs} = {call}".replace("'", '"')]
-        lines += ["variables = {**variables, **updates}"] if port.statistics else []
+    lines = ["## Training", "", _STEP, "", "```python", training_step(name, port, frozen).rstrip()]
     lines += ["```"]
     for drawn in port.drawn:
         place = f"{PurePath(drawn.place[0]).name}:{drawn.place[1]}"
@@ -293,6 +286,7 @@ def _training(port: Any) -> str:
     return "\n".join(lines)
 
 
+_STEP = 'Three steps of training, below the lines of "Use". Put in your data, loss and optimizer.'
 _DRAWN = (
     "The original draws `{name}` itself in training, by Python or numpy ({place}); the port is given it: "
     "draw it for each batch, as the original does. Training without it is refused."

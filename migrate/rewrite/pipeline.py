@@ -24,7 +24,7 @@ from migrate.rewrite.left.after import (
     said_at_origin,
 )
 from migrate.rewrite.left.codes import selected, with_used
-from migrate.rewrite.left.dead import without_dead
+from migrate.rewrite.left.dead import unread_options, without_dead
 from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
 from migrate.rewrite.left.stepless_loops import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, RewriteOptions
@@ -371,10 +371,12 @@ def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
         facts: facts about its present content.
         config: which findings are reported.
     """
-    left = after_rewrite(decoded(draft.before, draft.path), facts, draft.findings, config.target)
+    before = decoded(draft.before, draft.path)
+    left = after_rewrite(before, facts, draft.findings, config.target)
     if draft.led:
         left = tuple(hazard for hazard in left if not _is_named(hazard, draft))
     notes = (*draft.findings, *map(note_of, left))
+    notes += tuple(unread_options(before, facts.context.source.text, draft.edits, notes))
     comments = with_used(draft.comments, (*notes, *draft.edits))
     notes = in_order(selected(notes, config, comments))
     return replace(

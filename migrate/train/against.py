@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,17 @@ from migrate.train.find import find_training, script_text
 from migrate.train.means import global_mean
 from migrate.train.options import TrainOptions
 from migrate.train.proof.interface import interface_comparisons
-from migrate.train.proof.program import compared, data_difference, data_equal
+from migrate.train.proof.program import (
+    compared,
+    compared_updates,
+    data_difference,
+    data_equal,
+)
 from migrate.train.proof.stability import stability
 from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
+from migrate.train.updates import record_updates
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.means import has_global_mean
 from migrate.train.write.texts import has_rollouts
@@ -40,12 +46,14 @@ class RecordedScript:
         options: script, its arguments, seconds for one run.
         recorded: the record.
         folder: the folder that has its files.
+        parts: the folder of each update's own run, if there are several.
     """
 
     text: ScriptText
     options: TrainOptions
     recorded: Mapping[str, Any]
     folder: Path
+    parts: Mapping[str, Path] = field(default_factory=dict)
 
     @cached_property
     def stability(self) -> tuple[TrainComparison, ...]:
@@ -88,7 +96,12 @@ def record_script(options: TrainOptions, work: Path, progress: Progress) -> Reco
     """Run a script twice: where it trains, and its first updates. Its loss is not ported."""
     text = script_text(options.script)
     progress(f"running {options.script}: where it trains")
-    text, events, loss = find_training(text, options, work)
+    text, updates = find_training(text, options, work)
+    if len(updates) > 1:
+        parts, whole = record_updates(text, updates, options, work, progress, ports=False)
+        folders = {part.name: part.folder for part in parts}
+        return RecordedScript(text, options, whole, work, folders)
+    [(events, loss)] = updates
     progress(f"running {options.script}: {many(options.updates, 'update')}")
     recorded, _, folder = recorded_run(text, events, loss, options, work, ports=False)
     return RecordedScript(text, options, recorded, folder)
@@ -98,6 +111,11 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     """Compare a program with its recorded script."""
     updates = len(run.recorded["updates"])
     try:
+        if run.parts:
+            compared_values, error = compared_updates(
+                folder, run.recorded, run.parts, run.folder, run.options.timeout
+            )
+            return _proof(folder, run, [*compared_values], error)
         expected = run.recorded
         of_means: tuple[TrainComparison, ...] = ()
         if has_global_mean((folder / "train.py").read_text()):
@@ -114,11 +132,19 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
         *compared_values,
         *of_means,
     ]
+    return _proof(folder, run, comparisons, error)
+
+
+def _proof(
+    folder: Path, run: RecordedScript, comparisons: list[TrainComparison], error: str
+) -> ProgramProof:
+    """The proof with its last comparison, that of the data, which needs a program that runs."""
+    updates = len(run.recorded["updates"])
     if not error:
         difference, cause = data_difference(folder, run.folder, run.options.timeout)
         rollouts = has_rollouts((folder / "data.py").read_text())
         equal = data_equal(rollouts)
-        comparisons += () if rollouts else run.stability
+        comparisons += () if rollouts or run.parts else run.stability
         what = difference or f"{many(updates, 'update')}, {equal}"
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]

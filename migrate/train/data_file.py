@@ -55,7 +55,15 @@ def write_data(
         )
 
     def written(data: DataSlice, states: Sequence[Any]) -> None:
-        _write_data(place, data, states, options, hidden.names, on_gpu=recorded["on_gpu"])
+        _write_data(
+            place,
+            data,
+            states,
+            options,
+            hidden.names,
+            on_gpu=recorded["on_gpu"],
+            several="parts" in recorded,
+        )
 
     written(plain, ())
     count = many(len(recorded["updates"]), "update")
@@ -97,6 +105,7 @@ def _write_data(
     hidden: Sequence[str],
     *,
     on_gpu: bool,
+    several: bool,
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
@@ -110,6 +119,7 @@ def _write_data(
         ranks,
         rollouts=data.rollouts,
         on_gpu=on_gpu,
+        several=several,
     )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)

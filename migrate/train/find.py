@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.options import TrainOptions
@@ -38,14 +40,17 @@ def script_text(script: Path) -> ScriptText:
     return text
 
 
+Updates = tuple[tuple[TrainingCalls, LossSlice], ...]
+
+
 def find_training(
     script: ScriptText, options: TrainOptions, work: Path
-) -> tuple[ScriptText, TrainingCalls, LossSlice]:
-    """Find where the script trains, and what computes its loss.
+) -> tuple[ScriptText, Updates]:
+    """Find where the script trains, and what computes its losses.
 
     Returns:
         The script, with modules of its folder that train in place of their imports and comprehensions that
-        train as loops; its calls that train; its loss.
+        train as loops; for each optimizer its calls that train, and its loss.
     """
     modules: list[Path] = []
     whole = script
@@ -88,9 +93,7 @@ def own_source(script: ScriptText) -> str:
     return script.source if isinstance(script, MergedText) else ""
 
 
-def _calls(
-    script: ScriptText, seen: Sequence[Mapping[str, Any]]
-) -> tuple[ScriptText, TrainingCalls, LossSlice]:
+def _calls(script: ScriptText, seen: Sequence[Mapping[str, Any]]) -> tuple[ScriptText, Updates]:
     def frames(kind: str) -> list[tuple[Frame, ...]]:
         every = [tuple(_frame(f) for f in e["frames"]) for e in seen if e["kind"] == kind]
         return list(dict.fromkeys(every))
@@ -108,28 +111,144 @@ def _calls(
                 "this file",
                 "name the script that has the training loop itself",
             )
-    sites = list(dict.fromkeys(b[0].line for b in backwards))
-    if len(sites) > 1:
-        raise TrainError(
-            f"{script.at(sites[1])}: a second backward, beside line {sites[0]}",
-            "one loss and one optimizer are supported",
-        )
     if not steps:
         raise TrainError(
-            f"{script.at(sites[0])}: no optimizer is stepped after this backward",
+            f"{script.at(backwards[0][0].line)}: no optimizer is stepped after this backward",
             "pass arguments with which the script updates its weights",
         )
-    if len({event["which"] for event in seen if event["kind"] == STEP}) > 1:
+    dropped = tuple(call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call)
+    updates = []
+    for calls in updates_of(script, seen, dropped):
+        script = _with_loops(script, calls.backward)
+        loop_level(script, calls.backward)
+        _require_lines(script, calls)
+        updates.append(calls)
+    return script, tuple((calls, loss_of_update(script, calls)) for calls in updates)
+
+
+def loss_of_update(
+    script: ScriptText,
+    calls: TrainingCalls,
+    changing: Collection[str] = (),
+    computed: Collection[str] = (),
+) -> LossSlice:
+    """The statements of the loss of an update; of several backwards, of the sum of their losses."""
+    return loss_slice(
+        script,
+        calls.backward[0],
+        changing,
+        computed,
+        before=[frames[0] for frames in calls.before],
+        draws_apart=calls.optimizer >= 0 and not loop_level(script, calls.backward),
+    )
+
+
+def update_names(script: ScriptText, updates: Updates) -> list[str]:
+    """Names of the updates: those of their losses, functions or optimizers, whichever tell them apart.
+
+    A single update has no name.
+    """
+    if len(updates) == 1:
+        return [""]
+    steps = [_optimizer_of(script, calls.steps[0][0]) for calls, _ in updates]
+    ways = (
+        [loss.result for _, loss in updates],
+        [calls.backward[0].function for calls, _ in updates],
+        steps,
+    )
+    for names in ways:
+        if len(set(names)) == len(names) and all(name.isidentifier() for name in names):
+            return names
+    return [f"update_{number}" for number in range(1, len(updates) + 1)]
+
+
+def _optimizer_of(script: ScriptText, frame: Frame) -> str:
+    """Name of the optimizer that a statement steps: `optimizer` of `self.optimizer.step()`."""
+    code = script.code(frame.first, frame.function)
+    block, index = path_to(code, frame.line)[-1]  # type: ignore[arg-type]
+    for node in ast.walk(block[index]):
+        if isinstance(node, ast.Call) and last_part(node.func) == "step":
+            arguments = node.args or [getattr(node.func, "value", node.func)]
+            return last_part(arguments[0])
+    return ""
+
+
+def updates_of(
+    script: ScriptText, seen: Sequence[Mapping[str, Any]], dropped: tuple[tuple[Frame, ...], ...]
+) -> list[TrainingCalls]:
+    """The updates of the weights in the order of their first steps, one for each optimizer.
+
+    An update has the backwards since the step before it.
+
+    Raises:
+        TrainError: backwards and steps do not belong together so.
+    """
+    pending: list[tuple[Frame, ...]] = []
+    clips: list[int] = []
+    backwards: dict[int, list[tuple[Frame, ...]]] = {}
+    steps: dict[int, list[tuple[Frame, ...]]] = {}
+    clipped: dict[int, list[int]] = {}
+    last = -1
+    for event in seen:
+        call = tuple(_frame(frame) for frame in event["frames"])
+        if event["kind"] == BACKWARD:
+            pending.append(call)
+        elif event["kind"] == CLIP and call:
+            clips.append(call[0].line)
+        elif event["kind"] == STEP:
+            which = event["which"]
+            if not pending and which != last:
+                raise TrainError(
+                    f"{script.at(call[0].line)}: a second optimizer is stepped after one backward",
+                    "give both groups of parameters to one optimizer, or each optimizer a backward of its "
+                    "own right before its step",
+                )
+            own = backwards.setdefault(which, [])
+            sites = [b[0].line for b in own]
+            lines = list(dict.fromkeys(b[0].line for b in pending))
+            if sites and lines and lines != sites:
+                strange = next((n for n in lines if n not in sites), lines[0])
+                raise TrainError(
+                    f"{script.at(strange)}: a second backward, beside line {sites[0]}, of an optimizer whose "
+                    "updates are not all made of the same backwards",
+                    "give each of its updates the same backwards",
+                )
+            own += [] if sites else [next(b for b in pending if b[0].line == n) for n in lines]
+            steps.setdefault(which, []).append(call)
+            clipped.setdefault(which, []).extend(clips)
+            pending, clips, last = [], [], which
+    every = [b for own in backwards.values() for b in own]
+    lines = [b[0].line for b in every]
+    twice = next((n for n in lines if lines.count(n) > 1), 0)
+    if twice:
         raise TrainError(
-            f"{script.at(steps[-1][0].line)}: a second optimizer is stepped",
-            "one loss and one optimizer are supported",
+            f"{script.at(twice)}: this backward is that of several optimizers",
+            "give each optimizer a backward of its own",
         )
-    dropped = [call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call]
-    events = TrainingCalls(backwards[0], tuple(steps), tuple(dropped))
-    script = _with_loops(script, events.backward)
-    loop_level(script, events.backward)
-    _require_lines(script, events)
-    return script, events, loss_slice(script, events.backward[0])
+    result = []
+    for which, own in backwards.items():
+        *before, backward = own
+        if any(frame[0].function != backward[0].function for frame in before):
+            raise TrainError(
+                f"{script.at(backward[0].line)}: a second backward of one update, in another function than "
+                f"line {before[0][0].line}",
+                "call the backwards of an update in one function",
+            )
+        others = {
+            call[0].line for n in backwards if n != which for call in (*backwards[n], *steps[n])
+        }
+        result.append(
+            TrainingCalls(
+                backward,
+                tuple(dict.fromkeys(steps[which])),
+                dropped,
+                tuple(before),
+                tuple(dict.fromkeys(clipped[which])),
+                which if len(backwards) > 1 else -1,
+                tuple(sorted(others)),
+            )
+        )
+    return result
 
 
 def _with_loops(script: ScriptText, frames: Sequence[Frame]) -> ScriptText:
@@ -150,7 +269,8 @@ def _frame(seen: Mapping[str, Any]) -> Frame:
 
 def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
     """Require a line of its own for each statement around the calls that train."""
-    for frame in {f for call in (events.backward, *events.steps, *events.dropped) for f in call}:
+    calls = (events.backward, *events.before, *events.steps, *events.dropped)
+    for frame in {frame for call in calls for frame in call}:
         code = script.code(frame.first, frame.function)
         line = shared_line(code, frame.line) if code is not None else 0
         if line:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,6 +36,7 @@ from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import data_slice
+from migrate.train.updates import write_updates
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
@@ -52,6 +51,7 @@ from migrate.train.write.texts import (
     config_text,
     loss_text,
     test_text,
+    tidied,
     train_text,
     with_rate,
 )
@@ -77,7 +77,10 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
     with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
         work = Path(scratch)
         progress(f"running {script}: where it trains")
-        text, events, loss = find_training(text, options, work)
+        text, updates = find_training(text, options, work)
+        if len(updates) > 1:
+            return write_updates(text, updates, options, work, command, progress)
+        [(events, loss)] = updates
         progress(f"running {script}: {options.updates} updates")
         recorded, loss, work = recorded_run(text, events, loss, options, work)
         port, weights = pickle.loads((work / "port.pickle").read_bytes())
@@ -156,7 +159,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             notes = [
                 *program_notes(recorded, port, facts),
                 *optimizer.notes,
-                *_tidied(place),
+                *tidied(place),
                 *formatted(place),
             ]
             comparisons: tuple[TrainComparison, ...] = ()
@@ -204,11 +207,3 @@ def _write_recorded(file: Path, recorded: Mapping[str, Any], facts: ProgramFacts
             for name in facts.inputs:
                 arrays[f"{number}/{position}/{name}"] = micro["inputs"][name]
     np.savez_compressed(file, **arrays)
-
-
-def _tidied(folder: Path) -> list[str]:
-    """Remove imports that a file does not use."""
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--no-cache"]
-    rules = ["--select", "F401,F811", "--fix", "--exit-zero", str(folder)]
-    done = subprocess.run([*command, *rules], capture_output=True, text=True, check=False)
-    return [] if done.returncode == 0 else ["imports are not sorted out: it needs ruff"]

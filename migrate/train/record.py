@@ -12,11 +12,11 @@ import numpy as np
 
 from migrate.counts import many
 from migrate.train.errors import TrainError
-from migrate.train.find import own_source, script_loop
+from migrate.train.find import loss_of_update, own_source, script_loop
 from migrate.train.options import TrainOptions
 from migrate.train.proof.stability import STABLE, moved
 from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
-from migrate.train.slice.loss import LossSlice, loss_slice
+from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText
@@ -32,10 +32,13 @@ def recorded_run(
     work: Path,
     *,
     ports: bool = True,
+    name: str = "",
+    known: Sequence[tuple[str, Any]] = (),
 ) -> tuple[dict[str, Any], LossSlice, Path]:
     """Record the first updates; what is computed from numbers that change between steps becomes data.
 
-    Without `ports` the loss is not ported: known mistakes are made in it instead.
+    Without `ports` the loss is not ported: known mistakes are made in it instead. Of several updates, `name`
+    is this one's, and `known` are the modules of those before it: name, and what tells it from others.
 
     Returns:
         The record, the statements of the loss that are left, and the folder of the run.
@@ -44,9 +47,9 @@ def recorded_run(
     computed: set[str] = set()
     refused: tuple[int, str, str] | None = None
     while True:
-        folder = work / f"run-{len(changing)}-{len(computed)}"
+        folder = work / f"run-{name}-{len(changing)}-{len(computed)}"
         folder.mkdir()
-        recorded = _run(script, events, loss, options, folder, ports)
+        recorded = _run(script, events, loss, options, folder, ports, name, known)
         if "refused" not in recorded:
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
@@ -54,7 +57,7 @@ def recorded_run(
         count = len(changing) + len(computed)
         changing |= set(recorded["changing"])
         computed |= set(recorded["computed"])
-        shorter = loss_slice(script, events.backward[0], changing, computed)
+        shorter = loss_of_update(script, events, changing, computed)
         if len(changing) + len(computed) == count or set(shorter.free) & changing:
             raise TrainError(f"{script.at(line)}: {what}", remedy or "report this with the script")
         loss = shorter
@@ -147,13 +150,15 @@ def _run(
     options: TrainOptions,
     work: Path,
     ports: bool,
+    name: str,
+    known: Sequence[tuple[str, Any]],
 ) -> dict[str, Any]:
     """Run the script: record the first updates, and port the loss in the script's process."""
     loop = events.backward[loop_level(script, events.backward)]
     question = {
         "slice": [loss.frame.function, loss.frame.first],
         "line": loss.line,
-        "lines": [*loss.lines, (loss.frame.line, loss.frame.line)],
+        "lines": [*loss.lines, *((line, line) for line in events.backwards)],
         "free": loss.free,
         "selected": loss.selected,
         "text": loss.text,
@@ -162,7 +167,14 @@ def _run(
         "statements": tuple(loop_statements(script, loop)),
         "batches": script_loop(script, events),
         "updates": options.updates,
-        "line_of_backward": loss.frame.line,
+        "backwards": events.backwards,
+        "statements_of_loss": loss.lines,
+        "drawn": loss.drawn,
+        "clips": events.clips,
+        "optimizer": events.optimizer,
+        "others": events.others,
+        "name": name,
+        "known": known,
         "steps": [step[0].line for step in events.steps],
         "reads": read_names(script, loss),
         "rate": rate_function(script, events.backward),

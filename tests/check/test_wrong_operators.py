@@ -12,6 +12,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
+from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
 OTHERWISE = [
@@ -195,3 +196,9 @@ for p in model.parameters():
 """
     found = check_source(parse(script, Path("s.py")), Config(select=("XLA880",)))
     assert [finding.line for finding in found] == [6, 8, 8]
+
+
+def test_the_remedy_names_the_activation_itself() -> None:
+    script = "from torch import nn\n\nact = nn.SELU()\n"
+    findings = rewrite_source(parse(script.encode(), Path("script.py"))).findings
+    assert "`F.selu(x.clone(), inplace=True)`" in findings[0].message

@@ -179,6 +179,7 @@ class StandIn:
     api: str = "linen"
     cache: Any = None
     stacks: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = ()
 
     def limited(self, limits: Any) -> StandIn:
         return self

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from flax import nnx
+from torch import nn
 
+from converters.checkpoint import flatten
+from converters.graph import port
+from converters.mapping.paths import Api
 from migrate.cli import commands
 from migrate.parity.ground.requests import Draw
 from migrate.parity.tasks.modes import _dropouts
-from tests.converters.graph import host_drawn, trained
+from migrate.port import nnx_texts, texts
+from migrate.port.training_step import training_step
+from tests.converters.graph import host_drawn, nnx_side, trained
+from tests.converters.graph.conftest import load as load
+from tests.converters.graph.flax_side import variables
 
 ORIGINAL = (Draw(0.1, 1000), Draw(0.3, 50), Draw(-1.0, 8))
 
@@ -88,3 +105,77 @@ def test_layers_that_are_left_out_are_compared_by_their_rates() -> None:
     assert all(check.passed for check in _dropouts(originals, (dropped, kept)))
     lacking = [check.name for check in _dropouts(originals, (kept,)) if not check.passed]
     assert lacking == ["dropouts that differ"]
+
+
+class Normed(nn.Module):
+    """A layer of each sort that changes the step: statistics and random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.drop(self.norm(self.fc(x)))
+        return x, x.argmax(dim=1)
+
+
+REAL = {"x": torch.linspace(-1, 1, 20).reshape(5, 4)}
+LINEAR = {"input": REAL["x"]}
+LABELS = {"ids": torch.arange(8).reshape(2, 4), "labels": torch.arange(1, 9).reshape(2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "api", "frozen", "has"),
+    [
+        (Normed, REAL, "linen", [], ["has_aux", "mutable", "rngs", "outputs[0] - target"]),
+        (Normed, REAL, "linen", ["params/fc/bias"], ["optax.partition"]),
+        (Normed, REAL, "nnx", ["fc/bias"], ["nnx.DiffState"]),
+        (
+            lambda: nn.Linear(4, 3),
+            LINEAR,
+            "linen",
+            [],
+            ["state, batch, target", "outputs - target"],
+        ),
+        (trained.Labeled, LABELS, "linen", [], ['outputs["loss"]', "labels=labels"]),
+    ],
+)
+def test_the_step_of_the_readme_trains(
+    make: Callable[[], nn.Module],
+    inputs: dict[str, torch.Tensor],
+    api: Api,
+    frozen: list[str],
+    has: list[str],
+    tmp_path: Path,
+    load: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    original = make().eval()
+    written = port(original, inputs, api=api)
+    step = training_step("a_port", written, bool(frozen))
+    assert [text for text in has if text not in step] == []
+    given = {name: jnp.asarray(tensor.numpy()) for name, tensor in inputs.items()}
+    names: dict[str, Any] = {**given, "jax": jax, "nnx": nnx, "Any": Any}
+    source = nnx_texts._TRAINABLE if api == "nnx" else texts._TRAINABLE
+    exec(source.replace("FROZEN_PATHS", f"frozenset({frozen})"), names)
+    package = types.ModuleType("a_port")
+    package.trainable = names["trainable"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_port", package)
+    if api == "nnx":
+        model = nnx_side.loaded(written, tmp_path)
+        model = nnx_side.with_weights(model, original, written, inputs)
+        model.eval()
+        names |= {"model": model, "outputs": model(**given)}
+        arrays = nnx_side.variables(model)
+        before = {path: jnp.array(arrays[path][...]) for path in arrays}
+        exec(step, names)
+        after = {path: variable[...] for path, variable in arrays.items()}
+    else:
+        model, weights = load(written), variables(original, written, inputs)
+        names |= {"model": model, "variables": weights, "outputs": model.apply(weights, **given)}
+        exec(step, names)
+        before, after = flatten(weights), flatten(names["variables"])
+    assert {path for path in before if np.array_equal(before[path], after[path])} == set(frozen)

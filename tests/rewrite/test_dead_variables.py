@@ -55,3 +55,33 @@ def test_what_is_used_or_may_do_something_stays_with_its_finding(body: str) -> N
     done = rewritten(body)
     assert "LOCAL_RANK" in done.data.decode()
     assert [note.rule for note in done.findings] == ["rank-environment"]
+
+
+OPTIONS = """
+import argparse
+import re
+
+import torch
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--width", type=int, default=2)
+    args = parser.parse_args()
+    model = torch.nn.Linear(args.width, 2).to("cuda")
+    if args.compile:
+        model = torch.compile(model)
+    print(model, re.compile("a"), EXTRA)
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "lines"),
+    [("None", [10]), ("args.compile", []), ('getattr(args, "compile")', [])],
+)
+def test_an_option_that_nothing_reads_any_more_is_told(extra: str, lines: list[int]) -> None:
+    done = rewrite_source(parse(OPTIONS.replace("EXTRA", extra).encode(), Path("train.py")))
+    notes = [note for note in done.findings if note.subject == "--compile"]
+    assert [(note.line, note.rule) for note in notes] == [(line, "compile") for line in lines]
+    assert "torch.compile" not in done.data.decode()

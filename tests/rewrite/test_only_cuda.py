@@ -88,7 +88,7 @@ def test_a_branch_that_waits_is_switched_on() -> None:
         if device.type == "cuda": torch.cuda.synchronize()
         if device.type == "cuda":
             torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated(device)
+            peak = torch.cuda.memory_summary(device)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         """

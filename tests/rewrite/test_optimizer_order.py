@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue.target import TPU
+from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
@@ -406,3 +408,107 @@ def test_programs_that_share_what_makes_the_optimizer(tmp_path: Path, is_late: b
     files = {file.name.stem: file.after.decode() for file in rewrite_folder(tmp_path).files}
     assert "made before" not in files["first"]
     assert ("made before" in files["second"]) is is_late
+
+
+SHARDED = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(layers):
+    for layer in layers:
+        fully_shard(layer)
+    fully_shard(layers)
+
+
+def main():
+    with torch.device("DEVICE"):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return model.to_empty(device="cuda"), optimizer
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_fsdp2_moves_a_model_that_is_not_on_meta(device: str) -> None:
+    """The optimizer has the parameters that stay; of "meta" they are replaced later, on CUDA as well."""
+    options = RewriteOptions(config=Config(target=TPU))
+    script = SHARDED.replace("DEVICE", device)
+    done = rewrite_source(parse(script.encode(), Path("train.py")), options=options)
+    assert "set_swap_module_params_on_conversion" not in done.data.decode()
+    notes = [note for note in done.findings if note.rule == "optimizer-order"]
+    assert bool(notes) is (device == "meta")
+
+
+SPLIT = """\
+def split(net):
+    slow, fast = [], {}
+    for name, p in net.named_parameters():
+        if name == "bias":
+            slow.append(p)
+        else:
+            fast.setdefault(name, []).append(p)
+    return [{"params": slow}, *({"params": group} for group in fast.values())]
+
+
+def build():
+    model = torch.nn.Linear(2, 2)
+    return model, split(model)
+
+
+"""
+TAKEN_COMMENT = "    # The parameters of the optimizer were collected before"
+
+
+@pytest.mark.parametrize(
+    "collected",
+    [
+        "model = torch.nn.Linear(2, 2)\n    groups = [p for p in model.parameters() if p.requires_grad]",
+        "model = torch.nn.Linear(2, 2)\n    groups = list(filter(bool, model.parameters()))",
+        "model = torch.nn.Linear(2, 2)\n    groups = [*model.parameters()]",
+        "model = torch.nn.Linear(2, 2)\n    groups = [{'params': [p]} for _, p in model.named_parameters()]",
+        "model = torch.nn.Linear(2, 2)\n    groups = []\n    for p in model.parameters():\n"
+        "        groups.append({'params': p})",
+        "model = torch.nn.Linear(2, 2)\n    groups = split(model)",
+        "model, groups = build()",
+    ],
+)
+def test_parameters_that_are_collected_before_the_move_stay_those_of_the_model(
+    collected: str,
+) -> None:
+    body = f"def train():\n    {collected}\n    model = DDP(model.cuda())\n"
+    made = "    return model, torch.optim.Adam(groups, lr=0.1)\n"
+    text = run(SPLIT + body + made).data.decode()
+    assert text.count(ON) == 1
+    assert TAKEN_COMMENT in text
+    assert text.index(ON) < text.index('model.to("xla")')
+
+
+@pytest.mark.parametrize(
+    "collected",
+    [
+        "groups = filter(bool, model.parameters())",
+        "groups = [{'params': model.parameters()}]",
+        "sizes = [p.numel() for p in model.parameters()]\n    groups = model.parameters()",
+        "for p in model.parameters():\n        p.requires_grad = True\n    groups = model.parameters()",
+    ],
+)
+def test_a_generator_takes_the_parameters_of_the_moved_model(collected: str) -> None:
+    body = f"def train():\n    model = torch.nn.Linear(2, 2)\n    {collected}\n    model = model.cuda()\n"
+    done = run(f"{body}    return model, torch.optim.Adam(groups, lr=0.1)\n")
+    assert ON not in done.data.decode()
+    assert said(done) == []
+
+
+def test_parameters_collected_in_another_file(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(f"import torch\n\n\n{SPLIT}")
+    body = "def train():\n    model, groups = build()\n    model = DDP(model.cuda())\n"
+    made = "    return model, torch.optim.Adam(groups, lr=0.1)\n\n\ntrain()\n"
+    (tmp_path / "train.py").write_text(f"from net import build\n{HEAD}{body}{made}")
+    done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
+    edits = [e.message for f in done.files for e in f.edits if e.rule == "optimizer-order"]
+    assert len(edits) == 1

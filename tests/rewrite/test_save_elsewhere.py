@@ -433,3 +433,52 @@ def test_the_counter_of_a_share_divides_no_files(tmp_path: Path, start: str, div
     done, _ = rewritten(tmp_path)
     messages = [note.message for file in done.files for note in file.findings]
     assert any("files of its own" in message for message in messages) is divides
+
+
+WRITER = """\
+from torch.utils.tensorboard import SummaryWriter
+
+
+class Board:
+    def __init__(self, distributed, rank):
+        self.writer = None
+        self.is_off = distributed and rank != 0
+
+    def open(self):
+        if not self.is_off:
+            self.writer = SummaryWriter("logs")
+"""
+RUNNER = """\
+import torch
+import torch.distributed as dist
+
+from board import Board
+
+
+class Runner:
+    def __init__(self):
+        dist.init_process_group("nccl")
+        self.model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+        self.board = Board(True, dist.get_rank())
+        self.board.open()
+
+    def learn(self):
+        for turn in range(4):
+            if self.board.writer is not None and turn % 2 == 0:
+                self.save(f"model_{turn}.pt")
+
+    def save(self, path):
+        torch.save(self.model.state_dict(), path)
+
+
+Runner().learn()
+"""
+
+
+def test_a_save_of_the_replica_whose_writer_another_file_makes(tmp_path: Path) -> None:
+    (tmp_path / "board.py").write_text(WRITER)
+    (tmp_path / "runner.py").write_text(RUNNER)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
+    runner = next(file for file in done.files if file.name.name == "runner.py")
+    messages = [note.message for note in runner.findings if note.rule == "save"]
+    assert any(DECIDES_ALONE in message for message in messages)

@@ -636,3 +636,24 @@ def test_a_loss_named_like_an_evaluation_is_a_part_of_the_step(criterion: str) -
     inside, _ = statements(done)
     assert "output = self.model(x)" in inside
     assert "loss = self.test_criterion(output, y)" in inside
+
+
+def test_whether_an_object_is_a_tensor_is_no_value_of_it() -> None:
+    script = """\
+import torch
+
+model = torch.nn.Linear(2, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, device):
+    for batch in loader:
+        batch = {k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items()}
+        model(batch["x"]).sum().backward()
+        optimizer.step()
+
+
+train([], "cuda")
+"""
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert [note.code for note in done.findings] == []

@@ -477,3 +477,97 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
 """
+
+GAN = """
+import torch
+import torch.nn as nn
+
+torch.manual_seed(3)
+netG = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4, bias=False))
+netD = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.2), nn.Linear(6, 1), nn.Sigmoid())
+criterion = nn.BCELoss()
+optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01, betas=(0.5, 0.999))
+optimizerG = torch.optim.SGD(netG.parameters(), lr=0.1)
+rows = torch.randn(24, 4)
+for i in range(3):
+    # the discriminator: real, then fake
+    netD.zero_grad()
+    real = rows[8 * i : 8 * i + 8]
+    label = torch.full((real.size(0), 1), 1.0)
+    errD_real = criterion(netD(real), label)
+    errD_real.backward()
+    noise = torch.randn(real.size(0), 3)
+    fake = netG(noise)
+    label.fill_(0.0)
+    errD_fake = criterion(netD(fake.detach()), label)
+    errD_fake.backward()
+    optimizerD.step()
+    # the generator
+    netG.zero_grad()
+    label.fill_(1.0)
+    errG = criterion(netD(fake), label)
+    errG.backward()
+    optimizerG.step()
+"""
+
+# An actor and a critic that train one after another, each in a loop of its own, on what the actor sampled.
+ACTOR_AND_CRITIC = """
+import torch
+from torch import nn
+
+
+def update_critic(model, optimizer, data):
+    for rows in range(0, 8, 4):
+        part = {key: value[rows : rows + 4] for key, value in data.items()}
+        loss = ((model(part["x"]) - part["reward"]) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def update_actor(model, optimizer, data):
+    for rows in range(0, 8, 4):
+        part = {key: value[rows : rows + 4] for key, value in data.items()}
+        picked = model(part["x"]).log_softmax(1).gather(1, part["action"])
+        loss = -(picked * part["reward"]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def rollout(actor):
+    with torch.no_grad():
+        x = torch.randn(8, 3)
+        action = torch.multinomial(actor(x).softmax(1), 1)
+        return {"x": x, "action": action, "reward": (action == 1).float()}
+
+
+def fit():
+    torch.manual_seed(0)
+    actor, critic = nn.Linear(3, 4), nn.Linear(3, 1)
+    of_actor = torch.optim.Adam(actor.parameters(), lr=0.05)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=0.1)
+    for _ in range(2):
+        data = rollout(actor)
+        update_critic(critic, of_critic, data)
+        update_actor(actor, of_actor, data)
+
+
+fit()
+"""
+
+TWO_LOSSES = """
+import torch
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    x = torch.ones(4, 2)
+    loss = model(x).mean()
+    loss.backward()
+    loss = model(2 * x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""

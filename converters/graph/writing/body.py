@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
+import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,22 @@ def drafted(
 ) -> Draft:
     """The draft of a call. Calls within it are written only if they dissolve."""
     return _Writer(drafter, module_call).write(arguments)
+
+
+# Operators whose result keeps sides of the tensor beside those that they join or split.
+_KEEPING_SIDES = frozenset({"aten.flatten.using_ints", "aten.unflatten.int"})
+# Numbers that need no setting, as a person writes them.
+_PLAIN_NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5)
+# Operators of the original that are followed in a forward, and how deep.
+_COMPUTED: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Pow: operator.pow,
+}
+_COMPUTED_DEPTH = 6
 
 
 @dataclass(frozen=True)
@@ -504,6 +522,8 @@ class _Writer:
         lowering = lowerings().get(item.target)
         outs = [self._fact(self.facts[out]) if out >= 0 else None for out in item.outs]
         arguments = tuple(self._operand(argument, item) for argument in item.arguments)
+        if item.target in _KEEPING_SIDES:
+            arguments = (self._with_sides(item.arguments[0], arguments[0]), *arguments[1:])
         if item.target == "aten.expand.default":
             arguments = (arguments[0], self._expanded(*arguments[:2]), *arguments[2:])
         if item.target == "aten.slice.Tensor":
@@ -757,6 +777,17 @@ class _Writer:
                 return self._number(value, item)
         return value
 
+    def _with_sides(self, argument: Any, operand: Any) -> Any:
+        """The operand with its fixed sides read from it, as other sizes of the model have others."""
+        value = self._resolved(argument)
+        if not isinstance(value, Ref) or not isinstance(operand, Tensor):
+            return operand
+        sides = (
+            self._side(value.id, axis, side) if isinstance(side, int) and side > 1 else side
+            for axis, side in enumerate(operand.shape)
+        )
+        return replace(operand, shape=tuple(sides))
+
     def _attended(self, item: Op) -> ast.expr | None:
         """A Linear without bias whose weight is an embedding's: the embedding's `attend`."""
         if item.target != "aten.linear.default" or len(item.arguments) != 2:
@@ -821,11 +852,14 @@ class _Writer:
         if not sized:
             return value
         setting = self.drafter.settings.of_number(value, self.module, frames)
-        if (
-            isinstance(setting, SettingInt | SettingFloat)
-            or not isinstance(value, int)
-            or value < 4
-        ):
+        if isinstance(setting, SettingInt | SettingFloat):
+            return setting
+        computed = self._computed(value, frames)
+        if computed is not None:
+            return computed
+        if isinstance(value, float) and value not in _PLAIN_NUMBERS:
+            self._bake(value, frames)
+        if not isinstance(value, int) or value < 4:
             return setting
         # Else it is a side of what is given: nothing else would give it for other sizes.
         sides = [*self._behind(item, frames), *(number for _, number in self.arguments)]
@@ -833,11 +867,79 @@ class _Writer:
             for axis, side in enumerate(self.facts[number].shape):
                 if side == value:
                     return self._side(number, axis, value)
+        self._bake(value, frames)
+        return value
+
+    def _bake(self, value: int | float, frames: Sequence[Frame]) -> None:
+        """Note a number that stays as it was recorded."""
         where = self.call.path
         if frames:
             where = f"{type(self.module).__name__}, {Path(frames[-1].file).name}:{frames[-1].line}"
         self.drafter.baked.setdefault(f"{value} in {where}")
-        return value
+
+    def _computed(self, value: int | float, frames: Sequence[Frame]) -> Size | None:
+        """A number that a running line computes from settings and sides: `dim // self.heads`."""
+        for frame in reversed(frames):
+            for node in names.reached(frame):
+                if isinstance(node, ast.BinOp | ast.Call):
+                    known = self._followed(node, _COMPUTED_DEPTH, frame)
+                    if known is not None and math.isclose(known[0], value, rel_tol=1e-12):
+                        same = type(known[0]) is type(value)
+                        if same and not isinstance(known[1], ast.Constant):
+                            return Size(known[1], value)  # type: ignore[arg-type]
+        return None
+
+    def _followed(
+        self, node: ast.expr, depth: int, frame: Frame
+    ) -> tuple[int | float, ast.expr] | None:
+        """The value of an expression of the original, and the expression in the port."""
+        if depth == 0:
+            return None
+        match node:
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return number, as_code(number)
+            case ast.Attribute():
+                number = self.drafter.settings.of_expression(node, self.module)
+                return None if number is None else (number + 0, as_code(number))
+            case (
+                ast.Subscript(
+                    value=ast.Attribute(value=ast.Name(id=name), attr="shape")
+                    | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[]),
+                    slice=inner,
+                )
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[inner])
+            ) if (axis := names.integer(inner)) is not None:
+                return self._followed_side(names.clean(name), axis)
+            case ast.Name(id=name):
+                values = names.assigned(names.function_at(frame)).get(name, ())
+                return self._followed(values[0], depth - 1, frame) if len(values) == 1 else None
+            case ast.BinOp(op=op) if type(op) in _COMPUTED:
+                sides = [self._followed(side, depth - 1, frame) for side in (node.left, node.right)]
+                if sides[0] is None or sides[1] is None:
+                    return None
+                try:
+                    number = _COMPUTED[type(op)](sides[0][0], sides[1][0])
+                except ArithmeticError:
+                    return None
+                return number, ast.BinOp(sides[0][1], op, sides[1][1])
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr="sqrt"), args=[inner]):
+                of = self._followed(inner, depth - 1, frame)
+                if of is None or of[0] < 0:
+                    return None
+                return math.sqrt(of[0]), ast.BinOp(of[1], ast.Pow(), ast.Constant(0.5))
+        return None
+
+    def _followed_side(self, name: str, axis: int) -> tuple[int | float, ast.expr] | None:
+        """A side of the tensor that the original calls so, if all tensors of the name have the same."""
+        for number in self._called(name):
+            shape = self.facts[number].shape
+            if number in self.maybe or not -len(shape) <= axis < len(shape):
+                return None
+            side = shape[axis]
+            if not isinstance(side, int):
+                return None
+            return side, self._side(number, axis % len(shape), side).code
+        return None
 
     def _behind(self, item: Op, frames: Sequence[Frame]) -> list[int]:
         """The tensor that an operator shapes, or what that was made of on this line: a tensor with a name."""

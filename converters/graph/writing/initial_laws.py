@@ -249,8 +249,14 @@ class InitialLaws:
             area = math.prod(module.kernel_size)
             if module.groups != 1:
                 groups = settings.of_layer(module, "groups", module.groups)
-                text = "({n} // {g} * {a}) ** -0.5"
-                return code(text, n=channels, g=groups, a=area)
+                if getattr(channels, "text", "") == getattr(groups, "text", "") != "":
+                    channels, groups = 1, 1  # each channel alone, at every size
+                elif not getattr(channels, "text", "") and not getattr(groups, "text", ""):
+                    channels, groups = module.in_channels // module.groups, 1
+                if groups != 1:
+                    return code("({n} // {g} * {a}) ** -0.5", n=channels, g=groups, a=area)
+                if channels == 1:
+                    return code("{a} ** -0.5", a=area)
             if area == 1:
                 return code("{n} ** -0.5", n=channels)
             return code("({n} * {a}) ** -0.5", n=channels, a=area)

@@ -42,6 +42,8 @@ _FROM = {
     "num_groups": ("num_groups",),
     "kernel_size": ("kernel_size",),
     "strides": ("stride",),
+    "kernel_dilation": ("dilation",),
+    "feature_group_count": ("groups",),
     "num_heads": ("num_heads",),
     "embed_dim": ("embed_dim",),
     "hidden_size": ("hidden_size",),

@@ -115,6 +115,12 @@ def configuration(
         held: settings that may have one value only; those that the source does not read are added.
     """
     settings = {**model.settings, **(held or {})}
+    order = {name: at for at, name in enumerate(model.order)}
+    of_original = {name: model.sources.get(name, (name, ()))[0] for name in settings}
+    last = len(order)
+    settings = dict(
+        sorted(settings.items(), key=lambda setting: order.get(of_original[setting[0]], last))
+    )
     lengths = {key: len(value) for key, value in settings.items() if isinstance(value, tuple)}
     constants = [
         *_table("HELD", held or {}, "Sizes that modeling.py does not follow: see README.md."),

@@ -87,6 +87,7 @@ class Model:
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
         options: further fields of the configuration, which are no sizes of the original.
         instances: path of a module of the original → name of its class.
+        order: the original's names of settings, as its constructor or configuration has them.
     """
 
     classes: tuple[Class, ...]
@@ -94,6 +95,7 @@ class Model:
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     instances: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

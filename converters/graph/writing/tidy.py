@@ -9,6 +9,8 @@ from converters.graph.expression import code
 from converters.graph.writing.original.names import integer
 from converters.graph.writing.statements import turned
 
+_NEW, _AXIS = "None", ":"
+
 
 def tidied(tree: Any) -> Any:
     """A statement or expression, with sides and turns written as one writes them."""
@@ -23,14 +25,19 @@ class _Tidy(ast.NodeTransformer):
         return inner if inner is not None else node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.ctx, ast.Load):
+            index, array = _axes(node), node.value
+            while index is not None and isinstance(array, ast.Subscript):
+                inner = _axes(array)
+                if inner is None or len(inner) != index.count(_AXIS):
+                    break
+                each = iter(inner)
+                index = [next(each) if kind == _AXIS else kind for kind in index]
+                array = array.value
+            if index is not None:
+                return code(f"{{x}}[{', '.join(_shortened(index))}]", x=self.visit(array))
         self.generic_visit(node)
-        outer, inner = _new_axes(node), _new_axes(node.value)
-        if outer is None or inner is None or outer[0] != inner[0]:
-            return node
-        assert isinstance(node.value, ast.Subscript)
-        return code(
-            f"{{x}}[{outer[0]}, {', '.join(['None'] * (outer[1] + inner[1]))}]", x=node.value.value
-        )
+        return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
@@ -56,15 +63,20 @@ def _swapped(node: ast.Call) -> ast.expr | None:
     return again[0] if again is not None and again[1] == axes else None
 
 
-def _new_axes(node: ast.expr) -> tuple[str, int] | None:
-    """`x[..., None]` → ("...", 1), `x[:, None, None]` → (":", 2)."""
-    match node:
-        case ast.Subscript(slice=ast.Tuple(elts=[first, *rest])) if rest and all(
-            isinstance(index, ast.Constant) and index.value is None for index in rest
-        ):
-            text = ast.unparse(first)
-            return (text, len(rest)) if text in ("...", ":") else None
-    return None
+def _axes(node: ast.Subscript) -> list[str] | None:
+    """The index `[:, None, :]` of every axis, as texts; None for an index that does more than add axes."""
+    indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    texts = [ast.unparse(index) for index in indices]
+    return texts if _NEW in texts and set(texts) <= {_NEW, _AXIS} else None
+
+
+def _shortened(index: list[str]) -> list[str]:
+    """The index without the axes at the end or, if these are fewer, at the beginning."""
+    first = index.index(_NEW)
+    last = index[::-1].index(_NEW)
+    if first and (not last or (first > 1 and last < first)):
+        return ["...", *index[first:]]
+    return index[: len(index) - last]
 
 
 def _moved_back(node: ast.Call) -> ast.expr | None:

@@ -41,6 +41,8 @@ TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)
 SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
 SHARDS = ".FullyShardedDataParallel"
+SHARDS_IN_PLACE = ".fully_shard"
+SHARD_WORDS = re.compile(rb"fully_shard|FullyShardedDataParallel")
 LOADS = b".load_state_dict("
 # Names in the annotation of settings.
 SETTINGS = re.compile(r"\b(dict|Dict|Mapping|str|int|float|bool|list|List|\w*Conf(ig)?)\b")
@@ -49,6 +51,11 @@ MARKS = re.compile(rb"for [^\n]*parameters\(")
 HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 # Calls that return the parameters of a module.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
+# Builtins that run an iterator to its end and keep its elements, and methods that add to a collection.
+COLLECTS = frozenset({"dict", "frozenset", "list", "set", "sorted", "tuple"})
+LAZY = frozenset({"chain", "enumerate", "filter", "iter", "map", "reversed", "zip"})
+FILLS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
+NAMED = ast.Name | ast.Attribute
 # Methods that only modules have, among objects that are moved.
 OF_MODULES = frozenset(
     {
@@ -82,11 +89,13 @@ class Early:
         moves: the files and lines of the moves that come later.
         at_moves: whether torch's switch is set at these moves; otherwise where the optimizer is made.
         on_meta: whether one of them replaces the parameters on CUDA as well, as the model is on "meta".
+        taken: the file and line where its parameters are collected, if only this comes before the moves.
     """
 
     moves: tuple[tuple[Path, int], ...]
     at_moves: bool
     on_meta: bool = False
+    taken: tuple[Path, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,7 @@ class FileOptimizers:
             the project: the parameter, and the code.
         marked: the calls of `parameters()` of a loop that gives parameters attributes or hooks, whose model
             moves only later.
+        taken: the moves before which the parameters of an optimizer are collected, and none is made.
     """
 
     created: frozenset[Position] = frozenset()
@@ -111,6 +121,7 @@ class FileOptimizers:
     moves: Mapping[Position, tuple[frozenset[Position], bool]] = field(default_factory=dict)
     handed: Mapping[Position, tuple[str, str]] = field(default_factory=dict)
     marked: frozenset[Position] = frozenset()
+    taken: frozenset[Position] = frozenset()
 
 
 class ProjectOptimizers:
@@ -127,6 +138,8 @@ class ProjectOptimizers:
         self._handed_on: dict[ast.Call, tuple[str, str]] = {}  # filled with `_given_both`
         self._bound_to: dict[tuple[ast.expr, int], list[tuple[ast.expr, Scope]]] = {}
         self._with_parameters: dict[ast.expr, list[ast.Call]] = {}
+        self._taken_at: dict[ast.Call, tuple[Path, int]] = {}  # filled with `_late_moves`
+        self._loops_of: dict[ModuleScope, dict[ast.Call, ast.For]] = {}
 
     def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
         """Return the optimizers of a file; `alone`: whether only this file is rewritten."""
@@ -139,6 +152,7 @@ class ProjectOptimizers:
         makers, settled = set(), set()
         early: dict[Position, Early] = {}
         moves: dict[Position, tuple[set[Position], list[bool]]] = {}
+        taken: dict[Position, bool] = {}
         for call, scope in self._made:
             here = scope.top is top
             if here:
@@ -159,10 +173,14 @@ class ProjectOptimizers:
             at_moves = not is_own and not in_lambda and not (alone and elsewhere)
             if here and late:
                 places = sorted({(at.module.path, call.lineno) for call, at in late})
-                early[_at(call, top)] = Early(tuple(places), at_moves)
+                early[_at(call, top)] = Early(
+                    tuple(places), at_moves, taken=self._taken_at.get(call)
+                )
             for late_move, at in late:
                 if at.top is top:
-                    own, others = moves.setdefault(_at(late_move, top), (set(), []))
+                    place = _at(late_move, top)
+                    taken[place] = taken.get(place, True) and call in self._taken_at
+                    own, others = moves.setdefault(place, (set(), []))
                     if here:
                         own.add(_at(call, top))
                     else:
@@ -183,6 +201,7 @@ class ProjectOptimizers:
             {place: (frozenset(own), any(others)) for place, (own, others) in moves.items()},
             handed,
             frozenset(self._marked(top)),
+            frozenset(place for place, only in taken.items() if only),
         )
 
     def _marked(self, top: ModuleScope) -> Iterator[Position]:
@@ -360,19 +379,110 @@ class ProjectOptimizers:
                     continue
                 settled = False
                 goals = unmoved if len(unmoved) <= MOST_GOALS else [goal]
-                late |= {
-                    move: to
-                    for move, to in self._moves
-                    if move not in self._of_tensors
-                    and not scripts_of(self._analysis).are_apart(to, scope)
-                    and any(self._moves_later(move, to, goal) for goal in goals)
-                }
+                late |= self._later(goals, scope)
+            if settled:
+                late = self._taken_early(call, scope)
+                settled = not late
             kept = {move for move, at in late.items() if self._is_kept(move, at, call, scope)}
             if late and kept == late.keys():
                 continue
             if not models or not settled:
                 late_moves[call] = [(move, at) for move, at in late.items() if move not in kept]
         return late_moves
+
+    def _later(self, goals: list[Origin], scope: Scope) -> dict[ast.Call, Scope]:
+        """Return the moves of an object that is made in one of the ways `goals`."""
+        return {
+            move: to
+            for move, to in self._moves
+            if move not in self._of_tensors
+            and not scripts_of(self._analysis).are_apart(to, scope)
+            and any(self._moves_later(move, to, goal) for goal in goals)
+        }
+
+    def _taken_early(self, call: ast.Call, scope: Scope) -> dict[ast.Call, Scope]:
+        """Return the moves of a model whose parameters the optimizer `call` gets in a list made before."""
+        late: dict[ast.Call, Scope] = {}
+        for weights, at in self._collected(call, scope):
+            assert isinstance(weights.func, ast.Attribute)
+            model = weights.func.value
+            if self._goal(model, at, weights, at, ()).moved:
+                continue
+            moves = self._later(self._unmoved(weights, at, model, at)[:MOST_GOALS], scope)
+            if moves:
+                self._taken_at.setdefault(call, (at.module.path, weights.lineno))
+                late |= moves
+        return late
+
+    def _collected(self, call: ast.Call, scope: Scope) -> Iterator[Call]:
+        """Yield the `parameters()` calls whose elements a list has before the optimizer `call` gets it.
+
+        A generator has none yet: it takes the parameters that the module has when the optimizer is made.
+        """
+        seen: set[int] = set()
+        waiting: list[tuple[ast.expr, Scope]] = [(arg, scope) for arg in _arguments(call)]
+        direct = {id(arg) for arg, _ in waiting}
+        while waiting and len(seen) < EXPRESSIONS:
+            node, at = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if id(node) not in direct:
+                for weights in self._parameters_in(node):
+                    if self._is_collected(node, weights, at):
+                        yield weights, at
+            texts = {ast.unparse(part) for part in walk(node) if isinstance(part, NAMED)}
+            for weights, loop in self._loops(at.top).items() if texts else ():
+                if _fills(loop, texts) and any(other is weights for other, _ in self._calls(at)):
+                    yield weights, at
+            waiting += self._bound(node, at)
+            for part in walk(node):
+                if isinstance(part, ast.Call):
+                    functions = self._analysis.running[part].functions
+                    waiting += [(value, f) for f in functions for value in f.returns]
+
+    def _is_collected(
+        self, node: ast.AST, weights: ast.Call, at: Scope, ends: bool = False
+    ) -> bool:
+        """Whether an expression runs the iterator `weights` in it to its end, and keeps the elements."""
+        if node is weights:
+            return ends
+        if isinstance(node, ast.Lambda):
+            return False
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            element = node.value if isinstance(node, ast.DictComp) else node.elt
+            names = {_parameter_of(generator.target) for generator in node.generators}
+            if any(_keeps(element, name) for name in names):
+                ends = ends or not isinstance(node, ast.GeneratorExp)
+                return any(self._is_collected(g.iter, weights, at, ends) for g in node.generators)
+            return self._is_collected(element, weights, at, ends)
+        if isinstance(node, ast.Call):
+            if self._is_collected(node.func, weights, at, ends):
+                return True
+            is_builtin = isinstance(node.func, ast.Name) and node.func.id in COLLECTS
+            if node in self._analysis.running:
+                is_builtin = is_builtin or bool(self._analysis.running[node].functions)
+            lazy = isinstance(node.func, ast.Name) and node.func.id in LAZY
+            if not (is_builtin or lazy):
+                return False
+            arguments = _arguments(node)
+            return any(self._is_collected(a, weights, at, ends or is_builtin) for a in arguments)
+        ends = ends or isinstance(node, ast.Starred)
+        return any(
+            self._is_collected(child, weights, at, ends) for child in ast.iter_child_nodes(node)
+        )
+
+    def _loops(self, top: ModuleScope) -> dict[ast.Call, ast.For]:
+        """Return the loops of a file over the parameters of a module, by the calls that return them."""
+        if top not in self._loops_of:
+            self._loops_of[top] = {
+                part: node
+                for node in top.module.nodes
+                if isinstance(node, ast.For)
+                for part in walk(node.iter)
+                if isinstance(part, ast.Call) and _is_parameters(part)
+            }
+        return self._loops_of[top]
 
     def _goal(
         self,
@@ -449,7 +559,7 @@ class ProjectOptimizers:
             moved = self._objects.origin(call.func.value, scope, stack, end(call))
             if moved.covers(goal):
                 return True
-        if self._shards_on_device(call, scope):
+        if not goal.on_meta and self._shards_on_device(call, scope):  # "meta" stays "meta"
             moved = self._objects.origin(call.args[0], scope, stack, end(call))
             if moved.covers(goal):
                 return True
@@ -464,16 +574,26 @@ class ProjectOptimizers:
         )
 
     def _shards_on_device(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`."""
-        if not call.args or all(keyword.arg != "device_id" for keyword in call.keywords):
+        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`, `fully_shard(model)`."""
+        if not call.args:
             return False
+        to_device = any(keyword.arg == "device_id" for keyword in call.keywords)
+        # FSDP2 moves to the device of its mesh, and its parameters are new objects.
+        ends = (SHARDS, SHARDS_IN_PLACE) if to_device else SHARDS_IN_PLACE
         values = self._evaluator.values(call.func, scope)
-        return any(isinstance(v, External) and v.name.endswith(SHARDS) for v in values)
+        return any(isinstance(v, External) and v.name.endswith(ends) for v in values)
 
     @cached_property
     def _moving(self) -> set[Scope]:
         """Functions that move something, or run a function that does."""
         scopes: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
+        scopes |= {
+            at
+            for call, at in self._evaluator.calls()
+            if isinstance(at, Function)
+            and SHARD_WORDS.search(at.top.module.data)
+            and self._shards_on_device(call, at)
+        }
         callers = callers_of(self._analysis)
         waiting = [scope for scope in scopes if isinstance(scope, Function)]
         while waiting:
@@ -765,6 +885,42 @@ def _is_configuration(function: Function, name: str) -> bool:
                 continue
             if isinstance(node.value, ast.Name) and node.value.id == name:
                 return True
+    return False
+
+
+def _parameter_of(target: ast.expr) -> str:
+    """Return the name of the parameter in the target of a loop: `p` of `for i, (name, p) in …`."""
+    while isinstance(target, ast.Tuple | ast.List) and target.elts:
+        target = target.elts[-1]
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _keeps(node: ast.AST, name: str) -> bool:
+    """Whether an expression holds the object `name` itself, not an attribute of it as `p.shape`."""
+    owners = {part.value for part in walk(node) if isinstance(part, ast.Attribute)}
+    return any(
+        isinstance(part, ast.Name) and part.id == name and part not in owners for part in walk(node)
+    )
+
+
+def _fills(loop: ast.For, texts: set[str]) -> bool:
+    """Whether a loop over parameters puts them into one of the collections `texts`."""
+    name = _parameter_of(loop.target)
+    for node in (part for statement in loop.body for part in walk(statement)):
+        into: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in FILLS and any(_keeps(arg, name) for arg in _arguments(node)):
+                into = node.func.value
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            into = node.targets[0] if _keeps(node.value, name) else None
+        elif isinstance(node, ast.AugAssign) and _keeps(node.value, name):
+            into = node.target
+        while isinstance(into, ast.Subscript | ast.Call):
+            into = into.value if isinstance(into, ast.Subscript) else into.func
+            if isinstance(into, ast.Attribute) and into.attr in FILLS:
+                into = into.value  # `groups.setdefault(rate, []).append(p)`
+        if into is not None and ast.unparse(into) in texts:
+            return True
     return False
 
 

@@ -364,21 +364,67 @@ class Guards:
             return not _means_none(right)
         if any(self._is_computed(side) or self._is_sum(side) for side in (left, right)):
             return True
+        if any(map(self._is_share, (left, right))) or any(map(self._is_set_apart, (left, right))):
+            return True
         if not self.is_index(left) or _means_none(right):
             return False
         # All indices pass, or none: `rank >= 0`, `rank < 0`.
         orders = isinstance(target.operator, cst.GreaterThanEqual | cst.LessThan)
         return not (orders and isinstance(right, cst.Integer) and right.value == "0")
 
+    def _is_share(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` is a multiple of what is seen to be the index: `4 * rank`, `rank / world_size`."""
+        if not isinstance(node, cst.BinaryOperation):
+            return False
+        if not isinstance(node.operator, cst.Multiply | cst.Divide):
+            return False
+        return any(
+            self._is_share(side) or self._context.values.device(side) is Kind.INDEX
+            for side in (node.left, node.right)
+        )
+
+    def _is_set_apart(self, node: cst.BaseExpression) -> bool:
+        """Whether the script gives `node` different constants below a rank test: `kind = "a"`."""
+        if not isinstance(node, cst.Name | cst.Attribute) or id(node) in self._under_way:
+            return False
+        assigned: list[tuple[cst.CSTNode, cst.CSTNode | None]]
+        if isinstance(node, cst.Name):
+            places = [binding.node for binding in self._context.bindings(node)]
+            assigned = list(zip(places, self._context.bound_values(node), strict=True))
+        else:
+            assigned = [*self._context.attributes.get(node.attr.value, ())]
+        values = [value for _, value in assigned if value is not None]
+        if len(values) < len(assigned) or not all(map(_is_constant, values)):
+            return False
+        if len(set(map(code, values))) < 2:
+            return False
+        self._under_way.add(id(node))
+        is_apart = any(self._is_below_test(place) for place, _ in assigned)
+        self._under_way.discard(id(node))
+        return is_apart
+
+    def _is_below_test(self, node: cst.CSTNode) -> bool:
+        """Whether `node` stands in a branch of a rank test of its function."""
+        below = node
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                return False
+            if isinstance(above, cst.If) and below is not above.test and self.asks(above.test):
+                return True
+            below = above
+        return False
+
     def _value_asks(self, name: cst.Name | cst.Attribute) -> bool:
         """Whether the script assigns a comparison with the rank to `name`."""
         if isinstance(name, cst.Attribute):
             last = name.attr.value
             asked = any(self._tells(value) for _, value in self._context.attributes.get(last, ()))
-            return asked or last in self._context.calls.first or self._is_property(name)
-        return any(map(self._tells, self._context.bound_values(name))) or any(
-            map(self._is_call_for_first, self._managers(name))
-        )
+            if asked or last in self._context.calls.first or self._is_property(name):
+                return True
+            return self._is_set_apart(name)
+        if any(map(self._tells, self._context.bound_values(name))) or self._is_set_apart(name):
+            return True
+        return any(map(self._is_call_for_first, self._managers(name)))
 
     def _managers(self, name: cst.Name) -> Iterator[cst.Call]:
         """Yield the context managers whose value is `name`: `with main_only() as name:`."""
@@ -610,6 +656,13 @@ def is_of_group(node: cst.CSTNode) -> bool:
     """Whether `node` is the index in a group of replicas: `tp_rank`, `mpu.get_data_parallel_rank()`."""
     named = node.func if isinstance(node, cst.Call) else node
     return PARALLEL_RANK_NAME.fullmatch(last_part(named)) is not None
+
+
+def _is_constant(value: cst.CSTNode) -> bool:
+    """Whether `value` is a string, a number or a truth value as written."""
+    if isinstance(value, cst.Name):
+        return value.value in ("True", "False")
+    return isinstance(value, cst.SimpleString | cst.BaseNumber)
 
 
 def _parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -1,18 +1,22 @@
-"""Find variables that the edits of a plan leave unused, if a finding is about their value."""
+"""Find variables and options of the command line that edits leave unused."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import libcst as cst
 
+from migrate.check.severity import Severity
 from migrate.model.pure import PURE_CALLS
 from migrate.rewrite.edit import Edit, RuleFinding, Wrap
 from migrate.rewrite.plan import Plan
+from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of
+from migrate.syntax.unwarned import syntax_tree
 
 # Functions of torch.cuda without effects, by the beginning of their last part.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
@@ -173,3 +177,79 @@ def _named(node: cst.CSTNode, around: str) -> Iterator[tuple[str, cst.FunctionDe
             yield from _named(child, name)
         else:
             yield from _named(child, around)
+
+
+def unread_options(
+    before: str, after: str, edits: Sequence[Note], findings: Sequence[Note]
+) -> Iterator[Note]:
+    """Yield a finding for each command-line option that nothing in the rewritten script reads any more.
+
+    Args:
+        before, after: the script before and after the rewrite.
+        edits: the edits, at lines of the original.
+        findings: findings that are reported. An option whose line has one is not reported again.
+    """
+    if not edits or "add_argument" not in before:
+        return
+    old, new = syntax_tree(before), syntax_tree(after)
+    was_read, is_read = _attribute_reads(old), _attribute_reads(new)
+    declared = {attribute for _, attribute, _ in _options(new)}
+    reported = {finding.line for finding in findings}
+    for flag, attribute, call in _options(old):
+        lines = was_read.get(attribute, [])
+        gone = lines and attribute in declared and attribute not in is_read
+        if not gone or call.lineno in reported:
+            continue
+        nearest = min(edits, key=lambda edit: min(abs(edit.line - line) for line in lines))
+        yield Note(
+            call.lineno,
+            call.col_offset + 1,
+            nearest.rule,
+            f"{flag} has no effect in the rewritten file: the code that reads it was removed "
+            f"(line {lines[0]})",
+            severity=Severity.INFO,
+            subject=flag,
+        )
+
+
+def _options(tree: ast.Module) -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield the options of command lines: the flag, the attribute that holds its value, the declaration."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        flags = [text for text in texts if isinstance(text, str) and text.startswith("-")]
+        if node.func.attr != "add_argument" or not flags:
+            continue
+        long = next((flag for flag in flags if flag.startswith("--")), flags[0])
+        attributes = [
+            keyword.value.value
+            for keyword in node.keywords
+            if keyword.arg == "dest" and isinstance(keyword.value, ast.Constant)
+        ]
+        yield long, str((*attributes, long.lstrip("-").replace("-", "_"))[0]), node
+
+
+def _attribute_reads(tree: ast.Module) -> dict[str, list[int]]:
+    """Return the lines that read each attribute of an object, and texts that may name one.
+
+    Attributes of modules are left out: `re.compile` is no option.
+    """
+    modules = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    reads: dict[str, list[int]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            reads.setdefault(node.value, []).append(node.lineno)
+        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        root: ast.expr = node.value
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name) or root.id not in modules:
+            reads.setdefault(node.attr, []).append(node.lineno)
+    return {name: sorted(lines) for name, lines in reads.items()}

@@ -38,7 +38,7 @@ def main() -> None:
     count = len(recorded["optimizer"].rates)
     optimizer: Any = import_module("optimizer")
     sums: list[Any] = []
-    optimizer.optimizer = _told(optimizer.optimizer, sums)
+    optimizer.optimizer = told(optimizer.optimizer, sums)
     loss: Any = import_module("loss")
     drawing = loss.loss_of
     if recorded["noise"]:
@@ -51,7 +51,7 @@ def main() -> None:
     arguments = (own.params, own.variables, loss.inputs_of(updates[0][0]), *key)
     drawn = jax.jit(drawing)(*arguments)
     linen.Dropout.__call__ = nothing_dropped
-    results: dict[str, Any] = {f"start:{name}": x for name, x in _arrays(own)}
+    results: dict[str, Any] = {f"start:{name}": x for name, x in arrays_of(own)}
     others = [arguments]
     if recorded["noise"]:  # another key gives another loss
         others = [(*arguments[:-1], jax.random.fold_in(k, 1)) for k in key]
@@ -59,7 +59,7 @@ def main() -> None:
     results["draws"] = np.array(any(_first(drawn) != _first(again(*other)) for other in others))
     keys: list[bytes] = []
     if key:
-        train.value_and_grad = _told_keys(train.value_and_grad, keys)
+        train.value_and_grad = told_keys(train.value_and_grad, keys)
     with jax.default_matmul_precision("highest"):
         state = train.load(start)
         batch = loss.inputs_of(updates[0][0])
@@ -74,12 +74,12 @@ def main() -> None:
                 results |= {f"sum:{name}": x for name, x in leaves(sums[0] if sums else {})}
             if number in (0, len(updates) - 1):
                 which = "last" if number else "first"
-                results |= {f"{which}:{name}": x for name, x in _arrays(state)}
+                results |= {f"{which}:{name}": x for name, x in arrays_of(state)}
         if hasattr(state, "average"):
             results |= {f"average:{name}": x for name, x in leaves(state.average)}
         sums.append(None)  # what follows is no update of the program
         gradients = load_file(start.with_suffix(".sums"))
-        results |= _optimized(optimizer.optimizer, train.load(start), gradients, SCALES[:count])
+        results |= optimized(optimizer.optimizer, train.load(start), gradients, SCALES[:count])
         for number in range(len(updates), count):
             results[f"rate:{number}"] = np.float64(train.learning_rate_of(number))
     results["keys"] = np.array([len(keys), len(set(keys))])
@@ -95,7 +95,8 @@ def leaves(tree: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
         yield "/".join(part.key for part in path), np.array(leaf)
 
 
-def _arrays(state: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def arrays_of(state: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield path and array of each parameter and other variable of a state."""
     yield from leaves({"params": state.params, **state.variables})
 
 
@@ -104,7 +105,7 @@ def _first(value: Any) -> float:
     return float(value[0] if isinstance(value, tuple) else value)
 
 
-def _told(optimizer: Any, sums: list[Any]) -> Any:
+def told(optimizer: Any, sums: list[Any]) -> Any:
     """The optimizer; the gradients that each update gets are appended to `sums`."""
     import jax
     import optax
@@ -116,7 +117,7 @@ def _told(optimizer: Any, sums: list[Any]) -> Any:
     return optax.GradientTransformation(optimizer.init, update)
 
 
-def _told_keys(value_and_grad: Any, keys: list[bytes]) -> Any:
+def told_keys(value_and_grad: Any, keys: list[bytes]) -> Any:
     """The function; the key of each call is appended to `keys`."""
     import jax
 
@@ -127,7 +128,7 @@ def _told_keys(value_and_grad: Any, keys: list[bytes]) -> Any:
     return called
 
 
-def _optimized(
+def optimized(
     optimizer: Any, state: Any, gradients: dict[str, Any], scales: tuple[float, ...]
 ) -> dict[str, Any]:
     """Weights after updates by the optimizer alone, with the script's own gradients times `scales`."""

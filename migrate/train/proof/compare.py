@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ def compare(
     dropout: bool = False,
     noise: bool = False,
     size: float = 0.0,
+    first: Collection[str] | None = None,
 ) -> Iterator[TrainComparison]:
     """Compare start, gradients, their sum, the optimizer, losses, rates and weights, in this order.
 
@@ -53,11 +54,12 @@ def compare(
         dropout: whether the script's loss has dropout.
         noise: whether it draws other random numbers.
         size: size of the terms of the first loss: where they cancel, losses have the rounding of the terms.
+        first: names of the weights that its program starts from; None: all of them.
     """
     gradients = part(expected, "gradient")
     start = part(expected, "start")
     if start:
-        yield _start(results, start)
+        yield _start(results, {n: x for n, x in start.items() if first is None or n in first})
     what = f"{len(gradients)} parameters, first micro-batch"
     yield _gradients("gradients", part(results, "gradient"), gradients, what)
     if any(key.startswith("sum:") for key in results):

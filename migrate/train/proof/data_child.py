@@ -38,16 +38,24 @@ def main() -> None:
 
     recorded = pickle.loads(record.read_bytes())
     seen: list[Any] = []
+    names: list[str] = []
+    several = "parts" in recorded
     rollouts = has_rollouts((folder / "data.py").read_text())
 
     def noted() -> Iterator[Any]:
-        for micro in _trained(data, start) if rollouts else data.batches():
+        for update in _trained(data, start, several) if rollouts else data.batches():
+            name, micro = update if several else ("", update)
             if len(seen) < len(recorded["updates"]):
                 seen.append(micro)
+            names.append(name)
             yield micro
 
     batches = noted()
     difference = difference_of(batches, recorded, FLOAT_LIMIT if rollouts else 0.0)
+    own = [update["name"] for update in recorded["updates"]] if several else []
+    if not difference and names[: len(own)] != own:
+        at = next(n for n, (a, b) in enumerate(zip(names, own, strict=False)) if a != b)
+        difference = f"update {at}: {names[at]}, in the script {own[at]}"
     cause = ""
     if difference:
         for _ in itertools.islice(batches, len(recorded["updates"]) - len(seen)):
@@ -56,8 +64,8 @@ def main() -> None:
     output.write_text(json.dumps({"difference": difference, "cause": cause}))
 
 
-def _trained(data: Any, start: Path) -> Iterator[Any]:
-    """Yield the micro-batches of each update, and make the update."""
+def _trained(data: Any, start: Path, several: bool) -> Iterator[Any]:
+    """Yield the micro-batches of each update, and make the update; of several, the name beside them."""
     import jax
 
     train: Any = import_module("train")
@@ -65,7 +73,8 @@ def _trained(data: Any, start: Path) -> Iterator[Any]:
         states = [train.load(start)]
         for micro in data.batches(lambda: train.in_torch(states[-1])):
             yield micro
-            states[:] = [train.train_step(states[-1], micro)[0]]
+            update = micro if several else (micro,)
+            states[:] = [train.train_step(states[-1], *update)[0]]
 
 
 def difference_of(own: Iterator[Any], recorded: Mapping[str, Any], limit: float = 0.0) -> str:

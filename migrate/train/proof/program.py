@@ -22,7 +22,7 @@ from migrate.train.proof.causes.start import start_cause, statistics_cause
 from migrate.train.proof.child import SCALES
 from migrate.train.proof.compare import WAY_LIMIT, compare, way_ratio, weights_differ
 from migrate.train.proof.data_child import FLOAT_LIMIT
-from migrate.train.results import TrainComparison
+from migrate.train.results import STAGES, TrainComparison
 
 RECORD, START = "record.pickle", "start.safetensors"
 
@@ -68,6 +68,79 @@ def compared(
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
 
 
+def compared_updates(
+    place: Path, whole: Mapping[str, Any], folders: Mapping[str, Path], work: Path, timeout: float
+) -> tuple[tuple[TrainComparison, ...], str]:
+    """Run a program with several updates on the recorded batches, and compare what each of them gives.
+
+    Args:
+        place: folder of the program.
+        whole: the record of all updates.
+        folders: folder of each update's own run.
+        work: folder with the record of all; receives what the runs write.
+        timeout: seconds for the run of the program.
+
+    Returns:
+        The comparisons, and why the program does not run ("" if it does).
+    """
+    from safetensors.numpy import load_file, save_file
+
+    scripts: dict[str, _Script] = {}
+    start = load_file(place / PARAMS)
+    known: set[str] = set()
+    for name, folder in folders.items():
+        script = _Script(whole["parts"][name], place, folder)
+        if unlike := script.write_start():
+            return (), unlike
+        # A module that an earlier update has is there as that update found it.
+        script.first = {n: x for n, x in script.start.items() if n.split("/")[1] not in known}
+        known |= {n.split("/")[1] for n in script.start}
+        start |= script.first
+        scripts[name] = script
+    save_file(start, work / START)
+    output = work / "results.npz"
+    starts = json.dumps({name: str(script.start_file) for name, script in scripts.items()})
+    arguments = (place, work / RECORD, work / START, output, starts)
+    code, said = child("migrate.train.proof.updates_child", arguments, timeout)
+    if code != 0 or not output.exists():
+        why = "took too long" if code is None else process.last_line(said)[:300]
+        return (), f"the program does not run: {why}"
+    with np.load(output) as file:
+        every = dict(file)
+    comparisons: list[TrainComparison] = []
+    for name, script in scripts.items():
+        recorded = script.recorded
+        results = {
+            key.removeprefix(f"{name}|"): x
+            for key, x in every.items()
+            if key.startswith(f"{name}|")
+        }
+        others = script.others()
+        expected = {
+            key: x
+            for key, x in script.expected().items()
+            if not (key.startswith(("first:", "last:")) and key.partition(":")[2] in others)
+        }
+        own = compare(
+            results,
+            expected,
+            recorded["updates"],
+            recorded["optimizer"].rates,
+            divides=recorded["divides"],
+            dropout=bool(recorded["dropout"]),
+            noise=recorded["noise"],
+            size=recorded["size_of_terms"],
+            first=script.first,
+        )
+        comparisons += [
+            replace(c, what=f"{name}: {c.what}")
+            for c in (_with_cause(c, results, expected, script) for c in own)
+        ]
+    order = [name for names in STAGES.values() for name in names]
+    comparisons.sort(key=lambda comparison: order.index(comparison.name))
+    return tuple(comparisons), ""
+
+
 class _Script:
     """Recorded values of a script as arrays of its program.
 
@@ -80,6 +153,8 @@ class _Script:
     def __init__(self, recorded: Mapping[str, Any], place: Path, work: Path) -> None:
         self.recorded, self._place, self._work = recorded, place, work
         self.start_file = work / START
+        # Weights that its program starts from, if those are not all of `start`.
+        self.first: dict[str, np.ndarray[Any, Any]] | None = None
 
     def write_start(self) -> str:
         """Write the weights that the script starts from, and the sums of its first gradients.
@@ -139,6 +214,15 @@ class _Script:
         arrays = self.in_flax(full)
         return {n.removeprefix("params/"): x for n, x in arrays.items() if n.startswith("params/")}
 
+    def others(self) -> set[str]:
+        """Paths of the parameters that other updates train: they are compared there."""
+        recorded = self.recorded
+        marked = {
+            name: np.full_like(x, name in recorded["others"], dtype=np.float32)
+            for name, x in recorded["state"].items()
+        }
+        return {path for path, x in self.in_flax(marked).items() if np.any(x)}
+
     def mistakes(self) -> dict[str, tuple[float, Arrays]]:
         """Loss and gradients of the script with each known mistake."""
         return {m.what: (m.loss, self.gradients(m.gradients)) for m in self.recorded["mistakes"]}
@@ -167,7 +251,8 @@ def _with_cause(
 
 def _of_start(results: Arrays, expected: Arrays, script: _Script) -> str:
     ours, theirs = part(results, "start"), part(expected, "start")
-    name = next(n for n in theirs if weights_differ(ours.get(n), theirs[n]))
+    first = theirs if script.first is None else script.first
+    name = next(n for n in first if weights_differ(ours.get(n), theirs[n]))
     return start_cause(name, ours[name], theirs[name])
 
 

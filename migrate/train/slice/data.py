@@ -68,6 +68,62 @@ class DataSlice:
     starts: bool = False
 
 
+@dataclass(frozen=True)
+class BatchOf:
+    """Batch of an update of the weights.
+
+    Attributes:
+        events: where the script makes the update.
+        loss: the statements of its loss.
+        level: index of the frame with the training loop.
+        values: name in the loss → the expression of it in that frame.
+        name: name of the update; "" if there is no other one.
+        places: its trained modules and their expressions, by function and its first line.
+    """
+
+    events: TrainingCalls
+    loss: LossSlice
+    level: int
+    values: Mapping[str, str]
+    name: str = ""
+    places: Mapping[tuple[str, int], Mapping[str, str]] | None = None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Frames from the one with the training loop on."""
+        return self.events.backward[self.level :]
+
+    def yielded(self, value: str) -> str:
+        """The statement that gives a batch, or None after the last one of an update."""
+        return f"yield {self.name!r}, {value}" if self.name else f"yield {value}"
+
+
+def batch_of(
+    script: ScriptText,
+    events: TrainingCalls,
+    loss: LossSlice,
+    names: Sequence[str],
+    name: str = "",
+    places: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
+) -> BatchOf:
+    """Find the batch of an update in the frame with the training loop.
+
+    Args:
+        script: the script.
+        events: where it trains.
+        loss: the statements of the loss.
+        names: names in them that are the batch.
+        name: name of the update, if there are several.
+        places: trained modules of the update, by function and its first line.
+    """
+    level = loop_level(script, events.backward)
+    values = {name: loss.selected.get(name, name) for name in names}
+    if level:  # the function that unpacks the batch is called in the loop
+        values = {name: loss.unpacked.get(name, value) for name, value in values.items()}
+    values = batch_in_loop(script, events.backward, level, values)
+    return BatchOf(events, loss, level, values, name, places)
+
+
 def data_slice(
     script: ScriptText,
     events: TrainingCalls,
@@ -93,28 +149,39 @@ def data_slice(
     Raises:
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
-    level = loop_level(script, events.backward)
-    values = {name: loss.selected.get(name, name) for name in names}
-    if level:  # the function that unpacks the batch is called in the loop
-        values = {name: loss.unpacked.get(name, value) for name, value in values.items()}
-    values = batch_in_loop(script, events.backward, level, values)
-    parts = (script, events, loss, level, values, restore_before, trained or {})
+    batch = batch_of(script, events, loss, names, places=places)
+    return batches_slice(script, [batch], restore_before, trained)
+
+
+def batches_slice(
+    script: ScriptText,
+    batches: Sequence[BatchOf],
+    restore_before: Sequence[int] = (),
+    trained: Mapping[tuple[str, int], Collection[str]] | None = None,
+) -> DataSlice:
+    """Cut the generator of the micro-batches of all updates out of a script, as `data_slice` of one.
+
+    Raises:
+        TrainError: the loop depends on what a training step computes, or has a form that is not read.
+    """
+    places = any(batch.places for batch in batches)
+    parts = (script, batches, restore_before, trained or {})
     again = False
     try:
-        return _Slicer(*parts, None).slice()
+        return _Slicer(*parts).slice()
     except ReadsTrainedError as reads:
         if not places:
             raise reads.refusal from None
     except ReadsLossError:
-        if not places or not _runs_trained(_Slicer(*parts, None, again=True)):
+        if not places or not _runs_trained(_Slicer(*parts, again=True)):
             raise
         again = True
     try:
-        return _Slicer(*parts, places, again=again).slice()
+        return _Slicer(*parts, hands_over=places, again=again).slice()
     except ReadsLossError:
         if again:
             raise
-    return _Slicer(*parts, places, again=True).slice()
+    return _Slicer(*parts, hands_over=places, again=True).slice()
 
 
 def _runs_trained(slicer: _Slicer) -> bool:
@@ -130,93 +197,113 @@ class _Slicer:
     def __init__(
         self,
         script: ScriptText,
-        events: TrainingCalls,
-        loss: LossSlice,
-        level: int,
-        values: Mapping[str, str],
+        batches: Sequence[BatchOf],
         restore_before: Sequence[int],
         trained: Mapping[tuple[str, int], Collection[str]],
-        places: Mapping[tuple[str, int], Mapping[str, str]] | None,
         *,
+        hands_over: bool = False,
         again: bool = False,
     ) -> None:
-        self._places, self._again = places, again
-        self._start: tuple[int, ast.stmt] | None = None
-        self._script, self._events, self._loss = script, events, loss
-        self._level, self._values = level, dict(values)
+        self._hands_over, self._again = hands_over, again
+        self._start: tuple[Frame, ast.stmt] | None = None
+        self._script, self._batches = script, batches
         self._restore = set(restore_before)
         self._trained = trained
         self._keeper = Keeper(script)
+        self._places: dict[tuple[str, int], dict[str, str]] = {}
+        for batch in batches if hands_over else ():
+            for position, places in (batch.places or {}).items():
+                self._places.setdefault(position, {}).update(places)
 
     def slice(self) -> DataSlice:
-        """Slice the loop's function, then its callers, then the module."""
-        frames = self._events.backward
-        self._start = self._first_loop() if self._places is not None else None
+        """Slice the functions with the loops, then their callers, then the module."""
+        self._start = self._first_loop() if self._hands_over else None
         sliced: dict[ast.AST, KeptPart] = {}
-        for level in range(self._level, len(frames)):
-            frame = frames[level]
-            code = self._script.code(frame.first, frame.function)
-            assert code is not None
+        codes = self._codes()
+        self._keeper.follow(code for code, _ in codes)
+        for code, calls in codes:
             if isinstance(code, ast.Module):
                 continue
-            scope = KeptPart(code.body, frame.line, trained=self._trained_names(frame))
-            self._mark(scope, code, level, sliced)
-            self._keeper.settle(scope, {argument.arg for argument in parameters(code)})
+            frames = [batch.frames[n] for batch, n in calls]
+            trained = set[str]().union(*map(self._trained_names, frames))
+            scope = KeptPart(code.body, max(f.line for f in frames), trained=trained)  # type: ignore[attr-defined]
+            for batch, n in calls:
+                self._mark(scope, code, batch, n, sliced)
+            scope.dropped -= set(scope.marks)
+            self._keeper.settle(scope, {argument.arg for argument in parameters(code)})  # type: ignore[arg-type]
             self._keeper.require_untrained(scope)
             sliced[code] = scope
         module, lines = self._module(sliced)
-        rollouts = self._places is not None
         starts = self._start is not None
-        return DataSlice(module, frames[self._level], lines, rollouts, starts)
+        return DataSlice(module, self._batches[0].frames[0], lines, self._hands_over, starts)
 
-    def _first_loop(self) -> tuple[int, ast.stmt] | None:
+    def _codes(self) -> list[tuple[ast.AST, list[tuple[BatchOf, int]]]]:
+        """Functions with a loop that trains, or a call of one, innermost first; with the calls in each."""
+        depths: dict[ast.AST, int] = {}
+        calls: dict[ast.AST, list[tuple[BatchOf, int]]] = {}
+        for batch in self._batches:
+            for n, frame in enumerate(batch.frames):
+                code = self._script.code(frame.first, frame.function)
+                assert code is not None
+                depths[code] = max(depths.get(code, 0), len(batch.frames) - n)
+                calls.setdefault(code, []).append((batch, n))
+        return sorted(calls.items(), key=lambda item: -depths[item[0]])
+
+    def _first_loop(self) -> tuple[Frame, ast.stmt] | None:
         """Outermost loop around the training step before which the trained modules are there.
 
         Returns:
-            Level of its frame and the loop; None: each loop makes the modules anew.
+            Its frame and the loop; None: each loop makes the modules anew.
         """
-        frames = self._events.backward
-        for level in range(len(frames) - 1, self._level - 1, -1):
-            frame = frames[level]
-            assert self._places is not None
+        for frame in reversed(self._batches[0].frames):
             places = self._places.get((frame.function, frame.first), {})
-            if set().union(*self._places.values()) - set(places):
+            if set[str]().union(*self._places.values()) - set(places):
                 continue  # it does not hold all of them
             roots = set[str]().union(*(loads(ast.parse(e)) for e in places.values()))
             for loop in loops_around(self._script, frame):
                 if not roots & set[str]().union(*(stores(s)[0] for s in every_statement(loop))):
-                    return level, loop
+                    return frame, loop
         return None
 
     def _mark(
-        self, scope: KeptPart, code: ast.AST, level: int, sliced: Mapping[ast.AST, KeptPart]
+        self,
+        scope: KeptPart,
+        code: ast.AST,
+        batch: BatchOf,
+        n: int,
+        sliced: Mapping[ast.AST, KeptPart],
     ) -> None:
-        frames = self._events.backward
-        frame = frames[level]
-        if self._start is not None and self._start[0] == level:
-            position = (frame.function, frame.first)
-            scope.before[self._start[1]] = self._handed_over(scope, position, frame.line)
-        if level > self._level:  # a caller of the function with the loop
+        events, frame = batch.events, batch.frames[n]
+        position = (frame.function, frame.first)
+        if self._start is not None and self._start[0] == frame:
+            places = self._places[position]
+            for expression in places.values():
+                scope.need(loads(ast.parse(expression)))
+            scope.before[self._start[1]] = _hand_over(places)
+        if n:  # a caller of the function with the loop
             statement = self._statement(code, frame.line)
-            scope.marks[statement] = self._delegated(frame, frames[level - 1], sliced, scope)
+            scope.marks[statement] = self._delegated(frame, batch.frames[n - 1], sliced, scope)
             return
-        items = ", ".join(f"{name!r}: {value}" for name, value in self._values.items())
-        text = f"yield {{{items}}}"
-        for value in self._values.values():
+        items = ", ".join(f"{name!r}: {value}" for name, value in batch.values.items())
+        text = batch.yielded(f"{{{items}}}")
+        for value in batch.values.values():
             scope.need(loads(ast.parse(value)))
-        if self._level == 0:
-            at = self._whole(code, self._loss.line)
-            scope.dropped |= {self._whole(code, first) for first, _ in self._loss.lines} | {
-                self._statement(code, frame.line)
-            }
+        if batch.level == 0:
+            at = self._whole(code, batch.loss.line)
+            own = [self._whole(code, first) for first, _ in batch.loss.lines]
+            if batch.loss.drawn:  # the numbers may depend on the size of the batch
+                own = self._computed(own, scope.trained)
+                drawn = max(batch.loss.drawn.values())
+                at = next(s for s in own if first_line(s) > drawn)
+            lines = events.backwards
+            scope.dropped |= {*own, *(self._statement(code, line) for line in lines)}
         else:
             at = self._statement(code, frame.line)
-        scope.dropped.discard(at)
-        if self._again and self._level == 0:
-            text = f"{text}\n{self._run_again(scope, code, at)}"
-        scope.marks[at] = text
-        position = (frame.function, frame.first)
-        for step in self._events.steps:
+        if self._again and batch.level == 0:
+            text = f"{text}\n{self._run_again(scope, code, at, batch.loss)}"
+        scope.marks[at] = "\n".join((*filter(None, (scope.marks.get(at),)), text))
+        updated: set[ast.stmt] = set()
+        for step in events.steps:
             line = line_in(step, position)
             if line is None:
                 raise TrainError(
@@ -225,28 +312,40 @@ class _Slicer:
                     "step the optimizer in the training loop",
                 )
             statement = self._statement(code, line)
-            update = f"yield None\n{self._handed_over(scope, position, line)}".rstrip()
-            if statement is at:
-                scope.marks[at] = f"{text}\n{update}"
-            else:
-                scope.marks[statement] = update
+            if statement in updated:
+                continue
+            updated.add(statement)
+            update = batch.yielded("None")
+            update = f"{update}\n{self._handed_over(scope, batch, position, line)}".rstrip()
+            before = scope.marks.get(statement)
+            scope.marks[statement] = f"{before}\n{update}" if before else update
         looped = {s for loop in loops_around(self._script, frame) for s in every_statement(loop)}
-        for dropped in self._events.dropped:
+        for dropped in events.dropped:
             line = line_in(dropped, position)
             if line is not None:
-                own = (dropped[0].function, dropped[0].first) == position
-                if not own and self._whole(code, line) not in looped:
+                own_call = (dropped[0].function, dropped[0].first) == position
+                if not own_call and self._whole(code, line) not in looped:
                     continue  # a function that trains something else, before the loop
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
 
-    def _run_again(self, scope: KeptPart, code: ast.AST, at: ast.stmt) -> str:
+    def _computed(self, statements: Sequence[ast.stmt], trained: Collection[str]) -> list[ast.stmt]:
+        """Statements that run what is trained, or read what these compute."""
+        names = {name.partition(".")[0] for name in trained}
+        computed = []
+        for statement in statements:
+            if loads(statement) & names:
+                computed.append(statement)
+                names |= stores(statement)[0]
+        return computed
+
+    def _run_again(self, scope: KeptPart, code: ast.AST, at: ast.stmt, loss: LossSlice) -> str:
         """Let the statements of the loss run in `data.py` too; return the text of the first of them.
 
         They run before the update, as in the script: the modules have the weights of the update before.
         """
-        every = {self._whole(code, first) for first, _ in self._loss.lines}
+        every = {self._whole(code, first) for first, _ in loss.lines}
         if at not in every:
             return ""  # the loss is an expression of `backward`
         scope.dropped -= every
@@ -254,12 +353,15 @@ class _Slicer:
         scope.need(loads(at))
         return self._script.text(at)
 
-    def _handed_over(self, scope: KeptPart, position: tuple[str, int], line: int) -> str:
+    def _handed_over(
+        self, scope: KeptPart, batch: BatchOf, position: tuple[str, int], line: int
+    ) -> str:
         """The statement that gives trained modules the program's weights, if the loop runs them; else ""."""
-        if self._places is None:
+        if not self._hands_over:
             return ""
-        places = self._places.get(position, {})
-        missing = {name for held in self._places.values() for name in held} - set(places)
+        every = batch.places or {}
+        places = every.get(position, {})
+        missing = {name for held in every.values() for name in held} - set(places)
         if missing or not places:
             which = min(missing, default="a module")
             raise TrainError(
@@ -269,8 +371,7 @@ class _Slicer:
             )
         for expression in places.values():
             scope.need(loads(ast.parse(expression)))
-        items = ", ".join(f"{name!r}: {expression}" for name, expression in places.items())
-        return f"{HAND_OVER}({{{items}}})"
+        return _hand_over(places)
 
     def _statement(self, code: ast.AST, line: int) -> ast.stmt:
         """The statement at a line, which must be a simple one."""
@@ -315,25 +416,28 @@ class _Slicer:
 
     def _trained_names(self, frame: Frame) -> set[str]:
         """Names of what is trained in a frame and in the module."""
-        if self._places is not None:
+        if self._hands_over:
             return set()
         positions = ((frame.function, frame.first), ("<module>", 1))
         return {n for where, names in self._trained.items() if where in positions for n in names}
 
     def _module(self, sliced: Mapping[ast.AST, KeptPart]) -> tuple[str, frozenset[int]]:
         """The kept parts of the module, and the generator; the lines of the script that are in them."""
-        tree, frames = self._script.tree, self._events.backward
-        outer = frames[-1]
+        tree = self._script.tree
+        outer = max((batch.frames[-1] for batch in self._batches), key=lambda frame: frame.line)
         body, index = own_block(tree, outer.line)
         main = body[index]
         inside = body is not tree.body
         top = [s for s in tree.body if not (inside and any(c is main for c in ast.walk(s)))]
         whole = [*top, *body[: index + 1]] if inside else tree.body[: index + 1]
-        scope = KeptPart(whole, outer.line, trained=self._trained_names(outer))
+        last = [batch.frames[-1] for batch in self._batches]
+        trained = set[str]().union(*map(self._trained_names, last))
+        scope = KeptPart(whole, outer.line, trained=trained)
         if not inside:
             scope.body = [*tree.body[: index + 1]]
-        level = len(frames) - 1
-        self._mark(scope, tree, level, sliced)
+        for batch in self._batches:
+            self._mark(scope, tree, batch, len(batch.frames) - 1, sliced)
+        scope.dropped -= set(scope.marks)
         emitter = Emitter(self._script, self._restore, sliced)
         of_functions = set[str]()
         for code, inner in sliced.items():
@@ -425,3 +529,9 @@ class _Slicer:
             if member not in sliced:
                 names |= free_names(member)
         return names
+
+
+def _hand_over(places: Mapping[str, str]) -> str:
+    """The statement that gives modules the program's weights."""
+    items = ", ".join(f"{name!r}: {expression}" for name, expression in places.items())
+    return f"{HAND_OVER}({{{items}}})"

@@ -31,6 +31,8 @@ ENDED = "Ended"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
 # What reorders its argument: a function of `random` and `numpy.random`, a method of their generators.
 _IN_PLACE = "shuffle"
+# Methods by which a container gets more.
+_ADDS = ("add", "append", "appendleft", "extend", "insert")
 _LEAVES = ast.Break | ast.Continue
 
 
@@ -103,6 +105,7 @@ class Keeper:
 
     def __init__(self, script: ScriptText) -> None:
         self._script = script
+        self._read = set[str]()  # attributes that the functions with the loops read
         self._modules = {
             (alias.asname or alias.name).partition(".")[0]
             for node in script.tree.body
@@ -119,6 +122,14 @@ class Keeper:
             if before == (len(scope.kept), len(scope.needed), len(scope.inside)):
                 break
         self.require_independent(scope, bound)
+
+    def follow(self, codes: Iterable[ast.AST]) -> None:
+        """Note which attributes the functions with the loops read, and functions that these call."""
+        for code in codes:
+            if isinstance(code, FunctionNode):
+                for node in (n for part in (code, *self._called(code)) for n in ast.walk(part)):
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                        self._read.add(node.attr)
 
     def require_independent(self, scope: KeptPart, bound: Iterable[str] = ()) -> None:
         """Report batches and loops that depend on what the training step computes."""
@@ -169,6 +180,8 @@ class Keeper:
                 called = self._called(statement)
                 sets = {ast.unparse(node) for code in called for node in set_attributes(code)}
                 read = set[str]().union(*map(names_read, called)) if sets & decides else set()
+            if self._fills(scope, statement):  # its method may run what is trained
+                read = read | self._read_of_object(statement)
             if read & scope.trained:
                 refusal = TrainError(
                     f"{self._script.at(first_line(statement))}: the loop depends on "
@@ -235,9 +248,13 @@ class Keeper:
         if around:  # model.require_backward_grad_sync = … is no part of the data
             changes -= scope.trained
         read = scope.inside if around else scope.needed
-        if (binds | changes) & read or (
-            self._is_call(scope, statement)
-            and not (around and self._changes_nothing(scope, statement))
+        if (
+            (binds | changes) & read
+            or self._fills(scope, statement)
+            or (
+                self._is_call(scope, statement)
+                and not (around and self._changes_nothing(scope, statement))
+            )
         ):
             self.keep(scope, statement, whole=True, inside=bool(around))
             return True
@@ -320,6 +337,34 @@ class Keeper:
                 if of_object and last_part(function) not in known and not is_trained:
                     return False
         return True
+
+    def _fills(self, scope: KeptPart, statement: ast.stmt) -> bool:
+        """Whether a statement calls a method of a kept object that changes what the loops read of the object.
+
+        `reward = trainer.make_experience(prompts)` appends to `self.buffer`, say.
+        """
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            return False
+        function = statement.value.func
+        if (
+            not isinstance(function, ast.Attribute)
+            or root(function) not in scope.needed - self._modules
+        ):
+            return False
+        changed: set[str] = set()
+        for code in self._called(statement):
+            for node in ast.walk(code):
+                called = node.func if isinstance(node, ast.Call) else None
+                if isinstance(called, ast.Attribute) and called.attr in _ADDS:
+                    changed.add(last_part(called.value))
+        return bool(changed & self._read)
+
+    def _read_of_object(self, statement: ast.stmt) -> set[str]:
+        """Attributes of their object that the methods of a call read, by its name in the statement."""
+        call = getattr(statement, "value", None)
+        owner = ast.unparse(call.func.value) if isinstance(call, ast.Call) else ""  # type: ignore[attr-defined]
+        read = set[str]().union(*map(names_read, self._called(statement)))
+        return {f"{owner}.{n.removeprefix('self.')}" for n in read if n.startswith("self.")}
 
     def _is_call(self, scope: KeptPart, statement: ast.stmt) -> bool:
         """Whether a statement is a call that may change a value that is kept, or a seed."""

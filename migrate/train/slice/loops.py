@@ -23,11 +23,24 @@ class TrainingCalls:
         backward: frames of the backward.
         steps: frames of each distinct call of `optimizer.step`.
         dropped: frames of clipping, zeroing and schedules.
+        before: frames of further backwards of the same update, which run before it.
+        clips: lines that clip the gradients of this update.
+        optimizer: its number among the optimizers that the script builds; -1 if there is no other update.
+        others: lines of the backwards and steps of other updates.
     """
 
     backward: tuple[Frame, ...]
     steps: tuple[tuple[Frame, ...], ...]
     dropped: tuple[tuple[Frame, ...], ...]
+    before: tuple[tuple[Frame, ...], ...] = ()
+    clips: tuple[int, ...] = ()
+    optimizer: int = -1
+    others: tuple[int, ...] = ()
+
+    @property
+    def backwards(self) -> list[int]:
+        """Lines of the backwards of one update, in their order."""
+        return [*(frames[0].line for frames in self.before), self.backward[0].line]
 
 
 def loop_level(script: ScriptText, frames: Sequence[Frame]) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from migrate.catalogue.drawing import MAKERS
+from migrate.draws import LIKES
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.selected import Selections
@@ -51,6 +54,7 @@ class LossSlice:
         free: names that they read from outside, in order.
         unpacked: names of the parts of the batch, where its first statement unpacks it → `batch[0]`.
         selected: names of arguments that select the batch → their expressions, `buffer.tokens[rows]`.
+        drawn: names of random numbers that belong to the batch → line of the statement that draws them.
     """
 
     frame: Frame
@@ -61,6 +65,7 @@ class LossSlice:
     free: tuple[str, ...]
     unpacked: Mapping[str, str] = field(default_factory=dict)
     selected: Mapping[str, str] = field(default_factory=dict)
+    drawn: Mapping[str, int] = field(default_factory=dict)
 
 
 def loss_slice(
@@ -68,6 +73,9 @@ def loss_slice(
     frame: Frame,
     changing: Collection[str] = (),
     computed: Collection[str] = (),
+    *,
+    before: Sequence[Frame] = (),
+    draws_apart: bool = False,
 ) -> LossSlice:
     """Cut out what computes the loss on which a frame calls `backward`.
 
@@ -78,6 +86,8 @@ def loss_slice(
             `batch[k * rows : (k + 1) * rows]` for instance, belongs to the data.
         computed: names that the model computes: of a statement that binds one, only the arguments that read
             what changes belong to the data.
+        before: frames of earlier backwards of the same update: the loss is the sum of all.
+        draws_apart: whether random numbers belong to the data: losses of several updates read the same ones.
 
     Raises:
         TrainError: it is no expression of the frame, or control flow leaves the statements.
@@ -91,7 +101,10 @@ def loss_slice(
         )
     block, index = path[-1]
     result = _started(script, block[index], frame.line)
+    for earlier in reversed(before):
+        result = _with_earlier(script, code, earlier, result)
     cut = _Cut(script, loads(result), changing, {*computed, *loads(result)})
+    cut.draws_apart = draws_apart
     cut.selections = Selections(script, code, changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
@@ -110,6 +123,7 @@ def loss_slice(
         tuple(name for name in order if name in cut.needed and not _is_builtin(name)),
         cut.unpacked,
         cut.selections.expressions,
+        cut.drawn,
     )
 
 
@@ -129,6 +143,32 @@ def _started(script: ScriptText, statement: ast.stmt, line: int) -> ast.expr:
         f"{script.at(line)}: this statement runs a backward, but calls none",
         "call loss.backward() in the training function",
     )
+
+
+def _with_earlier(
+    script: ScriptText, code: ast.AST | None, earlier: Frame, result: ast.expr
+) -> ast.expr:
+    """The sum of the loss of an earlier backward and a later one.
+
+    Raises:
+        TrainError: both have one name, or the earlier one is no plain name.
+    """
+    block, index = path_to(code, earlier.line)[-1]  # type: ignore[arg-type]
+    first = _started(script, block[index], earlier.line)
+    if not isinstance(first, ast.Name) or loads(first) & loads(result):
+        raise TrainError(
+            f"{script.at(earlier.line)}: a later backward of the same update starts from the same name",
+            "give each loss of an update a name of its own",
+        )
+    return ast.BinOp(first, ast.Add(), result)
+
+
+def _is_draw(statement: ast.stmt) -> bool:
+    """Whether a statement gives a name random numbers of torch: `noise = torch.randn(rows, 100)`."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return False
+    call = statement.value
+    return last_part(call.func) in MAKERS | LIKES and root(call.func) == "torch"
 
 
 def _unscaled(value: ast.expr) -> ast.expr:
@@ -155,6 +195,7 @@ class _Cut:
     """Statements that are needed, collected from the last to the first."""
 
     selections: Selections
+    draws_apart = False
 
     def __init__(
         self,
@@ -168,6 +209,7 @@ class _Cut:
         self.needed = set(needed)
         self._local: set[str] = set()
         self.taken: list[ast.stmt] = []
+        self.drawn: dict[str, int] = {}
         self.unpacked: dict[str, str] = {}
 
     def backwards(self, statements: list[ast.stmt]) -> None:
@@ -190,6 +232,10 @@ class _Cut:
             self.backwards(statement.body)
             return
         if _is_source(statement) or not self._is_needed(statement):
+            return
+        if self.draws_apart and _is_draw(statement):
+            names = stores(statement)[0] & self.needed
+            self.drawn |= {name: first_line(statement) for name in names - set(self.drawn)}
             return
         reads, binds = outside([statement])
         if reads & self._changing:

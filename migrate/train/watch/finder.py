@@ -6,7 +6,9 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -18,6 +20,8 @@ from migrate.train.watch.seeds import seed_torch
 
 FOLDER, SCRIPT, PLACES = "MIGRATE_TRAIN_FOLDER", "MIGRATE_TRAIN_SCRIPT", "places.json"
 UPDATES = 2
+# Updates and seconds in which each of several optimizers must have been stepped.
+_MOST_UPDATES, _SECONDS = 64, 20.0
 # Backwards without any step of an optimizer, after which the search ends; and steps without a backward.
 _MOST = 256
 
@@ -26,6 +30,11 @@ def install() -> None:
     """Watch the calls of this process, until its second update of the weights."""
     if FOLDER in os.environ:
         _Finder(Path(os.environ[FOLDER]), os.environ[SCRIPT]).start()
+
+
+def number_of(optimizer: Any, built: Sequence[Any]) -> int:
+    """Number of an optimizer among those that were built; -1 if it is none of them."""
+    return next((n for n, known in enumerate(built) if known is optimizer), -1)
 
 
 def _files(script: str) -> Iterator[str]:
@@ -51,6 +60,9 @@ class _Finder:
         self._process = os.getpid()
         self._events: list[dict[str, Any]] = []
         self._updates = self._backwards = self._prepared = 0
+        self._built: list[Any] = []  # optimizers, in the order in which the script builds them
+        self._steps = Counter[int]()
+        self._until = 0.0
 
     def start(self) -> None:
         """Replace the calls."""
@@ -61,6 +73,7 @@ class _Finder:
         listening.to_backward(self._backward)
         listening.to_clipping(lambda name, result, args, kwargs: self._note(listening.CLIP))
         listening.to_steps(self._step, self._after)
+        listening.to_optimizers(self._built.append)
         listening.to_zeroing(lambda: self._note(listening.ZERO))
         listening.to_schedules(
             lambda scheduler: None, lambda scheduler: self._note(listening.SCHEDULE)
@@ -88,7 +101,7 @@ class _Finder:
 
     def _step(self, optimizer: Any) -> None:
         if self._backwards:
-            self._note(listening.STEP, id(optimizer))
+            self._note(listening.STEP, number_of(optimizer, self._built))
 
     def _after(self, optimizer: Any) -> None:
         if (
@@ -99,7 +112,12 @@ class _Finder:
                 self._end()
             return
         self._updates += 1
-        if self._updates > UPDATES:
+        self._steps[number_of(optimizer, self._built)] += 1
+        if self._updates <= UPDATES:
+            return
+        self._until = self._until or time.monotonic() + _SECONDS
+        waits = any(self._steps[number] <= UPDATES for number in range(len(self._built)))
+        if not waits or self._updates >= _MOST_UPDATES or time.monotonic() > self._until:
             self._end()
 
     def _end(self) -> None:

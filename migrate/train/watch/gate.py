@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 import pickle
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -32,7 +34,16 @@ from migrate.train.watch.functions import PortedFunction, outputs, run, step_fun
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.steady import Steady
-from migrate.train.watch.step import Bound, StepBase, bind, build, children, flat, without_wrapper
+from migrate.train.watch.step import (
+    Bound,
+    StepBase,
+    bind,
+    build,
+    children,
+    class_name,
+    flat,
+    without_wrapper,
+)
 from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import size_of_terms
 from migrate.train.watch.values import held_modules, holds_data, plain
@@ -83,6 +94,10 @@ class Gate:
     """
 
     is_drawn = False
+    # Sum of the losses of earlier backwards of the first update.
+    earlier: torch.Tensor | None = None
+    # Parameters of all optimizers, if there are several: identity → number of the optimizer, position in it.
+    owners: Mapping[int, tuple[int, int]] | None = None
 
     def __init__(
         self, question: Mapping[str, Any], folder: Path, frame: FrameType, *, noise: bool = False
@@ -145,13 +160,20 @@ class Gate:
             *bound.modules.values(),
             *(module for value in bound.objects.values() for _, module in held_modules(value)),
         ]
-        dirty = [p for m in modules for p in m.parameters() if p.grad is not None and p.grad.any()]
-        if dirty:
+        dirty = [
+            p
+            for m in modules
+            for p in m.parameters()
+            if p.grad is not None and p.grad.any() and self.is_own(p)
+        ]
+        if dirty and self.earlier is None:
             raise Refusal("gradients are there before the first backward", "start with zero_grad()")
         run()
-        with _as_it_was(modules):
+        if self.earlier is not None:
+            loss = loss.detach() + self.earlier
+        with _as_it_was(modules), self._in_place():
             called = self._outermost(bound)
-            children_of_step = children(bound, called, self._question["text"])
+            children_of_step = self._renamed(children(bound, called, self._question["text"]))
             self.step = self._built(bound, children_of_step)
             self._require_equal(loss, data)
             with self._noise():
@@ -161,9 +183,10 @@ class Gate:
                 self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             with self._noise():
                 *self._seen, live = observe(self.step, flat(bound, data), self._file)
-            self._functions = self._callable(
-                step_functions(live, children_of_step, bound.objects, _RESERVED)
-            )
+            if self.owners is None:
+                self._functions = self._callable(
+                    step_functions(live, children_of_step, bound.objects, _RESERVED)
+                )
         attributes, names = self._question["reads"]
         self._steady = Steady(
             self.step, bound.objects, self._namespace, attributes, names, bound.constants
@@ -181,8 +204,69 @@ class Gate:
         else:
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
-            self._mistakes = mistaken(self.step, flat(bound, data), self._noise)
+            with self._in_place():
+                mistakes = mistaken(self.step, flat(bound, data), self._noise)
+            own = {name for name, p in self.step.named_parameters() if self.is_own(p)}
+            self._mistakes = [
+                replace(m, gradients={n: g for n, g in m.gradients.items() if n in own})
+                for m in mistakes
+            ]
             self.step.load_state_dict(after)
+
+    def _in_place(self) -> AbstractContextManager[Any]:
+        """Let one backward do the work of several: statements between them may change tensors in place."""
+        if self.earlier is None:
+            return nullcontext()
+        return torch.autograd.graph.allow_mutation_on_saved_tensors()
+
+    def is_own(self, parameter: torch.Tensor) -> bool:
+        """Whether the update that is recorded may change a parameter: another optimizer does not have it."""
+        if self.owners is None or id(parameter) not in self.owners:
+            return True
+        return self.owners[id(parameter)][0] == self._question["optimizer"]
+
+    def _renamed(self, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+        """Children of the step by the names that they have in the updates before."""
+        if self.owners is None:
+            return dict(modules)
+        known = {json.dumps(mark): name for name, mark in self._question["known"]}
+        names = {}
+        for name, module in modules.items():
+            before = known.get(json.dumps(self._mark(module)))
+            if before is None and name in known.values():
+                before = f"{name}_{self._question['name']}"
+            names[before or name] = module
+        return names
+
+    def _called(self) -> list[tuple[str, int]]:
+        """Children of the step, each with the first line of a statement that names it."""
+        lines = Path(self._file).read_text().splitlines()
+        texts = {
+            first: "\n".join(lines[first - 1 : last])
+            for first, last in self._question["statements_of_loss"]
+        }
+        named = [(name, module) for name, module in self._bound.modules.items()]
+        for value in self._bound.objects.values():
+            named += [(f".{name}", module) for name, module in held_modules(value)]
+        result = []
+        for child, module in self.step.named_children():
+            own = [n for n, held in named if without_wrapper(held) is module]
+            pattern = "|".join(rf"{re.escape(n)}\b" for n in own)
+            result += [(child, n) for n, text in texts.items() if own and re.search(pattern, text)]
+        return result
+
+    def _mark(self, module: nn.Module) -> list[Any]:
+        """Mark of a module that is the same in each run of the script: its parameters' places in optimizers.
+
+        Of parameters that no optimizer has, the values: nothing changes them.
+        """
+        owners = self.owners or {}
+        return [
+            list(owners[id(p)])
+            if id(p) in owners
+            else hashlib.sha256(p.detach().numpy().tobytes()).hexdigest()
+            for p in module.parameters()
+        ]
 
     def _without_wrapper(self, name: str, value: Any) -> Any:
         """The module of a wrapper for several ranks, if the statements only call the wrapper."""
@@ -192,7 +276,15 @@ class Gate:
     def _built(self, bound: Bound, modules: Mapping[str, nn.Module]) -> nn.Module:
         file = self._folder / STEP_FILE
         question = self._question
-        return build(bound, question["text"], question["result"], self._namespace, modules, file)
+        return build(
+            bound,
+            question["text"],
+            question["result"],
+            self._namespace,
+            modules,
+            file,
+            title=class_name(question["name"]),
+        )
 
     def _callable(self, functions: Sequence[PortedFunction]) -> list[PortedFunction]:
         """Functions that run again, and give tensors; each with what it gives."""
@@ -257,7 +349,7 @@ class Gate:
                 "the statements before backward give no loss", "report this with the script"
             )
         parameters = dict(self.step.named_parameters())
-        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        trained = {n: p for n, p in parameters.items() if p.requires_grad and self.is_own(p)}
         gradients = torch.autograd.grad(own, list(trained.values()), allow_unused=True)
         worst = _distance(own, loss)
         for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
@@ -284,6 +376,9 @@ class Gate:
     def _write_port(self, data: Mapping[str, Any]) -> None:
         tensors = flat(self._bound, data)
         flags = {module: module.training for module in self.step.modules()}
+        others = [p for p in self.step.parameters() if p.requires_grad and not self.is_own(p)]
+        for parameter in others:  # frozen in this update
+            parameter.requires_grad_(False)
         state, after = torch.get_rng_state(), self.state()
         shown = self._question["shown"]
         try:
@@ -310,6 +405,8 @@ class Gate:
                 f"its loss cannot be ported: {what}", getattr(error, "remedy", "")
             ) from None
         finally:
+            for parameter in others:
+                parameter.requires_grad_(True)
             for module, training in flags.items():
                 module.training = training
             torch.set_rng_state(state)
@@ -371,6 +468,9 @@ class Gate:
             "children": {
                 name: type(module).__name__ for name, module in self.step.named_children()
             },
+            "called": self._called(),
+            "others": [n for n, p in self.step.named_parameters() if not self.is_own(p)],
+            "marks": [(name, self._mark(module)) for name, module in self.step.named_children()],
             "state": self._weights,
             "training": {name: m.training for name, m in self.step.named_children()},
             "fixed": self._fixed,
@@ -400,7 +500,8 @@ class Gate:
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
         """Gradients of the step's parameters, as they are held now: later calls change them."""
-        return {name: p.grad for name, p in self.step.named_parameters()}
+        parameters = self.step.named_parameters()
+        return {name: p.grad if self.is_own(p) else None for name, p in parameters}
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradients of the step's parameters."""
@@ -425,7 +526,7 @@ class Gate:
 
     def trained_names(self, frame: FrameType | None) -> dict[tuple[str, int], list[str]]:
         """Names of trained modules, optimizers and schedules in each frame of the script from this on."""
-        trained = {id(p) for p in self.step.parameters() if p.requires_grad}
+        trained = {id(p) for p in self.step.parameters() if p.requires_grad and self.is_own(p)}
 
         def is_trained(value: Any) -> bool:
             if isinstance(value, nn.Module):
@@ -457,7 +558,7 @@ class Gate:
         trained = {
             name: module
             for name, module in self.step.named_children()
-            if any(parameter.requires_grad for parameter in module.parameters())
+            if any(p.requires_grad and self.is_own(p) for p in module.parameters())
         }
         file = frame.f_code.co_filename if frame is not None else ""
         while frame is not None:

@@ -31,10 +31,10 @@ from migrate.train.watch.calls import building_call, common
 from migrate.train.watch.constructors import Constructors
 from migrate.train.watch.copies import CopyWatch
 from migrate.train.watch.factors import common_factor
-from migrate.train.watch.finder import FOLDER, SCRIPT
+from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
-from migrate.train.watch.runner import BEGINS, LOOP, QUESTION, STATEMENT
+from migrate.train.watch.runner import BEGINS, DRAWN, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
@@ -73,6 +73,11 @@ class _Recorder:
         rate = self._question["rate"]
         self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
         self._optimizer: Any = None
+        self._built: list[Any] = []  # all optimizers, in the order in which the script builds them
+        self._steps = 0  # of all optimizers
+        self._earlier: torch.Tensor | None = (
+            None  # sum of the losses of earlier backwards of this update
+        )
         self._builders: dict[int, Any] = {}
         self._constructors = Constructors()
         self._states: list[Any] = []
@@ -120,6 +125,7 @@ class _Recorder:
         setattr(builtins, BEGINS, self._begins)
         setattr(builtins, STATEMENT, self._note_draws)
         setattr(builtins, LOOP, self._note_loop)
+        setattr(builtins, DRAWN, self._drawn)
 
     # ------------------------------------------------------------------ lines of the script
 
@@ -153,6 +159,15 @@ class _Recorder:
             ]
         self._noise.begin()
 
+    def _drawn(self, local: dict[str, Any], of_module: dict[str, Any]) -> None:
+        """Keep random numbers that belong to the batch, and are drawn between the statements of the loss."""
+        if self._done or self._values is None:
+            return
+        for name in self._question["drawn"]:
+            values = local if name in local else of_module
+            if name in values:
+                self._values[name], self._data[name] = values[name], snapshot(values[name])
+
     def _note_draws(self, line: int) -> None:
         """Keep the state of the random generators before a statement of the training function."""
         if len(self._states) < 4096 and not self._record["updates"] and not self._micro:
@@ -172,6 +187,7 @@ class _Recorder:
 
     def _built_optimizer(self, optimizer: Any) -> None:
         self._optimizers.built_optimizer(optimizer)
+        self._built.append(optimizer)
         self._builders[id(optimizer)] = building_call(self._script)
 
     def _built_schedule(self, scheduler: Any) -> None:
@@ -179,15 +195,63 @@ class _Recorder:
         self._record["schedule_builder"] = building_call(self._script)
 
     def _backward(self, loss: Any, run: Any) -> None:
-        self._noise.end()
+        frames, frame, _ = script_frames(self._script)
+        if self._is_other(frames):
+            run()
+            return
+        *earlier, _ = self._question["backwards"]
+        if not (frames and frames[0].line in earlier):
+            self._noise.end()
         if self._done:
             run()
             return
-        frames, frame, _ = script_frames(self._script)
         try:
-            self._backward_of(loss, run, frames, frame)
+            if frames and frames[0].line in earlier:
+                self._earlier_backward(loss, run)
+            else:
+                self._backward_of(loss, run, frames, frame)
         except Refusal as refusal:
             self._refuse(refusal.line or (frames[0].line if frames else 0), refusal)
+
+    def _is_other(self, frames: Any) -> bool:
+        """Whether a call belongs to another update than the one that is recorded."""
+        return bool(frames) and frames[0].line in self._question["others"]
+
+    def _earlier_backward(self, loss: Any, run: Any) -> None:
+        """Run a backward whose loss is a part of this update's."""
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise Refusal("backward starts from more than one number", "sum the losses first")
+        if self._shares:
+            raise Refusal("an update has several backwards", "leave --global-mean out")
+        if self._earlier is None and self._gate is not None:
+            self._require_accumulated()
+        if self._earlier is None and self._gate is None:
+            self._require_fresh()
+        value = loss.detach()
+        self._earlier = value if self._earlier is None else self._earlier + value
+        run()
+
+    def _require_fresh(self) -> None:
+        """Require that no gradient is left before the first backward of an update."""
+        dirty = [p for p in self._own() if p.grad is not None and p.grad.any()]
+        if dirty:
+            raise Refusal("gradients are there before the first backward", "start with zero_grad()")
+
+    def _own(self) -> list[torch.Tensor]:
+        """Parameters of the optimizer of this update, if there are several updates."""
+        number = self._question["optimizer"]
+        groups = self._built[number].param_groups if number >= 0 else []
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def _owners(self) -> dict[int, tuple[int, int]]:
+        """Parameters of all optimizers: the optimizer's number, and the position in it."""
+        return {
+            id(parameter): (number, position)
+            for number, optimizer in enumerate(self._built)
+            for position, parameter in enumerate(
+                [p for group in optimizer.param_groups for p in group["params"]]
+            )
+        }
 
     def _backward_of(self, loss: Any, run: Any, frames: Any, frame: Any) -> None:
         if self._values is None or frame is None:
@@ -202,28 +266,24 @@ class _Recorder:
             raise Refusal("backward starts from more than one number", "sum the losses first")
         share = self._shares.pop(0) if self._shares else 1.0
         if self._gate is None:
-            self._noise.decide()
-            drawn = bool(self._noise.is_drawn)
-            self._gate = Gate(self._question, self._folder, frame, noise=drawn)
-            self._gate.open(loss, run, self._values, self._data, self._buffers)
-            self._gate.scale_gradients(share)
-            self._record |= self._gate.facts()
-            self._record["unseeded"] = unseeded()
-            self._record["trained"] = self._gate.trained_names(frame)
-            self._record["places"] = self._gate.module_places(frame)
-            self._averages = Averages(self._gate.step, frame)
-            self._copies = CopyWatch(self._gate.step)
-            self._record["frames"] = self._gate.running(frame)
-            self._record["constructors"] = self._constructors.of(self._gate.step)
+            # What is put back counts as unchanged: a later loss of the script may read the same graph.
+            modules = [*_modules(self._values)]
+            tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+            with torch.autograd._unsafe_preserve_version_counter(tuple(tensors)):
+                self._open(loss, run, frame, share)
+            assert self._gate is not None
         else:
-            if frames[0].line != self._question["line_of_backward"]:
-                raise Refusal("a second backward, after the first updates", "one loss is supported")
+            if frames[0].line not in self._question["backwards"]:
+                raise Refusal("a second backward, after the first updates", _MORE)
             self._gate.compare_state(frame, self._values)
             self._observe_averages()
-            self._require_accumulated()
+            if self._earlier is None:
+                self._require_accumulated()
             run(share)
         self._zeroed = False
         self._expected = self._gate.copied_gradients()
+        if self._earlier is not None:
+            loss, self._earlier = loss.detach() + self._earlier, None
         if self._is_later:
             self._micro.append({"loss": float(loss.detach()), "batch": self._later_batch()})
             self._values = None
@@ -247,6 +307,26 @@ class _Recorder:
         if len(self._record["updates"]) == 0:
             self._record["summed"] = self._expected
         self._values = None
+
+    def _open(self, loss: torch.Tensor, run: Any, frame: Any, share: float) -> None:
+        """Compare the statements of the first loss with the script, and keep what the program depends on."""
+        self._noise.decide()
+        drawn = bool(self._noise.is_drawn)
+        self._gate = Gate(self._question, self._folder, frame, noise=drawn)
+        self._gate.earlier = self._earlier
+        if self._question["optimizer"] >= 0:
+            self._gate.owners = self._owners()
+        assert self._values is not None
+        self._gate.open(loss, run, self._values, self._data, self._buffers)
+        self._gate.scale_gradients(share)
+        self._record |= self._gate.facts()
+        self._record["unseeded"] = unseeded()
+        self._record["trained"] = self._gate.trained_names(frame)
+        self._record["places"] = self._gate.module_places(frame)
+        self._averages = Averages(self._gate.step, frame)
+        self._copies = CopyWatch(self._gate.step)
+        self._record["frames"] = self._gate.running(frame)
+        self._record["constructors"] = self._constructors.of(self._gate.step)
 
     def _later_batch(self) -> dict[str, Any]:
         """The batch of a watched update if its gradients are scaled, for as long as memory is left for it."""
@@ -285,20 +365,28 @@ class _Recorder:
                 )
 
     def _clipped(self, name: str, result: Any, args: Any, kwargs: Any) -> None:
-        if self._gate is None or self._done:
-            return
         frames, _, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
+        if self._gate is None or self._done or self._is_others_clip(line):
+            return
         clip = self._gate.clip(name, args, kwargs, line)
         if not self._record["updates"]:
             self._optimizers.clips.append(clip)
         self._clips.append(clip)
         self._expected = self._gate.copied_gradients()
 
+    def _is_others_clip(self, line: int) -> bool:
+        """Whether a line clips the gradients of another update."""
+        return self._question["optimizer"] >= 0 and line not in self._question["clips"]
+
     def _before_clipping(self) -> None:
-        if self._gate is None or self._done:
-            return
         frames, _, _ = script_frames(self._script)
+        if (
+            self._gate is None
+            or self._done
+            or self._is_others_clip(frames[0].line if frames else 0)
+        ):
+            return
         try:
             self._settle_gradients(frames[0].line if frames else 0)
         except Refusal as refusal:
@@ -327,11 +415,18 @@ class _Recorder:
         if not self._record["updates"]:
             self._record["summed"] = self._expected
 
+    def _is_others_step(self, optimizer: Any) -> bool:
+        """Whether another optimizer is stepped than that of the update that is recorded."""
+        own = self._question["optimizer"]
+        return own >= 0 and number_of(optimizer, self._built) != own
+
     def _before_step(self, optimizer: Any) -> None:
-        if self._gate is None or self._done:
-            return
         frames, frame, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
+        if self._is_others_step(optimizer) and line in self._question["others"]:
+            return
+        if self._gate is None or self._done:
+            return
         try:
             self._settle_gradients(line)
             if self._optimizer is None:
@@ -361,7 +456,9 @@ class _Recorder:
         changed = [
             name
             for name, weight in self._gate.step.named_parameters()
-            if name in self._weights and not torch.equal(weight, self._weights[name])
+            if name in self._weights
+            and self._gate.is_own(weight)
+            and not torch.equal(weight, self._weights[name])
         ]
         update = len(self._record["updates"]) + self._later
         if changed and not (self._copies and self._copies.explain(changed, update)):
@@ -371,13 +468,21 @@ class _Recorder:
             )
 
     def _after_step(self, optimizer: Any) -> None:
+        was_later = self._is_later
+        frames, _, _ = script_frames(self._script)
+        if frames and frames[0].line in (*self._question["steps"], *self._question["others"]):
+            self._steps += 1
         if self._gate is None or self._done:
+            return
+        if self._is_others_step(optimizer):
+            if self._is_later and not was_later:
+                self._watch()
             return
         self._weights = {
             name: weight.detach().clone() for name, weight in self._gate.step.named_parameters()
         }
         self._updated = True
-        if self._is_later:
+        if was_later:
             self._record["later_losses"].append([micro["loss"] for micro in self._micro])
             if self._record["scaled"]:
                 batches = [micro["batch"] for micro in self._micro]
@@ -391,18 +496,29 @@ class _Recorder:
                 self._leave()
             return
         updates = self._record["updates"]
-        updates.append({"micro": self._micro, "rates": self._rates, "factor": self._factor})
+        updates.append(
+            {
+                "micro": self._micro,
+                "rates": self._rates,
+                "factor": self._factor,
+                "number": self._steps - 1,
+            }
+        )
         self._micro, self._factor = [], 1.0
         # The last one is kept at once: what the script does after its training may change the weights.
         self._record["last" if len(updates) > 1 else "first"] = self._gate.state()
         self._record["divides"] = divides(optimizer)
         self._stepping = False
         if self._is_later:
-            self._until = time.monotonic() + _SECONDS
-            if threading.current_thread() is threading.main_thread():
-                # An evaluation between two updates may take longer than the time to watch.
-                signal.signal(signal.SIGALRM, self._alarm)
-                signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Watch the script for some time after the recorded updates."""
+        self._until = time.monotonic() + _SECONDS
+        if threading.current_thread() is threading.main_thread():
+            # An evaluation between two updates may take longer than the time to watch.
+            signal.signal(signal.SIGALRM, self._alarm)
+            signal.setitimer(signal.ITIMER_REAL, _SECONDS)
 
     def _alarm(self, number: int, frame: Any) -> None:
         """End the watch, unless an update is just being made: its end does."""
@@ -413,6 +529,8 @@ class _Recorder:
     @property
     def _is_later(self) -> bool:
         """Whether all updates are recorded, and the script is only watched."""
+        if self._question["optimizer"] >= 0:
+            return self._steps >= self._question["updates"]
         return len(self._record["updates"]) >= self._question["updates"]
 
     # ------------------------------------------------------------------ the end
@@ -437,13 +555,17 @@ class _Recorder:
 
     def _write(self) -> None:
         self._done = True
-        self._record["later"] = self._later
+        self._record["later"], self._record["steps"] = self._later, self._steps
         self._record["copies"] = self._copies.recorded if self._copies else None
         if (average := self._record.get("average")) and self._averages is not None:
             now = self._averages.recorded()
             if now is None or now.decay != average.decay:
                 self._record["average"] = None  # its rule changes after the recorded updates
                 self._record["unknown_averages"].append(average.name)
+        if self._question["optimizer"] >= 0 and self._averages is not None:
+            average = self._averages.recorded()
+            names = [average.name] if average else []
+            self._record["unknown_averages"] = [*names, *self._averages.unknown()]
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
             without = [n for n, g in self._record["gradients"].items() if g is None]

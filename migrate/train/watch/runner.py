@@ -21,7 +21,7 @@ from migrate.train.watch.seeds import seed_host
 
 QUESTION, ECHO = "question.json", "echo.json"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
-LOOP = "__migrate_loop__"
+LOOP, DRAWN = "__migrate_loop__", "__migrate_drawn__"
 
 
 def main() -> None:
@@ -31,7 +31,12 @@ def main() -> None:
     source = path.read_bytes().decode()
     tree = ast.parse(source, script)
     seed_host()
-    for name in (BEGINS, STATEMENT, LOOP):  # until torch is imported, and with it the recorder
+    for name in (
+        BEGINS,
+        STATEMENT,
+        LOOP,
+        DRAWN,
+    ):  # until torch is imported, and with it the recorder
         setattr(builtins, name, lambda *values: None)
     question = Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / QUESTION
     if question.exists():
@@ -54,6 +59,11 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
     name, first = question["loop"]
     places += [(name, first, line, f"{STATEMENT}({line})") for line in question["statements"]]
     places.append((name, first, question["batches"], f"{LOOP}()"))
+    name, first = question["slice"]
+    for line in {*question["drawn"].values()}:
+        code = twin.code(first, name)
+        block, index = path_to(code, line)[-1]  # type: ignore[arg-type]
+        block.insert(index + 1, _call(f"{DRAWN}(locals(), globals())", block[index]))
     for name, first, line, call in places:
         code = twin.code(first, name)
         path = path_to(code, line) if code is not None else []
@@ -66,12 +76,16 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
         block, index = level
         if isinstance(block[index], ast.Import | ast.ImportFrom) or _is_text(block[index]):
             continue  # a docstring and `from __future__` come first
-        inserted = ast.parse(call).body[0]
-        for node in ast.walk(inserted):
-            ast.copy_location(node, block[index])
-            node.end_lineno = block[index].lineno  # type: ignore[attr-defined]
-        ast.fix_missing_locations(inserted)
-        block.insert(index, inserted)
+        block.insert(index, _call(call, block[index]))
+
+
+def _call(text: str, at: ast.stmt) -> ast.stmt:
+    """A call as a statement, at the line of another one."""
+    inserted = ast.parse(text).body[0]
+    for node in ast.walk(inserted):
+        ast.copy_location(node, at)
+        node.end_lineno = at.lineno  # type: ignore[attr-defined]
+    return ast.fix_missing_locations(inserted)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,12 @@ class Bound:
     objects: Mapping[str, Any]
     constants: Mapping[str, Any]
     inputs: Mapping[tuple[str, tuple[Any, ...]], str] = field(default_factory=dict)
+
+
+def class_name(update: str) -> str:
+    """Name of a step's class: that of the update of several, `actor_loss`, as a class has it."""
+    words = re.split(r"[^0-9A-Za-z]+", update)
+    return "".join(word[:1].upper() + word[1:] for word in words) + STEP
 
 
 def bind(free: Sequence[str], values: Mapping[str, Any]) -> Bound:
@@ -98,6 +105,7 @@ def build(
     modules: Mapping[str, nn.Module],
     file: Path,
     functions: Sequence[PortedFunction] = (),
+    title: str = STEP,
 ) -> nn.Module:
     """Write the step's class into a file, and make it.
 
@@ -109,6 +117,7 @@ def build(
         modules: children by name.
         file: receives the source, so that the compiler finds the lines.
         functions: functions of the script that become methods.
+        title: name of the class.
     """
     inputs = list(bound.inputs.values())
     body = [
@@ -125,7 +134,7 @@ def build(
             "import torch",
             "",
             "",
-            f"class {STEP}(StepBase):",
+            f"class {title}(StepBase):",
             f"    def forward({', '.join((_SELF, *inputs))}):",
             *(f"        {line}" for line in body),
             *([textwrap.indent(text, "        ")] if text else []),
@@ -142,7 +151,7 @@ def build(
         "__name__": "__main__",
     }
     exec(compile(source, str(file), "exec"), globals_of_step)
-    step: StepBase = globals_of_step[STEP]()
+    step: StepBase = globals_of_step[title]()
     for name, module in modules.items():
         setattr(step, name, module)
     step.bindings = StepBindings(

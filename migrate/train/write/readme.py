@@ -22,7 +22,7 @@ def readme_text(
     loss: LossSlice,
     recorded: Mapping[str, Any],
     command: str,
-    interface: Interface,
+    interface: Interface | None,
 ) -> str:
     """The page.
 
@@ -34,7 +34,7 @@ def readme_text(
         loss: the statements of the loss.
         recorded: the recorded run.
         command: command that writes the program again.
-        interface: what `interface.py` has.
+        interface: what `interface.py` has; None if there is none.
     """
     spans = [script.span(first, last) for first, last in loss.lines]
     backward = script.at(loss.frame.line)
@@ -107,8 +107,17 @@ def readme_text(
         lines += [f"- `{statement}`" for statement in result.left]
     else:
         lines += ["Nothing of the training loop."]
-    lines += USAGE.rstrip().splitlines()
-    lines += [
+    if interface is not None:
+        lines += USAGE.rstrip().splitlines()
+        lines += _interface_lines(interface)
+    if result.notes:
+        lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _interface_lines(interface: Interface) -> list[str]:
+    """The section on `interface.py`."""
+    lines = [
         "",
         "## Interface",
         "",
@@ -123,6 +132,4 @@ def readme_text(
     if interface.missing:
         lines += ["", "It does not have:", ""]
         lines += [f"- {name}" for name in interface.missing]
-    if result.notes:
-        lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
-    return "\n".join(lines) + "\n"
+    return lines

@@ -26,15 +26,19 @@ class SplitSource:
     functions: str = ""
 
 
-def split(modeling: str, script: str, methods: Collection[str] = ()) -> SplitSource:
+def split(
+    modeling: str, script: str, methods: Collection[str] = (), name: str = STEP
+) -> SplitSource:
     """Split a port's source: what only the step reads is the loss.
 
     Args:
         modeling: `modeling.py` of the port.
         script: name of the script, for the docstrings.
         methods: methods of the step that become a class of their own.
+        name: name of the step's class.
     """
     tree = ast.parse(modeling)
+    step_name = name
     apart = _apart(tree, set(methods))
     lines = modeling.splitlines()
     head: list[str] = []
@@ -46,16 +50,16 @@ def split(modeling: str, script: str, methods: Collection[str] = ()) -> SplitSou
             nodes[node.name] = node
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             nodes[node.targets[0].id] = node
-    step = nodes[STEP]
+    step = nodes[step_name]
     assert isinstance(step, ast.ClassDef)
     apart_names = {name for part in apart for name in _names(part)}
     step.body = [member for member in step.body if member not in apart]
     setup = [n for n in step.body if isinstance(n, ast.FunctionDef) and n.name == "setup"]
     named = _reach({n for part in (*step.bases, *setup) for n in _names(part)}, nodes)
     classes = {name for name in named if isinstance(nodes[name], ast.ClassDef)}
-    model = _reach(classes, nodes) - {STEP}
+    model = _reach(classes, nodes) - {step_name}
     rest = [name for name in nodes if name not in model]
-    of_loss = _reach({STEP}, {name: nodes[name] for name in rest})
+    of_loss = _reach({step_name}, {name: nodes[name] for name in rest})
     # What neither reads stays where it was.
     of_functions = _reach(apart_names, nodes) - model - of_loss
     loss = [name for name in rest if name not in of_functions]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -178,11 +181,13 @@ def data_text(
     *,
     rollouts: bool = False,
     on_gpu: bool = False,
+    several: bool = False,
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
-    Imports of modules in `hidden` are inside `with script_modules():`. `ranks` are variables of torchrun.
-    With `on_gpu`, what the script puts on a GPU stays in host memory.
+    With `several` updates each has its name beside its batches. Imports of modules in `hidden` are inside
+    `with script_modules():`. `ranks` are variables of torchrun. With `on_gpu`, what the script puts on a GPU
+    stays in host memory.
     """
     host = shims = ""
     if on_gpu:
@@ -283,6 +288,27 @@ def {GIVEN}(result):
 for name, rank in {named!r}.items():
     os.environ.setdefault(name, rank)
 """
+    each = """        for batch in micro_batches():
+            if batch is None:
+                yield micro
+                micro = []
+            else:
+                micro.append(arrays(batch))
+"""
+    empty = "[]"
+    if several:
+        empty = "{}"
+        each = """        for name, batch in micro_batches():
+            if batch is None:
+                yield name, micro.pop(name, [])
+            else:
+                micro.setdefault(name, []).append(arrays(batch))
+"""
+    of_each = (
+        "the name and the micro-batches of each update"
+        if several
+        else "the micro-batches of each update"
+    )
     return f'''"""The batches of {script}: its own loop, without what trains."""
 
 import contextlib
@@ -336,16 +362,10 @@ def arrays(value):
 
 
 {_OF_ROLLOUTS if rollouts else _BATCHES}
-    """Yield the micro-batches of each update of the weights.{of_weights}"""{taken}
-    micro = []
+    """Yield {of_each} of the weights.{of_weights}"""{taken}
+    micro = {empty}
     with {ARGUMENTS}(), contextlib.suppress(Ended):
-        for batch in micro_batches():
-            if batch is None:
-                yield micro
-                micro = []
-            else:
-                micro.append(arrays(batch))
-'''
+{each}'''
 
 
 def has_rollouts(source: str) -> bool:
@@ -619,3 +639,11 @@ def test_losses_are_the_scripts({argument}):{dropout}
             state, losses, _ = train.train_step(state, micro)
             np.testing.assert_allclose(np.array(losses), expected, rtol=1e-5)
 '''
+
+
+def tidied(folder: Path) -> list[str]:
+    """Remove imports that a file does not use."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--no-cache"]
+    rules = ["--select", "F401,F811", "--fix", "--exit-zero", str(folder)]
+    done = subprocess.run([*command, *rules], capture_output=True, text=True, check=False)
+    return [] if done.returncode == 0 else ["imports are not sorted out: it needs ruff"]

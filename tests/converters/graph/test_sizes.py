@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from converters.graph import Port, port
+from converters.graph.starts.watch import Watch
 from tests.converters.graph.flax_side import Inputs, variables
 
 LIMIT = 1e-5  # relative L2 in float32: a dozen layers' rounding is a tenth of it
@@ -65,6 +67,31 @@ def plain(width: int, depth: int, heads: int, classes: int) -> nn.Module:
     return Plain(width, depth, heads, classes)
 
 
+class Computed(nn.Module):
+    """A model whose forward computes numbers, with axes and factors that meet sizes by chance."""
+
+    def __init__(self, classes: int, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.depthwise = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.gain = nn.Parameter(torch.full((dim,), 0.1))
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.head = nn.Linear(dim, classes)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = (x + self.depthwise(x) * self.gain[:, None, None]).flatten(2).transpose(1, 2)
+        b, n, d = x.shape
+        q = self.qkv(x).view(b, n, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        scores = q[0] @ q[1].transpose(-2, -1) / math.sqrt(d // self.heads)
+        scores = scores.masked_fill(~mask[:, None][..., None, :], -1e9)
+        x = (scores.softmax(-1) @ q[2]).transpose(1, 2).reshape(b, n, d)
+        return self.head(x.mean(1))
+
+
+def computed(**sizes: int) -> nn.Module:
+    return Computed(**sizes)
+
+
 def llama(**sizes: Any) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -93,6 +120,15 @@ CASES: dict[
         {"width": 12, "depth": 2, "heads": 3, "classes": 5},
         {"width": 20, "depth": 3, "heads": 5, "classes": 4},
         [{"x": real(2, 4, 7)}, {"x": real(3, 5, 7)}],
+    ),
+    "numbers that a forward computes": (
+        computed,
+        {"classes": 7, "dim": 20, "heads": 4},
+        {"classes": 6, "dim": 18, "heads": 3},
+        [
+            {"x": real(2, 20, 3, 2), "mask": torch.arange(6).expand(2, 6) < 4},
+            {"x": real(3, 18, 3, 2), "mask": torch.arange(6).expand(3, 6) < 5},
+        ],
     ),
     "llama": (
         llama,
@@ -183,6 +219,21 @@ def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -
     for one, truth in zip(found, wanted, strict=True):
         assert one.shape == truth.shape
         assert np.linalg.norm(one - truth) < LIMIT * np.linalg.norm(truth)
+
+
+def test_a_port_s_numbers_are_those_of_the_original() -> None:
+    """Each follows from a field, is written as the original has it, or is listed in the README."""
+    factory, own, _, (first, _) = CASES["numbers that a forward computes"]
+    with Watch() as watch:
+        model = factory(**own).eval()
+    written = port(model, first, watch.starts(model))
+    assert written.baked == ()
+    assert "constant(0.1)" in written.modeling
+    assert "feature_group_count=self.config.dim" in written.modeling
+    assert "uniform_within(9 ** -0.5)" in written.modeling
+    assert "mask[:, None, None]" in written.modeling
+    fields = [line.split(":")[0].strip() for line in written.config.splitlines() if ": int" in line]
+    assert fields == list(own)
 
 
 def outputs(given: Any) -> Any:

@@ -241,14 +241,9 @@ def movedim(x: Any, source: Any, destination: Any) -> ast.expr:
     ),
 )
 def unsqueeze(x: Any, dim: int) -> ast.expr:
-    """`x[:, None]`."""
+    """`x[:, None, :]`; `writing.tidy` joins several of them and leaves out what may be left out."""
     axis = axis_of(dim, x.ndim + 1)
-    after = x.ndim - axis
-    index: list[Any] = [*[ast.Slice()] * axis, _NEW]
-    if axis > 1 and after < axis:
-        index = [ast.Constant(...), _NEW, *[ast.Slice()] * after]
-    elif axis and not after:
-        index = [ast.Constant(...), _NEW]
+    index = [*[ast.Slice()] * axis, _NEW, *[ast.Slice()] * (x.ndim - axis)]
     subscript = index[0] if len(index) == 1 else ast.Tuple(index, ast.Load())
     return ast.Subscript(code("{x}", x=x), subscript, ast.Load())
 

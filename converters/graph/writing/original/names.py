@@ -14,6 +14,8 @@ from typing import Any
 from converters.graph.files import tree_of
 from converters.graph.ir import Frame
 
+# Methods whose numbers are axes.
+_AXES = frozenset({"permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis"})
 _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.NamedExpr)
 
 
@@ -141,6 +143,20 @@ def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
             ) if (axis := integer(inner)) is not None:
                 sides[clean(name), axis] = None
     return tuple(sides)
+
+
+@cache
+def axes_named(frame: Frame) -> frozenset[ast.AST]:
+    """The nodes of a statement that name axes, not sizes: the arguments of `permute(2, 0, 3, 1, 4)`."""
+    nodes: set[ast.AST] = set()
+    for node in reached(frame):
+        if not isinstance(node, ast.Call):
+            continue
+        last = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        axes = [argument for argument in node.args if last in _AXES]
+        axes += [word.value for word in node.keywords if word.arg in ("dim", "dims", "axis")]
+        nodes |= {inner for axis in axes for inner in ast.walk(axis)}
+    return frozenset(nodes)
 
 
 @cache

@@ -79,6 +79,14 @@ class Settings:
         self.modules = dict(root.named_modules())
         self.paths = {id(module): path for path, module in self.modules.items()}
 
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of settings as the original's configuration or constructor has them, in their order."""
+        config = configuration_of(self.root)
+        of_config = config if isinstance(config, Mapping) else vars(config) if config else ()
+        named = (*map(str, of_config), *constructors.arguments(_class(self.root)))
+        return tuple(dict.fromkeys(named))
+
     # What is asked.
 
     def on_lines(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
@@ -98,6 +106,15 @@ class Settings:
             if said is not None:
                 return _number(value, said)
         return None
+
+    def of_expression(self, node: ast.expr, module: Any) -> Any:
+        """The number of an expression in a module's forward, as a setting; None if no module shows it."""
+        path = self.paths.get(id(module))
+        number = None if path is None else self._evaluated(path, node, 0)
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return None
+        said = self._resolve(str(path), node, number, 0)
+        return None if said is None else _number(number, said)
 
     def on_cuts(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
         """A bound of a slice as a setting, if the slice on a line that ran says it; else None."""
@@ -157,7 +174,7 @@ class Settings:
                 sides = node.args or [
                     keyword.value for keyword in node.keywords if keyword.arg == "size"
                 ]
-                if len(sides) == 1 and isinstance(sides[0], ast.Tuple | ast.List):
+                if sides and isinstance(sides[0], ast.Tuple | ast.List):  # torch.full((dim,), 0.1)
                     sides = sides[0].elts
                 if len(sides) > axis:
                     side_said = self._resolve(path, sides[axis], value, 0)
@@ -262,7 +279,9 @@ class Settings:
 
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
         """Origin of a number on a running line; without settings if the line has the number itself."""
-        return self._of_nodes(path, value, names.reached(frame))
+        axes = names.axes_named(frame)
+        nodes = [node for node in names.reached(frame) if node not in axes]
+        return self._of_nodes(path, value, nodes)
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
         wanted = (type(value), value)

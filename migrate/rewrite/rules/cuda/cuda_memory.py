@@ -9,9 +9,10 @@ import libcst as cst
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import OnXla, names
 from migrate.catalogue.prescan import spelled
-from migrate.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
+from migrate.catalogue.torch_cuda import ANSWERED, ASKED, ELSEWHERE, IGNORED, INITIALIZED, XM
 from migrate.check.hazard import Severity
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
+from migrate.rewrite.rules.random.seeds import runs_at_launch
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -21,20 +22,22 @@ GONE = names(*IGNORED)
 RAISING = names(*(entry for entry in IGNORED if entry.on_xla is OnXla.RAISES))
 FIGURES = names(*ASKED)
 ASKING = FIGURES | names(*INITIALIZED)
+ANSWERS = names(*ANSWERED)
+XR = "torch_xla.runtime"
 # In the portable style what of `shims.memory()` says the same.
 FIELDS = {"torch.cuda.memory_allocated": "used", "torch.cuda.max_memory_allocated": "peak"}
 
 
 class CudaMemory(Rule):
-    """Remove calls that only manage the memory of a GPU, and report figures that nothing answers.
+    """Ask torch_xla for the device's name and memory, and remove calls that only manage a GPU's memory.
 
     **What it does.** `torch.cuda.empty_cache()`, `reset_peak_memory_stats()` and their like go: XLA plans
-    the memory of a whole graph.
+    the memory of a whole graph. `memory_allocated()` and `max_memory_allocated()`, which are silently 0 on
+    XLA, become the bytes in use and at the peak of `xm.get_memory_info()` on a TPU, and 0 on the CPU, which
+    has no such figure. `get_device_name()`, which raises, becomes `xm.xla_device_hw(…)`: "TPU" or "CPU".
 
-    **Reported.** Memory figures, which are silently 0 on XLA, so that logs and limits that use them are
-    wrong, and the name and properties of the GPU, which raise: `torch_xla.core.xla_model.get_memory_info()`
-    has the bytes in use, at the peak and at most. They are not put in, since the CPU, where a rewritten
-    script is tried first, does not have them.
+    **Reported.** Other figures and properties; any of them in the process that starts the replicas, where
+    XLA must not be asked.
 
     Source: torch_xla 2.9 (measured: memory_allocated() is 0, get_device_properties() raises,
     get_memory_info() is unimplemented on the CPU).
@@ -72,13 +75,34 @@ class CudaMemory(Rule):
             print(memory_allocated())
             """
         ),
-        reported(
+        rewritten(
             """
             import torch
 
-            print(f"{torch.cuda.max_memory_allocated() / 2**20:.0f} MB")
+            peak = f'{torch.cuda.max_memory_allocated()}'
             """,
-            "peak_bytes_used",
+            """
+            import torch_xla.core.xla_model as xm
+            import torch_xla.runtime as xr
+
+            peak = f'{(xm.get_memory_info()["peak_bytes_used"] if xr.device_type() == "TPU" else 0)}'
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+            print(f"{torch.cuda.memory_allocated() / 1e6:.0f} MB")
+            print(f'{torch.cuda.get_device_name(0)}')
+            """,
+            """
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+            import torch_xla.runtime as xr
+
+            print(f"{(xm.get_memory_info()['bytes_used'] if xr.device_type() == 'TPU' else 0) / 1e6:.0f} MB")
+            print(f'{xm.xla_device_hw(torch_xla.device())}')
+            """,
         ),
         reported(
             """
@@ -123,5 +147,32 @@ class CudaMemory(Rule):
         elif name in ASKING and context.portable:
             asked = code(is_cuda(context))
             yield from self.report(node, f"{name}: 0, empty or an error elsewhere: ask if {asked}")
+        elif name in ANSWERS and not runs_at_launch(node, context):
+            answer = _answer(node, name, context)
+            yield self.edit(
+                node,
+                lambda _: answer,
+                f"{name} → what torch_xla answers",
+                consumes=[node],
+                severity=Severity.ERROR,
+                wrong=f"{name}: {catalogue.NAMES[name].says()}",
+            )
         elif name in ASKING and (entry := catalogue.of(name)):
             yield from self.report(node, f"{name}: {entry.says()}", subject=name)
+
+
+def _answer(call: cst.Call, name: str, context: Workspace) -> cst.BaseExpression:
+    """Return the expression of the catalogue for a figure, with the script's names of modules."""
+    text = catalogue.NAMES[name].native.removesuffix(ELSEWHERE)
+    text = text.replace(XM, context.imports.require(XM, "xm"))
+    if XR in text:
+        text = text.replace(XR, context.imports.require(XR, "xr"))
+    if "torch_xla.device" in text:
+        text = text.replace("torch_xla.device", f"{context.imports.require('torch_xla')}.device")
+    around = [above for above in context.ancestors(call) if isinstance(above, cst.FormattedString)]
+    if any("'" in string.start for string in around):  # before Python 3.12 it ends the string
+        text = text.replace("'", '"')
+    answer = cst.parse_expression(text)
+    if isinstance(answer, cst.IfExp):
+        answer = answer.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return answer

@@ -246,9 +246,9 @@ class CudaAvailable(Rule):
 
             line = "step {step}"
             if torch.cuda.is_available():
-                line += ", peak {peak}"
+                line += ", {memory}"
             if torch.cuda.is_available():
-                print(line.format(step=1, peak=torch.cuda.max_memory_allocated()))
+                print(line.format(step=1, memory=torch.cuda.memory_summary()))
             else:
                 print(line.format(step=1))
             """,

@@ -22,7 +22,7 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
 WHY = "its gradient on XLA is wrong where the input is negative"
-REMEDY = "F.elu(x.clone(), inplace=True)"
+REMEDY = "F.{}(x.clone(), inplace=True)"
 # What a name is a part of when something may call it later.
 VALUES = (
     cst.Arg,
@@ -154,13 +154,14 @@ class EluGradient(Rule):
         if name not in wrong.ELU:
             return
         what = f"{code(called)}: {WHY}, unless it works in place"
+        remedy = REMEDY.format(name.rpartition(".")[2].rstrip("_").lower())
         if not isinstance(node, cst.Call):
             if isinstance(context.parent(node), VALUES) and not context.asks_for_type(node):
-                yield from self.report(node, f"{what}: a function with `{REMEDY}`")
+                yield from self.report(node, f"{what}: a function with `{remedy}`")
             return
         bound = bind(node, wrong.ELU[name])
         if bound is None:
-            yield from self.report(node, f"{what}: `{REMEDY}`")
+            yield from self.report(node, f"{what}: `{remedy}`")
             return
         if name in wrong.CELU and "alpha" in bound and code(bound["alpha"].value) not in ONE:
             message = (
@@ -170,7 +171,7 @@ class EluGradient(Rule):
             yield from self.report(node, message)
         in_place = code(bound["inplace"].value) if "inplace" in bound else "False"
         if in_place == "False":
-            yield from self._not_in_place(node, name, bound, what, context)
+            yield from self._not_in_place(node, name, bound, what, remedy, context)
         elif in_place != "True":
             yield from self.report(
                 node, f"{code(called)}: {WHY}, unless inplace={in_place} is True"
@@ -182,17 +183,18 @@ class EluGradient(Rule):
         name: str,
         bound: Mapping[str, cst.Arg],
         what: str,
+        remedy: str,
         context: Workspace,
     ) -> Iterable[Edit | RuleFinding]:
         has_option = "inplace" in wrong.ELU[name]
         if "input" not in wrong.ELU[name]:
             if not _follows_layer(call, context):
-                message = f"{what}: inplace=True if nothing else uses its input, else `{REMEDY}`"
+                message = f"{what}: inplace=True if nothing else uses its input, else `{remedy}`"
                 yield from self.report(call, message)
                 return
             message = f"inplace=True: {WHY} otherwise"
         elif "input" not in bound or not (has_option or isinstance(call.func, cst.Attribute)):
-            yield from self.report(call, f"{what}: `{REMEDY}`")
+            yield from self.report(call, f"{what}: `{remedy}`")
             return
         else:
             message = f"in place, on a copy: {WHY} otherwise"

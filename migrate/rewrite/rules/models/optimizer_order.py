@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 
 import libcst as cst
 
@@ -27,9 +28,16 @@ from migrate.syntax.tree import nodes_of
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
+TAKEN = (
+    "# The parameters of the optimizer were collected before: they stay the weights of the model."
+)
 LATER = "# The model moves to the device later: the optimizer keeps its weights."
 MADE_BEFORE = (
     "{} is made before the model moves here: these weights would never change, move it first"
+)
+TAKEN_BEFORE = (
+    "the parameters of an optimizer are collected before the model moves here: these weights would never "
+    "change, move it first"
 )
 ON_META = (
     'the model is on "meta" here, and `to_empty` makes new parameters, on CUDA as on XLA: these weights '
@@ -57,6 +65,9 @@ class OptimizerOrder(Rule):
     moves the model, gets the same before the move. Where the project loads state dicts, the switch is on
     for the move alone, or from the optimizer to the move, and `…(False)` comes after it:
     `load_state_dict` of a model in DDP raises while the switch is on.
+
+    The same holds for parameters that a list, a comprehension or a loop collects before the move, also where
+    the optimizer of them is made after it. A generator as `model.parameters()` itself runs in the optimizer.
 
     **Left alone.** An optimizer whose model has moved on every way that leads to it, or is made on the device
     (`with torch.device("cuda"):`, `device=`). A move to XLA in a script for torch_xla whose callers are not
@@ -291,10 +302,14 @@ class OptimizerOrder(Rule):
             line = context.statement_around(node)
             if isinstance(line, cst.SimpleStatementLine):
                 swap = SWAP.replace("torch", context.imports.require("torch"), 1)
+                is_taken = context.place(node) in context.calls.optimizers.taken
+                comment = TAKEN if is_taken else COMMENT
                 message = f"{SWAP}(True): the optimizer was made before this"
+                if is_taken:
+                    message = f"{SWAP}(True): parameters were collected before this"
                 yield self.edit(
                     line,
-                    lambda updated: around_move(updated, COMMENT, context, swap),
+                    lambda updated: around_move(updated, comment, context, swap),
                     message,
                     wrong=_made_before(node, context),
                 )
@@ -323,7 +338,9 @@ class OptimizerOrder(Rule):
             return
         line = _line_of_own_model(node, context)
         if early is not None and line is None:
-            if not early.at_moves and not _is_below_another(node, context):
+            if early.taken is not None and not early.at_moves:
+                yield from self.report(node, _moves_later(node, context))
+            elif not early.at_moves and not _is_below_another(node, context):
                 yield from self._at_optimizer(node, context)
             return  # else the moves have the switch
         if not _is_too_early(node, context):
@@ -392,15 +409,26 @@ def _moves_later(node: cst.Call, context: Workspace) -> str:
     early = context.calls.optimizers.early.get(context.place(node))
     if early is None:
         return ""
-    path, line = early.moves[0]
-    where = f"line {line}" if path == context.file.resolve() else f"{path.name}:{line}"
+    where = _line_of(early.moves[0], context)
     if early.on_meta:
         return ON_META.format(where)
+    if early.taken is not None:
+        return (
+            f"its parameters are collected in {_line_of(early.taken, context)}, before the model moves in "
+            f"{where}: these weights would never change, collect them after it"
+        )
     return f"the model moves only in {where}: these weights would never change"
+
+
+def _line_of(line: tuple[Path, int], context: Workspace) -> str:
+    path, number = line
+    return f"line {number}" if path == context.file.resolve() else f"{path.name}:{number}"
 
 
 def _made_before(move: cst.Call, context: Workspace) -> str:
     """Return the message for optimizers that are created before their model moves at `move`."""
+    if context.place(move) in context.calls.optimizers.taken:
+        return TAKEN_BEFORE
     own, _ = context.calls.optimizers.moves[context.place(move)]
     lines = sorted({line for line, _ in own})
     return MADE_BEFORE.format(f"the optimizer of line {lines[0]}" if lines else "its optimizer")

@@ -1,0 +1,108 @@
+"""A program with several updates in a process of its own: what each of them computes of recorded batches.
+
+python -m migrate.train.proof.updates_child FOLDER RECORD START OUTPUT STARTS
+
+RECORD is the pickled record of all updates, START the weights that the script starts from as the program has
+them. STARTS are, as JSON, files of the weights before the first update of each name.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from migrate.train.noise import with_noise
+from migrate.train.proof.child import SCALES, arrays_of, leaves, optimized, told, told_keys
+
+
+def main() -> None:
+    """Run the program in FOLDER on the batches in RECORD, and write what it gives."""
+    folder, record, start, output = map(Path, sys.argv[1:5])
+    starts = {name: Path(file) for name, file in json.loads(sys.argv[5]).items()}
+    sys.path.insert(0, str(folder))
+    import jax
+    from flax import linen
+    from safetensors.numpy import load_file
+
+    def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return inputs
+
+    whole = pickle.loads(record.read_bytes())
+    loss: Any = import_module("loss")
+    drawing = {name: getattr(loss, name) for name in starts}
+    for name in starts:
+        if whole["parts"][name]["noise"]:
+            setattr(loss, name, with_noise(drawing[name]))
+    train: Any = import_module("train")
+    own = train.load()
+    results: dict[str, Any] = {}
+    sums: dict[str, list[Any]] = {name: [] for name in starts}
+    keys: dict[str, list[bytes]] = {name: [] for name in starts}
+    drawn: dict[str, Any] = {}
+    arguments: dict[str, tuple[Any, ...]] = {}
+    for name, update in train.UPDATES.items():
+        # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
+        others = {kind: update.part(tree) for kind, tree in own.variables.items()}
+        batch = whole["parts"][name]["updates"][0]["micro"][0]["batch"]
+        arguments[name] = (update.part(own.params), others, update.inputs_of(batch))
+        drawn[name] = jax.jit(drawing[name])(*arguments[name], train.KEY)[0]
+    linen.Dropout.__call__ = nothing_dropped
+    for name, update in train.UPDATES.items():
+        recorded = whole["parts"][name]
+        key = jax.random.fold_in(train.KEY, 1) if recorded["noise"] else train.KEY
+        again = jax.jit(lambda *values, name=name: drawing[name](*values))
+        value = again(*arguments[name], key)[0]
+        results[f"{name}|draws"] = np.array(float(drawn[name]) != float(value))
+        results |= {f"{name}|start:{path}": x for path, x in arrays_of(own)}
+        train.UPDATES[name] = update._replace(optimizer=told(update.optimizer, sums[name]))
+        train.VALUE_AND_GRAD[name] = told_keys(train.VALUE_AND_GRAD[name], keys[name])
+    with jax.default_matmul_precision("highest"):
+        for name, update in train.UPDATES.items():
+            state = train.load(starts[name])
+            others = {kind: update.part(tree) for kind, tree in state.variables.items()}
+            inputs = arguments[name][2]
+            _, grads = train.VALUE_AND_GRAD[name](
+                update.part(state.params), others, inputs, train.KEY
+            )
+            results |= {f"{name}|gradient:{path}": x for path, x in leaves(grads)}
+            first = whole["parts"][name]["updates"][0]["micro"]
+            train.train_step(train.load(starts[name]), name, [micro["batch"] for micro in first])
+            jax.effects_barrier()
+            results |= {f"{name}|sum:{path}": x for path, x in leaves(sums[name][0])}
+            keys[name].clear()
+        state, counts = train.load(start), Counter[str]()
+        for entry in whole["updates"]:
+            name, count = entry["name"], len(whole["parts"][entry["name"]]["updates"])
+            number = counts[name]
+            counts[name] += 1
+            micro = [batch["batch"] for batch in entry["micro"]]
+            state, losses, rate = train.train_step(state, name, micro)
+            results[f"{name}|losses:{number}"] = np.array([float(x) for x in losses])
+            results[f"{name}|rate:{number}"] = np.float64(rate)
+            if number in (0, count - 1):
+                which = "last" if number else "first"
+                results |= {f"{name}|{which}:{path}": x for path, x in arrays_of(state)}
+        for name, update in train.UPDATES.items():
+            rates = whole["parts"][name]["optimizer"].rates
+            file = starts[name]
+            part = SimpleNamespace(params=update.part(train.load(file).params))
+            gradients = load_file(file.with_suffix(".sums"))
+            done = optimized(update.optimizer, part, gradients, SCALES[: len(rates)])
+            results |= {f"{name}|{path}": x for path, x in done.items()}
+            for number in range(counts[name], len(rates)):
+                results[f"{name}|rate:{number}"] = np.float64(update.learning_rate_of(number))
+            results[f"{name}|keys"] = np.array([len(keys[name]), len(set(keys[name]))])
+    arrays: Any = {name: np.asarray(value) for name, value in results.items()}
+    np.savez(output, **arrays)
+
+
+if __name__ == "__main__":
+    main()

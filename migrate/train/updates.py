@@ -1,0 +1,362 @@
+"""A script with several optimizers: each has an update of its own, with a loss that it differentiates.
+
+A step of a GAN, or of an actor and a critic, is a sequence of such updates. Each is recorded in a run of its
+own, and sees the weights that the updates before it left.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from converters.conversion import convert
+from converters.kept import kept_path
+from migrate.port.folder import record, writing
+from migrate.port.pipeline import formatted
+from migrate.port.weights import MAPPING, PARAMS
+from migrate.progress import Progress
+from migrate.train.data_file import write_data
+from migrate.train.errors import TrainError
+from migrate.train.find import Updates, update_names
+from migrate.train.notes import program_notes
+from migrate.train.optimizer_source import optimizer_source
+from migrate.train.options import TrainOptions
+from migrate.train.program_facts import program_facts, require_plain_weights
+from migrate.train.proof.program import RECORD, compared_updates
+from migrate.train.record import recorded_run
+from migrate.train.results import TrainComparison, TrainedProgram
+from migrate.train.slice.data import batch_of, batches_slice
+from migrate.train.slice.loops import TrainingCalls
+from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import ScriptText
+from migrate.train.watch.step import class_name
+from migrate.train.write.interface import KEPT
+from migrate.train.write.left import left_statements
+from migrate.train.write.readme import readme_text
+from migrate.train.write.split import split
+from migrate.train.write.texts import CARRIED, RECORDED, carried_text, config_text, tidied
+from migrate.train.write.updates import (
+    UpdateFacts,
+    apart,
+    losses_text,
+    optimizers_text,
+    together,
+    updates_test_text,
+    updates_train_text,
+)
+
+NOTE = (
+    "the script has several optimizers: each update of train.py has its own loss, optimizer and count. The "
+    "program has no interface.py, and stores no checkpoints"
+)
+
+
+@dataclass(frozen=True)
+class RecordedUpdate:
+    """Record of one update.
+
+    Attributes:
+        name: its name.
+        calls: where the script makes it.
+        loss: the statements of its loss.
+        recorded: the record.
+        folder: the folder of the run.
+    """
+
+    name: str
+    calls: TrainingCalls
+    loss: LossSlice
+    recorded: dict[str, Any]
+    folder: Path
+
+
+def record_updates(
+    script: ScriptText,
+    updates: Updates,
+    options: TrainOptions,
+    work: Path,
+    progress: Progress,
+    *,
+    ports: bool = True,
+) -> tuple[list[RecordedUpdate], dict[str, Any]]:
+    """Record each update of a script, in a run for each.
+
+    Returns:
+        The updates, and the record of all of them in the order of the script, which is in `work` too.
+
+    Raises:
+        TrainError: one has a part that is supported with a single optimizer only.
+    """
+    parts: list[RecordedUpdate] = []
+    known: list[tuple[str, Any]] = []
+    every = replace(options, updates=options.updates * len(updates))
+    for name, (calls, loss) in zip(update_names(script, updates), updates, strict=True):
+        progress(f"running {script.name}: {name}")
+        recorded, own_loss, folder = recorded_run(
+            script, calls, loss, every, work, ports=ports, name=name, known=known
+        )
+        known += [entry for entry in recorded["marks"] if entry not in known]
+        _require_plain(script, own_loss, recorded)
+        parts.append(RecordedUpdate(name, calls, own_loss, recorded, folder))
+    whole = _joined(script, parts)
+    (work / RECORD).write_bytes(pickle.dumps(whole))
+    return parts, whole
+
+
+def _require_plain(script: ScriptText, loss: LossSlice, recorded: Mapping[str, Any]) -> None:
+    where = script.at(loss.frame.line)
+    if recorded["copies"] is not None:
+        raise TrainError(
+            f"{where}: frozen weights become copies of trained ones, beside a second optimizer",
+            "copies are supported with one optimizer",
+        )
+    if recorded["scaled"]:
+        raise TrainError(
+            f"{script.at(recorded['scaled'])}: gradients are multiplied, beside a second optimizer",
+            "scale the loss instead of its gradients",
+        )
+
+
+def _joined(script: ScriptText, parts: Sequence[RecordedUpdate]) -> dict[str, Any]:
+    """Record of all updates, in the order in which the script makes them."""
+    updates = [{**u, "name": part.name} for part in parts for u in part.recorded["updates"]]
+    updates.sort(key=lambda update: update["number"])
+    if [update["number"] for update in updates] != list(range(len(updates))):
+        raise TrainError(
+            f"{script.name}: an optimizer is stepped that the first updates do not reach",
+            "pass arguments with which the first updates show all optimizers",
+        )
+    first = parts[0].recorded
+    ended = all(part.recorded.get("ended") for part in parts)
+    steps = max(part.recorded["steps"] for part in parts)
+    return {
+        "updates": updates,
+        "parts": {part.name: part.recorded for part in parts},
+        "ended": ended,
+        "later": steps - len(updates) if ended else 0,
+        "draws": first["draws"],
+        "loops": first["loops"],
+        "on_gpu": any(part.recorded["on_gpu"] for part in parts),
+        "noise": any(part.recorded["noise"] for part in parts),
+        "dropout": any(part.recorded["dropout"] for part in parts),
+        "unseeded": any(part.recorded["unseeded"] for part in parts),
+    }
+
+
+def write_updates(
+    script: ScriptText,
+    updates: Updates,
+    options: TrainOptions,
+    work: Path,
+    command: str,
+    progress: Progress,
+) -> TrainedProgram:
+    """Write a script with several optimizers as a JAX program, and compare the two.
+
+    Raises:
+        TrainError: the script has a part that cannot be written. Nothing is written.
+    """
+    where = script.at(updates[0][0].backward[0].line)
+    if options.global_mean:
+        raise TrainError(
+            f"{where}: the script has several optimizers; --global-mean needs one",
+            "leave the option out",
+        )
+    parts, whole = record_updates(script, updates, options, work, progress)
+    ported = [pickle.loads((part.folder / "port.pickle").read_bytes()) for part in parts]
+    facts = [
+        _facts(script, parts[:n], part, *port)
+        for n, (part, port) in enumerate(zip(parts, ported, strict=True))
+    ]
+    facts = apart(facts)
+    batches = [
+        batch_of(
+            script,
+            part.calls,
+            part.loss,
+            tuple(dict.fromkeys(root for root, _ in fact.facts.inputs.values())),
+            part.name,
+            part.recorded["places"],
+        )
+        for part, fact in zip(parts, facts, strict=True)
+    ]
+    trained: dict[tuple[str, int], list[str]] = {}
+    for part in parts:
+        for position, names in part.recorded["trained"].items():
+            trained.setdefault(position, []).extend(names)
+    cut = functools.partial(batches_slice, script, batches, trained=trained)
+    plain = cut()
+    if plain.rollouts and whole["unseeded"]:
+        raise TrainError(
+            f"{script.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
+            "modules of data.py would start from other weights than the program",
+            "call torch.manual_seed before the model is built",
+        )
+    name = options.script.name
+    with writing(options.output) as place:
+        progress("writing the program")
+        files = {
+            "model.py": together([fact.sources.model for fact in facts]),
+            "loss.py": losses_text(facts, name),
+            "config.py": config_text(together([fact.config for fact in facts]), name, options.args),
+            "optimizer.py": optimizers_text(facts, name),
+            "train.py": updates_train_text(facts, name, rollouts=plain.rollouts),
+            "test_same.py": updates_test_text(facts, name, len(whole["updates"])),
+            **{file: carried_text(file) for file in CARRIED if file != "checkpoints.py"},
+        }
+        for file, source in files.items():
+            (place / file).write_text(source)
+        _write_weights(place, parts, ported, work)
+        _write_recorded(place / RECORDED, whole, facts)
+        progress("comparing: data")
+        data, of_data = write_data(script, parts[0].calls, cut, plain, whole, options, place, work)
+        notes = [NOTE]
+        if options.scores:
+            notes.append(
+                "--scores has no effect: a program with several optimizers has no rollouts.py"
+            )
+        for part, (port, _), fact in zip(parts, ported, facts, strict=True):
+            own = program_notes(part.recorded, port, fact.facts)
+            notes += [*own, *fact.optimizer.notes]
+        notes = list(dict.fromkeys((*notes, *tidied(place), *formatted(place))))
+        comparisons: tuple[TrainComparison, ...] = ()
+        error = ""
+        if options.proof:
+            progress("comparing: gradients, losses, weights")
+            comparisons, error = compared_updates(
+                place, whole, {p.name: p.folder for p in parts}, work, options.timeout
+            )
+            error = error.replace(str(place), str(options.output))
+            comparisons += (of_data,)
+        elif not of_data.same:
+            notes.append(f"the data differ from the script's: {of_data.what}")
+        left = _left(script, parts, data)
+        result = TrainedProgram(
+            options.output, (), options.script, comparisons, left, tuple(notes), error
+        )
+        first = parts[0]
+        recorded = {
+            **first.recorded,
+            "updates": whole["updates"],
+            "children": {k: v for p in parts for k, v in p.recorded["children"].items()},
+        }
+        page = readme_text(
+            result, script, facts[0].facts, data, first.loss, recorded, command, None
+        )
+        (place / "README.md").write_text(page)
+        written = record(place, str(options.script))
+    return replace(result, files=written)
+
+
+def _facts(
+    script: ScriptText,
+    before: Sequence[RecordedUpdate],
+    part: RecordedUpdate,
+    port: Any,
+    weights: Any,
+) -> UpdateFacts:
+    """Facts of one update's step, with what cannot be written."""
+    require_plain_weights(script, part.loss, weights.by_mapping, part.folder / "weights" / MAPPING)
+    facts = program_facts(script, part.loss, part.recorded, port, weights)
+    modules = tuple(part.recorded["children"])
+    optimizer = optimizer_source(script, part.recorded, weights, part.folder)
+    sources = split(port.modeling, script.name, (), class_name(part.name))
+    seen = _seen(script, before, part) if facts.statistics and facts.training else ()
+    return UpdateFacts(part.name, facts, optimizer, sources, port.config, modules, seen)
+
+
+def _seen(
+    script: ScriptText, before: Sequence[RecordedUpdate], part: RecordedUpdate
+) -> tuple[str, ...]:
+    """Modules that the loss runs in statements that the loss of an earlier update has too.
+
+    The script runs these statements once, and so counts their batch in its statistics once.
+
+    Raises:
+        TrainError: the loss runs such a module in statements of its own, too.
+    """
+    position = part.loss.frame.function, part.loss.frame.first
+    lines = {
+        span
+        for other in before
+        if (other.loss.frame.function, other.loss.frame.first) == position
+        for span in other.loss.lines
+    }
+    shared = [span for span in part.loss.lines if span in lines]
+    own = [span for span in part.loss.lines if span not in lines]
+    modules = part.recorded["called"]
+
+    def run(spans: Sequence[tuple[int, int]]) -> set[str]:
+        return {m for m, at in modules if any(first <= at <= last for first, last in spans)}
+
+    both = run(shared) & run(own)
+    if both:
+        raise TrainError(
+            f"{script.at(part.loss.frame.line)}: {min(both)} runs in statements of two losses, and in others",
+            "compute what both losses read by modules that the later one does not run again",
+        )
+    return tuple(sorted(run(shared)))
+
+
+def _write_weights(
+    place: Path, parts: Sequence[RecordedUpdate], ported: Sequence[Any], work: Path
+) -> None:
+    """Write the weights of all updates, and the mapping of torch's names; of a module the earliest."""
+    from safetensors.numpy import load_file, save_file
+
+    arrays: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+    rules: list[Any] = []
+    head: dict[str, Any] = {}
+    for part in parts:
+        folder = part.folder / "weights"
+        arrays = {**load_file(folder / PARAMS), **arrays}
+        state = {**part.recorded["state"], **state}
+        head = yaml.safe_load((folder / MAPPING).read_text())
+        rules += [rule for rule in head["rules"] if rule not in rules]
+    save_file(arrays, place / PARAMS)
+    (place / MAPPING).write_text(yaml.safe_dump({**head, "rules": rules}, sort_keys=False))
+    source, target = work / "every.pt", work / PARAMS
+    torch.save(state, source)
+    convert(source, mapping=place / MAPPING, output=target, overwrite=True)
+    (place / KEPT).write_bytes(kept_path(target).read_bytes())
+
+
+def _write_recorded(file: Path, whole: Mapping[str, Any], facts: Sequence[UpdateFacts]) -> None:
+    """Write batches and losses of the recorded updates, for the program's test."""
+    inputs = {fact.name: fact.facts.inputs for fact in facts}
+    arrays: dict[str, Any] = {"updates": np.array(len(whole["updates"]))}
+    for number, update in enumerate(whole["updates"]):
+        arrays[f"{number}/name"] = np.array(update["name"])
+        arrays[f"{number}/micro"] = np.array(len(update["micro"]))
+        arrays[f"{number}/losses"] = np.array([micro["loss"] for micro in update["micro"]])
+        for position, micro in enumerate(update["micro"]):
+            for name in inputs[update["name"]]:
+                arrays[f"{number}/{position}/{name}"] = micro["inputs"][name]
+    np.savez_compressed(file, **arrays)
+
+
+def _left(script: ScriptText, parts: Sequence[RecordedUpdate], data: Any) -> tuple[str, ...]:
+    """Statements of the loops that no update and no batch has."""
+    left: list[list[str]] = [
+        left_statements(script, data, part.loss, part.calls, part.recorded["schedule_lines"])
+        for part in parts
+    ]
+    known = {
+        line
+        for part in parts
+        for first, last in (*part.loss.lines, *((n, n) for n in part.calls.backwards))
+        for line in range(first, last + 1)
+    }
+    known |= {frame.line for part in parts for step in part.calls.steps for frame in step}
+    shown = {f"{script.at(line)}: " for line in known}
+    every = dict.fromkeys(text for texts in left for text in texts)
+    return tuple(t for t in every if not any(t.startswith(start) for start in shown))

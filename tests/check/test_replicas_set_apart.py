@@ -1,0 +1,58 @@
+"""Replicas that a value decides which a test of the rank has set: `kind` of `if args.kind == "masked"`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.file import check_file
+
+SCRIPT = """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(args, loader):
+    dist.init_process_group("nccl")
+    args.rank = int(os.environ["RANK"])
+    if {asked}:
+        args.kind = {first}
+    else:
+        args.kind = {second}
+    model = DDP(torch.nn.Linear(4, 1).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        loss = model(x.cuda()).mean()
+        loss.backward()
+        optimizer.step()
+        shares = torch.stack([loss.detach(), loss.detach()])
+        if {test}:
+            shares = shares / 3
+        dist.all_reduce(shares)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "second", "test", "parts"),
+    [
+        ("args.rank == 0", "'a'", "'b'", "args.kind == 'a'", True),
+        ("args.rank * 4 < args.size", "'a'", "'b'", "args.kind == 'a'", True),
+        ("args.rank == 0", "True", "False", "args.kind", True),
+        ("args.rank == 0", "'a'", "'b'", "args.rank / args.size < 0.5", True),
+        ("args.rank == 0", "'a'", "'a'", "args.kind == 'a'", False),
+        ("args.size == 8", "'a'", "'b'", "args.kind == 'a'", False),
+        ("args.rank == 0", "'a'", "'b'", "args.other == 'a'", False),
+    ],
+)
+def test_values_set_below_a_rank_test(
+    tmp_path: Path, asked: str, first: str, second: str, test: str, parts: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(asked=asked, first=first, second=second, test=test))
+    codes = {hit.code for hit in check_file(script, Config())}
+    assert ("XLA314" in codes) is parts

@@ -1,0 +1,240 @@
+"""Several optimizers in one script: which backwards are whose, the cut losses and batches, the program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.cli import commands
+from migrate.train.errors import TrainError
+from migrate.train.find import loss_of_update, update_names, updates_of
+from migrate.train.frames import Frame
+from migrate.train.slice.data import batch_of, batches_slice
+from migrate.train.slice.text import ScriptText
+from migrate.train.write.updates import together
+from tests.train.scripts import ACTOR_AND_CRITIC, GAN, TWO_LOSSES
+
+
+def seen(script: ScriptText, *calls: tuple[str, str, str], optimizers: Sequence[int]) -> list[Any]:
+    """Events at the lines with these texts, in these functions; the steps are those of these optimizers."""
+    numbers = iter(optimizers)
+    events = []
+    for kind, text, function in calls:
+        first = 1
+        if function != "<module>":
+            first = 1 + next(n for n, line in enumerate(script.lines) if f"def {function}(" in line)
+        line = next(n for n, t in enumerate(script.lines, 1) if n >= first and text in t)
+        outer = [asdict(Frame(line, function, first))]
+        if function != "<module>":
+            fit = 1 + next(n for n, t in enumerate(script.lines) if "def fit(" in t)
+            call = next(n for n, t in enumerate(script.lines, 1) if n > fit and f"{function}(" in t)
+            outer += [
+                asdict(Frame(call, "fit", fit)),
+                asdict(Frame(len(script.lines), "<module>", 1)),
+            ]
+        which = next(numbers) if kind == "step" else 0
+        events.append({"kind": kind, "frames": outer, "which": which})
+    return events
+
+
+def gan() -> tuple[ScriptText, Any]:
+    """The GAN, and its two updates."""
+    script = ScriptText("gan.py", GAN)
+    events = seen(
+        script,
+        ("backward", "errD_real.backward", "<module>"),
+        ("backward", "errD_fake.backward", "<module>"),
+        ("step", "optimizerD.step", "<module>"),
+        ("backward", "errG.backward", "<module>"),
+        ("step", "optimizerG.step", "<module>"),
+        optimizers=[0, 1],
+    )
+    calls = updates_of(script, events, ())
+    return script, [(each, loss_of_update(script, each)) for each in calls]
+
+
+def test_losses_of_one_step_are_summed_and_random_numbers_belong_to_the_batch() -> None:
+    script, updates = gan()
+    (_, of_d), (calls, of_g) = updates
+    assert of_d.result == "errD_real + errD_fake"
+    assert of_g.text.splitlines()[-2:] == [
+        "label.fill_(1.0)",
+        "errG = criterion(netD(fake), label)",
+    ]
+    assert "noise" in of_d.free
+    assert "torch.randn" not in of_d.text + of_g.text
+    assert len(calls.others) == 3
+    assert update_names(script, updates) == ["optimizerD", "optimizerG"]
+
+
+def test_batches_of_a_gan_are_given_by_name_with_the_numbers_that_the_script_draws() -> None:
+    script, updates = gan()
+    batches = [
+        batch_of(script, calls, loss, ["rows", "i", "noise"], name)
+        for (calls, loss), name in zip(updates, ("D", "G"), strict=True)
+    ]
+    trained = {("<module>", 1): ["netG", "netD", "optimizerD", "optimizerG"]}
+    text = batches_slice(script, batches, trained=trained).text
+    loop = [line.strip() for line in text.partition("for i in range(3):")[2].splitlines()]
+    given = "{'rows': rows, 'i': i, 'noise': noise}"
+    assert [line for line in loop if line and not line.startswith("#")] == [
+        "real = rows[8 * i : 8 * i + 8]",
+        "noise = torch.randn(real.size(0), 3)",
+        f"yield 'D', {given}",
+        f"yield 'G', {given}",
+        "yield 'D', None",
+        "yield 'G', None",
+    ]
+
+
+def test_each_update_may_have_a_loop_of_its_own() -> None:
+    script = ScriptText("fit.py", ACTOR_AND_CRITIC)
+    events = seen(
+        script,
+        ("backward", "loss.backward", "update_critic"),
+        ("clip_grad_norm", "clip_grad_norm_", "update_critic"),
+        ("step", "optimizer.step", "update_critic"),
+        ("backward", "loss.backward", "update_actor"),
+        ("step", "optimizer.step", "update_actor"),
+        optimizers=[1, 0],
+    )
+    calls = updates_of(script, events, ())
+    updates = tuple((each, loss_of_update(script, each)) for each in calls)
+    assert update_names(script, updates) == ["update_critic", "update_actor"]
+    batches = [
+        batch_of(script, each, loss, names, name)
+        for (each, loss), names, name in zip(
+            updates, (["data"], ["data"]), ("critic", "actor"), strict=True
+        )
+    ]
+    text = batches_slice(script, batches).text
+    assert text.count("yield from update_") == 2
+    assert text.index("yield 'critic', None") < text.index("yield 'actor', None")
+
+
+@pytest.mark.parametrize(
+    ("calls", "optimizers", "what"),
+    [
+        ("real fake D G", [0, 1], "a second optimizer is stepped after one backward"),
+        ("real fake D real D", [0, 0], "not all made of the same backwards"),
+        ("real D real G", [0, 1], "this backward is that of several optimizers"),
+    ],
+)
+def test_backwards_that_belong_to_no_single_step_are_refused(
+    calls: str, optimizers: list[int], what: str
+) -> None:
+    script = ScriptText("gan.py", GAN)
+    lines = {
+        "real": ("backward", "errD_real.backward", "<module>"),
+        "fake": ("backward", "errD_fake.backward", "<module>"),
+        "D": ("step", "optimizerD.step", "<module>"),
+        "G": ("step", "optimizerG.step", "<module>"),
+    }
+    events = seen(script, *(lines[c] for c in calls.split()), optimizers=optimizers)
+    with pytest.raises(TrainError, match=what):
+        updates_of(script, events, ())
+
+
+def test_losses_of_one_name_are_refused() -> None:
+    script = ScriptText("two.py", TWO_LOSSES)
+    first, second = (n for n, line in enumerate(script.lines, 1) if "loss.backward" in line)
+    events = [
+        {"kind": "backward", "frames": [asdict(Frame(n, "<module>", 1))], "which": 0}
+        for n in (first, second)
+    ]
+    step = asdict(Frame(second + 1, "<module>", 1))
+    [calls] = updates_of(script, [*events, {"kind": "step", "frames": [step], "which": 0}], ())
+    with pytest.raises(TrainError, match="starts from the same name"):
+        loss_of_update(script, calls)
+
+
+def test_sources_that_define_the_same_stand_in_a_module_once() -> None:
+    one = "import jax\nfrom a import b, c\n\nSIZE = 3\n\n\ndef f(x):\n    return x\n"
+    two = "from a import c\n\n\ndef f(x):\n    return x\n\n\ndef g(x):\n    return x\n"
+    text = together([one, two])
+    assert text.count("def f(") == text.count("from a import c") == 1
+    assert "SIZE = 3" in text
+    assert "def g(" in text
+
+
+def train(folder: Path, source: str, *options: str) -> Result:
+    """Run the command on a script."""
+    (folder / "train.py").write_text(source)
+    command = ["train", str(folder / "train.py"), "-o", str(folder / "jax_program"), *options]
+    return CliRunner().invoke(commands, command)
+
+
+@pytest.mark.long
+def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: Path) -> None:
+    result = train(tmp_path, GAN, "--json", "--updates", "3")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["verdict"] == "same"
+    program = tmp_path / "jax_program"
+    own = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(program / "test_same.py"),
+    ]
+    done = subprocess.run(own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    loop = subprocess.run(
+        [sys.executable, str(program / "train.py")], capture_output=True, text=True
+    )
+    assert loop.stdout.count("optimizerG") == 3, loop.stderr
+    losses = program / "loss.py"
+    assert "stop_gradient" in losses.read_text()
+    losses.write_text(losses.read_text().replace(" in frozen else value", " in () else value"))
+    command = ["prove", str(tmp_path / "train.py"), "--against", str(program)]
+    proved = CliRunner().invoke(commands, [*command, "--steps", "3"])
+    assert proved.exit_code == 1, proved.output
+    assert "optimizerG" in proved.output
+
+
+def test_a_method_that_fills_what_the_loop_reads_is_no_part_that_is_left_out() -> None:
+    source = """
+class Trainer:
+    def collect(self, n):
+        x = self.model(n)
+        self.buffer.append(x)
+        return x
+
+    def train(self):
+        for batch in self.buffer:
+            loss = self.model(batch)
+            loss.backward()
+            self.optimizer.step()
+
+
+def fit():
+    trainer = Trainer()
+    for n in range(3):
+        reward = trainer.collect(n)
+        trainer.train()
+
+
+fit()
+"""
+    script = ScriptText("fit.py", source)
+    backward, step = seen(
+        script,
+        ("backward", "loss.backward", "train"),
+        ("step", "optimizer.step", "train"),
+        optimizers=[0],
+    )
+    [calls] = updates_of(script, [backward, step], ())
+    loss = loss_of_update(script, calls)
+    trained = {("fit", backward["frames"][1]["first"]): ["trainer.model"]}
+    with pytest.raises(TrainError, match=r"depends on trainer\.model, which is trained"):
+        batches_slice(script, [batch_of(script, calls, loss, ["batch"])], trained=trained)
