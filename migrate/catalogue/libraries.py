@@ -96,6 +96,20 @@ RUNNERS = frozenset(
 LED_CLASSES = frozenset(
     f"{home}.{name}" for home in _LIGHTNING for name in ("LightningModule", "LightningDataModule")
 )
+# Calls that join the graphs of a batch to one, with as many nodes and edges as these have together.
+GRAPH_BATCHES = frozenset(
+    {
+        "dgl.batch",
+        "dgl.dataloading.DataLoader",
+        "dgl.dataloading.GraphDataLoader",
+        "torch_geometric.data.Batch.from_data_list",
+        "torch_geometric.data.DataLoader",
+        "torch_geometric.loader.DataLoader",
+        "torch_geometric.loader.NeighborLoader",
+        "torch_geometric.loader.dataloader.Collater",
+        "torch_geometric.loader.dataloader.DataLoader",
+    }
+)
 # Features of apex without a counterpart in torch.
 _alone = Family("apex", RAISES, "XLA404", "apex-optimizers")
 APEX_ALONE = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
-from migrate.model.calls.handed_back import HandedBack, handed_back
+from migrate.model.calls.handed_back import HandedBack, parameters_handed_back
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import first_attributes, first_functions, unset_attributes
@@ -48,14 +48,19 @@ from migrate.model.objects.objects import placed_models
 from migrate.model.objects.optimizers import FileOptimizers, optimizers_of
 from migrate.model.objects.programs import may_evaluate, programs_of
 from migrate.model.objects.sample_texts import text_parts
-from migrate.model.objects.sampling import forwards_of, gradient_free, samplers_of
+from migrate.model.objects.sampling import (
+    batch_evaluators,
+    forwards_of,
+    gradient_free,
+    samplers_of,
+)
 from migrate.model.objects.ties import FileTies, ties_of
 from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
 from migrate.model.processes.acting import (
     acting_of,
     combining_of,
-    holds_nothing,
     meeting_of,
+    runs_meeting,
     waiting_of,
     wrapping_of,
 )
@@ -116,6 +121,7 @@ class Definition:
         combines: whether it makes a collective of tensors, itself or by a function that it calls.
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
         handed_back: the parameters whose tensors its result is computed from, by name and by index.
+        parameters: the names of its positional parameters, without `self`.
     """
 
     path: Path
@@ -128,6 +134,7 @@ class Definition:
     combines: bool = field(default=False, compare=False, repr=False)
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
     handed_back: HandedBack = field(default=frozenset(), compare=False, repr=False)
+    parameters: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -203,8 +210,8 @@ class ModuleCalls:
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         forwarding: the calls among them that run it once per call, in no loop.
-        evaluating: the calls among them without gradients, by a decorator of the function or in all its
-            callers.
+        evaluating: the calls without gradients, by a decorator of the function or in all its callers, among
+            `sampling` and of functions that evaluate a batch and read its values.
         sampled: whether each loop of such a function, by its line, runs on an accelerator; None if the source
             does not decide it.
         gradient_free: the lines of its functions without gradients, for the same reasons.
@@ -525,7 +532,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         forwarding=frozenset(_running(analysis, scope, forwards_of(analysis))),
         evaluating=frozenset(
-            _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
+            _running(
+                analysis,
+                scope,
+                (samplers_of(analysis) | batch_evaluators(analysis)) & gradient_free(analysis),
+            )
         ),
         sampled=dict(_sampled(analysis, scope)),
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
@@ -760,7 +771,10 @@ def _definition(
         used_by_some(analysis).get(function, frozenset())
         if len(analysis.scopes) > 1
         else frozenset(),
-        handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
+        parameters_handed_back(function, analysis.evaluator)
+        if len(analysis.scopes) > 1
+        else frozenset(),
+        tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
     )
 
 
@@ -774,11 +788,9 @@ def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Ite
 
 def _meeting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
     """Yield the calls of a file that run a function in which all replicas meet."""
-    functions = meeting_of(analysis)
-    for call, at in analysis.calls_in(top) if functions else ():
-        for function in analysis.running[call].functions:
-            if function in functions and not holds_nothing(call, at, function, analysis):
-                yield _end(call, top.module)
+    for call, at in analysis.calls_in(top) if meeting_of(analysis) else ():
+        if runs_meeting(call, at, analysis):
+            yield _end(call, top.module)
 
 
 def _loading_parts(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, frozenset[int]]]:
@@ -962,12 +974,14 @@ def _give_all(analysis: Analysis) -> frozenset[Path]:
 
 def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
     """Yield the line of each loop of a file that trains or evaluates, and whether on an accelerator."""
+    forwards = batch_evaluators(analysis)
+    free = forwards & gradient_free(analysis)
     for scope in (top, *top.functions):
         for root in scope.roots:
             for region in analysis.regions(root):
                 if region.loop is not None and (
                     region in analysis.step_loops
-                    or may_evaluate(analysis, region, top, forwards_of(analysis))
+                    or may_evaluate(analysis, region, top, forwards, free)
                 ):
                     where = programs_of(analysis).on_accelerator(scope, region)
                     yield region.loop.lineno, where

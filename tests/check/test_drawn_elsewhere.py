@@ -223,7 +223,17 @@ def test_an_attribute_that_another_file_draws(tmp_path: Path, line: str, reporte
 AUGMENT = """
 import random
 
+import texts as F
 import torch
+from torch.nn import functional as layers
+
+
+def clipped(features):
+    return layers.relu(features)
+
+
+def named(features):
+    return F.relu(features)
 
 
 def normalized(features):
@@ -243,7 +253,7 @@ def masked(features):
     return y
 """
 AUGMENTED = """
-from augment import described, masked, normalized
+from augment import clipped, described, masked, named, normalized
 
 
 def train(model, loader, optimizer, device):
@@ -271,12 +281,15 @@ else:
         (f"{CHOSEN}\nfeatures = normalized(features)", True),
         (CHOSEN, True),
         ("features = described(features.float().to(device))", False),
+        ("features = clipped(features.float().to(device))", True),
+        ("features = named(features.float().to(device))", False),
     ],
 )
 def test_what_another_file_hands_back_is_on_the_device(
     tmp_path: Path, lines: str, is_drawn: bool
 ) -> None:
     (tmp_path / "augment.py").write_text(AUGMENT.lstrip())
+    (tmp_path / "texts.py").write_text("def relu(features):\n    return str(features.shape)\n")
     text = AUGMENTED.replace("LINES", lines.replace("\n", "\n        "))
     (tmp_path / "train.py").write_text(text.lstrip())
     hits = check_paths([tmp_path], Config()).findings

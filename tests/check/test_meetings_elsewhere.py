@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from migrate.check.config import Config
 from migrate.check.file import check_file
 
@@ -274,3 +276,45 @@ def test_the_same_in_one_file(tmp_path: Path) -> None:
         train.write_text(ONE_FILE.replace("CALL", call))
         found = [one.line for one in check_file(train, Config()) if one.code == "XLA302"]
         assert found == lines
+
+
+SHOWN = """
+import torch
+import torch.distributed as dist
+
+
+def show(video, everywhere=False):
+    video = video.cpu()
+    if dist.is_initialized() and everywhere:
+        videos = [torch.empty_like(video) for _ in range(dist.get_world_size())]
+        dist.all_gather(videos, video)
+        video = torch.cat(videos)
+    return video
+
+
+def show_first(video):
+    return show(video[:1], everywhere=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "is_reported"),
+    [
+        ("show(video)", False),
+        ("show(video, False)", False),
+        ("show_first(video)", False),
+        ("show(video, True)", True),
+        ("show(video, everywhere=wide)", True),
+    ],
+)
+def test_an_argument_may_switch_the_collective_off(
+    tmp_path: Path, call: str, is_reported: bool
+) -> None:
+    (tmp_path / "shown.py").write_text(SHOWN)
+    train = tmp_path / "train.py"
+    train.write_text(
+        "import torch.distributed as dist\n\nfrom shown import show, show_first\n\n\n"
+        f"def log(video, wide):\n    if dist.get_rank() == 0:\n        print({call})\n"
+    )
+    findings = check_file(train, Config())
+    assert ("XLA302" in {finding.code for finding in findings}) is is_reported

@@ -113,3 +113,51 @@ def test_metrics_of_the_same_file(tmp_path: Path) -> None:
     path.write_text(_loop("\n" + FUNCTION, "log = [error(pred, y)]"))
     hits = check_paths([path], Config(select=("XLA103",))).findings
     assert [one.severity for one in hits] == [Severity.WARNING] * 2
+
+
+LARGEST = """\
+import torch
+
+
+class Largest:
+    def __init__(self):
+        self.top = torch.zeros(1).cuda()
+
+    def update(self, x):
+        self.top = max(self.top, torch.max(x.cuda()))
+"""
+STEPS = """\
+import torch
+
+from largest import Largest
+
+
+def train(model, loader, optimizer, args, mode):
+    model.cuda()
+    largest = Largest()
+    for number, x in enumerate(loader):
+        x = x.cuda()
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        if TEST:
+            largest.update(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "is_reported"),
+    [
+        ("args.normalize", True),
+        ('not args.off and mode in ("a", "b")', True),
+        ("number % 100 == 0", False),
+        ("number == args.last", False),
+    ],
+)
+def test_what_an_option_switches_on_runs_at_every_step(
+    tmp_path: Path, test: str, is_reported: bool
+) -> None:
+    (tmp_path / "largest.py").write_text(LARGEST)
+    (tmp_path / "train.py").write_text(STEPS.replace("TEST", test))
+    reports = check_paths([tmp_path], Config(select=("XLA110",))).findings
+    assert bool(reports) is is_reported

@@ -87,3 +87,69 @@ def sample(model, z, scales):
     assert [text.splitlines()[f.line - 1].strip() for f in found] == [
         "z = model(z) * scales[turn].item()"
     ]
+
+
+TRAINER = """\
+import numpy as np
+import torch
+
+
+class Trainer:
+    def __init__(self, net, batches, checks):
+        self.net = net.cuda()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.batches, self.checks = batches, checks
+
+    def train_step(self, batch):
+        x, y = batch
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self.net(x.cuda()), y.cuda())
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.detach()}
+
+    def check_step(self, batch):
+        x, y = batch
+        out = self.net(x.cuda())
+        right = (out.argmax(1) == y.cuda()).sum()
+        return {"right": READ, "logits": out}
+
+    def check_all(self):
+        return [self.check_step(batch) for batch in self.checks]
+
+    def run(self, epochs, steps):
+        for _ in range(epochs):
+            losses = []
+            for _ in range(steps):
+                losses.append(self.train_step(next(self.batches)))
+            with torch.no_grad():
+                self.net.eval()
+                results = []
+                for _ in range(steps):
+                    results.append(self.check_step(next(self.checks)))
+                self.check_all()
+                self.net.train()
+"""
+
+
+@pytest.mark.parametrize("read", ["right.detach().cpu().numpy()", "right"])
+def test_a_method_that_evaluates_one_batch(read: str) -> None:
+    text = TRAINER.replace("READ", read)
+    config = Config(select=("XLA208",))
+    lines = [f.line for f in check_source(parse(text.encode(), Path("train.py")), config)]
+    evaluation = "results.append(self.check_step(next(self.checks)))"
+    expected = [evaluation] if read != "right" else []
+    assert [text.splitlines()[line - 1].strip() for line in lines] == expected
+
+
+def test_a_function_of_another_file_that_evaluates_one_batch(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(
+        "import torch\n\n\n@torch.no_grad()\ndef check(net, batch):\n    x, y = batch\n"
+        "    return (net(x.cuda()).argmax(1) == y.cuda()).sum().item()\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\n\nfrom steps import check\n\n\ndef evaluate(net, batches):\n    results = []\n"
+        "    for batch in batches:\n        results.append(check(net, batch))\n    return results\n"
+    )
+    reports = check_paths([tmp_path], Config(select=("XLA208",))).findings
+    assert [(report.path.name, report.line) for report in reports] == [("train.py", 9)]

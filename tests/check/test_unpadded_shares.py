@@ -216,3 +216,35 @@ def test_replicas_in_a_join_context_may_end_apart(tmp_path: Path) -> None:
     )
     hazards = check_paths([script], Config()).findings
     assert [one.line for one in hazards if one.code == "XLA872"] == [11]
+
+
+@pytest.mark.parametrize(
+    ("bound", "test", "is_reported"),
+    [
+        (
+            "len(files) // world_size - 1",
+            "dist.is_initialized() and i < last and (i + 1) % 20 == 0",
+            False,
+        ),
+        ("len(files) // world_size", "dist.is_initialized() and i < last", False),
+        ("len(files) // world_size", "dist.is_initialized() and i <= last", True),
+        ("len(files) // 2", "dist.is_initialized() and i < last", True),
+        ("len(files) // world_size", "dist.is_initialized() or i < last", True),
+    ],
+)
+def test_a_meeting_in_turns_that_all_replicas_reach(
+    tmp_path: Path, bound: str, test: str, is_reported: bool
+) -> None:
+    script = tmp_path / "evaluate.py"
+    script.write_text(
+        "import torch.distributed as dist\n\n\n"
+        "def run(show, files, rank, world_size):\n"
+        f"    last = {bound}\n"
+        "    files = files[rank::world_size]\n"
+        "    for i, file in enumerate(files):\n"
+        "        show(file)\n"
+        f"        if {test}:\n"
+        "            dist.barrier()\n"
+    )
+    codes = {hazard.code for hazard in check_paths([script], Config()).findings}
+    assert ("XLA872" in codes) is is_reported

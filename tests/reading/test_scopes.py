@@ -164,3 +164,24 @@ def test_a_name_that_the_script_binds_again_is_no_import() -> None:
     script = Script(parse(dedent(text).encode(), Path("script.py")))
     names = [script.qualified_name(call.func) for call in script.all_of(cst.Call)]
     assert names == ["data.load", "model.Net", None, "fast.run", None]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "fallback", "name"),
+    [
+        (
+            "from torch import GradScaler",
+            "from torch.cuda.amp import GradScaler",
+            "torch.GradScaler",
+        ),
+        ("import torch.amp as amp", "import torch.cuda.amp as amp", "torch.amp"),
+        ("from apex.amp import GradScaler", "from torch.amp import GradScaler", None),
+    ],
+)
+def test_a_name_that_torch_has_moved(attempt: str, fallback: str, name: str | None) -> None:
+    text = f"try:\n    {attempt}\nexcept ImportError:\n    {fallback}\n\n{attempt.split()[-1]}\n"
+    script = Script(parse(text.encode(), Path("script.py")))
+    last = script.module.body[-1]
+    assert isinstance(last, cst.SimpleStatementLine)
+    assert isinstance(last.body[0], cst.Expr)
+    assert script.qualified_name(last.body[0].value) == name

@@ -50,6 +50,12 @@ def called(call: cst.Call) -> str:
         ("for i, g in enumerate(opt.param_groups):\n    asked(g['weight_decay'])", Kind.HOST),
         ("asked(opt.param_groups[0]['lr'])", Kind.HOST),
         ("g = opt.param_groups[0]\nasked(g['lr'])", Kind.HOST),
+        ("for k in net.state_dict():\n    asked(k)", Kind.HOST),
+        (
+            "def keys(x):\n    return x.cuda()\nfor k in keys(torch.ones(2)):\n    asked(k)",
+            Kind.ON_DEVICE,
+        ),
+        ("def keys(x):\n    return {'a': x}\nfor k in keys(net):\n    asked(k)", Kind.HOST),
         ("device = 'cuda'\nif small:\n    device = 'cpu'\nasked(device)", Kind.CUDA),
     ],
 )

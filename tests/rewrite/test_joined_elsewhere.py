@@ -217,3 +217,30 @@ def test_a_group_that_a_package_joins_which_is_not_there(
     else:
         assert len(messages) == 1
         assert f"`{module}` is no file of this project" in messages[0]
+
+
+NAMED = """\
+import torch.distributed as dist
+
+
+def set_up(backend, port="1234"):
+    print("joins by", port)
+    dist.init_process_group(backend)
+
+
+class Group:
+    def __init__(self, backend):
+        dist.init_process_group(backend)
+"""
+
+
+@pytest.mark.parametrize("call", ['set_up("nccl", port=5)', 'Group("nccl")'])
+def test_a_backend_by_position_for_a_function_of_another_file(call: str, tmp_path: Path) -> None:
+    (tmp_path / "named.py").write_text(NAMED)
+    (tmp_path / "main.py").write_text(
+        "import torch\n\nfrom named import Group, set_up\n\n"
+        f'if __name__ == "__main__":\n    {call}\n    torch.ones(1).cuda()\n'
+    )
+    done = rewrite_folder(tmp_path, processes=1)
+    after = {file.name.as_posix(): file.after.decode() for file in done.files}
+    assert call.replace("nccl", "xla") in after["main.py"]

@@ -355,6 +355,61 @@ def test_a_part_of_a_part_has_moved_with_the_whole(move: str, count: int) -> Non
     assert len(said(run(PARTS.replace("MOVE", move)))) == count
 
 
+FACTORY = """\
+import torch
+
+
+def groups(net):
+    return [{"params": [p]} for _, p in net.named_parameters()]
+
+
+def make_optimizer(net, scale):
+    return torch.optim.SGD(groups(net), lr=scale)
+"""
+PROGRAM = """\
+import argparse
+
+import library
+import torch
+from factory import make_optimizer
+
+
+def main(args):
+    net = MODEL
+    scale = 1.0 / net.in_features
+    BEFORE
+    bare = net
+    if args.gpu:
+        net = torch.nn.parallel.DistributedDataParallel(net)
+        bare = net.module
+    optimizer = make_optimizer(bare, scale)
+    AFTER
+    for x in args.data:
+        net(x.to(args.device)).sum().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda")
+    main(parser.parse_args())
+"""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_programs_that_share_what_makes_the_optimizer(tmp_path: Path, is_late: bool) -> None:
+    move = "net.to(args.device)"
+    first = PROGRAM.replace("MODEL", "library.Net()").replace("AFTER", "").replace("BEFORE", move)
+    second = PROGRAM.replace("MODEL", "torch.nn.Linear(4, 4)")
+    second = second.replace("AFTER" if is_late else "BEFORE", move)
+    second = second.replace("BEFORE" if is_late else "AFTER", "")
+    for name, text in (("factory", FACTORY), ("first", first), ("second", second)):
+        (tmp_path / f"{name}.py").write_text(text)
+    files = {file.name.stem: file.after.decode() for file in rewrite_folder(tmp_path).files}
+    assert "made before" not in files["first"]
+    assert ("made before" in files["second"]) is is_late
+
+
 SHARDED = """\
 import torch
 from torch.distributed.fsdp import fully_shard

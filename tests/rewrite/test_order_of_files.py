@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
@@ -80,3 +81,24 @@ def test_a_training_step_is_not_divided_so_either() -> None:
     statement = 'features[0].detach().cpu().save("last.png")'
     lines = rewritten(TRAINING, statement=statement)
     assert lines.index(statement) < lines.index('weight = Image.open("last.png").size[0]')
+
+
+@pytest.mark.parametrize(
+    ("body", "is_above"),
+    [("return Image.open(f'out/{index}.png').size", True), ("return index + 1", False)],
+)
+@pytest.mark.parametrize("name", ["shape_of", "load_image"])
+def test_what_a_function_of_another_file_reads(
+    tmp_path: Path, name: str, body: str, is_above: bool
+) -> None:
+    (tmp_path / "files.py").write_text(
+        f"from PIL import Image\n\n\ndef {name}(index):\n    {body}\n"
+    )
+    reader = f"sizes.append({name}(index))"
+    text = EVALUATION.format(statement=WRITES[1], reader=reader)
+    (tmp_path / "sample.py").write_text(f"from files import {name}\n{text}")
+    done = rewrite_folder(tmp_path, processes=1)
+    after = {file.name.as_posix(): file.after.decode() for file in done.files}["sample.py"]
+    lines = [line.strip() for line in after.splitlines()]
+    computed = lines.index("rewards.append(judge(prepare(images)).mean())")
+    assert (lines.index(WRITES[1]) < computed) is is_above

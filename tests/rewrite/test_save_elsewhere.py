@@ -404,6 +404,37 @@ def test_a_save_elsewhere_that_each_replica_decides_is_reported(
     assert not [note for _, note in done.left_to_do if DECIDES_ALONE in note.message]
 
 
+COUNTED = """\
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+from cluster import store
+
+
+def train(data, model, optimizer, args, first):
+    dist.init_process_group("nccl")
+    model.cuda()
+    loader = DataLoader(data, sampler=DistributedSampler(data))
+    for count, x in enumerate(loader, START):
+        step = count // args.every
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        store(model.state_dict(), f"{args.out}/{step}.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "divides"), [("first + 1", False), ("0", False), ("dist.get_rank()", True)]
+)
+def test_the_counter_of_a_share_divides_no_files(tmp_path: Path, start: str, divides: bool) -> None:
+    (tmp_path / "cluster.py").write_text(STORE)
+    (tmp_path / "train.py").write_text(COUNTED.replace("START", start))
+    done, _ = rewritten(tmp_path)
+    messages = [note.message for file in done.files for note in file.findings]
+    assert any("files of its own" in message for message in messages) is divides
+
+
 WRITER = """\
 from torch.utils.tensorboard import SummaryWriter
 

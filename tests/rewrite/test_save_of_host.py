@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.hazard import Severity
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions, Style
 from migrate.rewrite.pipeline import rewrite_source
@@ -271,3 +272,19 @@ def test_what_is_made_of_files_of_safetensors_is_no_matter_of_all_ranks(
     done = rewrite_folder(tmp_path, processes=1)
     messages = [one.message for file in done.files for one in file.findings if one.rule == "save"]
     assert bool(messages) is (place == "cuda")
+
+
+@pytest.mark.parametrize(
+    ("test", "severity"), [("args.resume", Severity.INFO), ("dist.get_rank() == 0", Severity.ERROR)]
+)
+def test_what_goes_into_a_buffer_stays(test: str, severity: Severity) -> None:
+    script = BUFFER.replace("PLACE", "args.device").replace(
+        'load_ema(ema, {"ema": checkpoint["ema"]})',
+        f"if {test}:\n        kept = io.BytesIO()\n        torch.save(model.state_dict(), kept)",
+    )
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    kept = [f for f in done.findings if f.rule == "save" and "model.state_dict()" in f.message]
+    assert [finding.severity for finding in kept] == [severity]
+    assert "into a buffer in memory" in kept[0].message
+    assert "path" not in kept[0].message
+    assert b"torch.save(model.state_dict(), kept)" in done.data

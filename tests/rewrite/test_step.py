@@ -244,3 +244,23 @@ def test_of_a_function_that_is_a_step_only_what_gets_the_batch_is_moved() -> Non
         "loss.backward()",
         "optimizer.step()",
     ]
+
+
+def test_a_log_that_the_update_needs_is_to_be_divided() -> None:
+    (message,) = reports(
+        """
+        import torch
+        import torch.distributed as dist
+
+
+        def train(model, loader, optimizer, scheduler, run):
+            model.cuda()
+            for x in loader:
+                model(x.cuda()).sum().backward()
+                if dist.get_rank() == 0:
+                    run.log({"rate": scheduler.get_last_lr()[0]})
+                optimizer.step()
+                scheduler.step()
+        """
+    )
+    assert "keep what it uses in variables here, on all replicas" in message

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from migrate.model.calls.scopes import Function, Scope
+from migrate.model.project.decided import ruled_out
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -77,6 +78,25 @@ def reaching(
                     new.append(scope)
         waiting = new
     return reached
+
+
+def may_run(
+    call: ast.Call,
+    function: Function,
+    counts: Callable[[ast.Call, Scope], bool],
+    analysis: Analysis,
+) -> bool:
+    """Whether no constant argument of `call` rules out all calls in `function` for which `counts` is true.
+
+    `gather(x, everywhere=False)` does not run what is below `if everywhere:`.
+    """
+    defined = function.definition
+    skipped = ruled_out(call, defined, function.is_bound) if defined is not None else frozenset()
+    return not skipped or any(
+        inner not in skipped and counts(inner, at)
+        for region in analysis.regions(function.region)
+        for inner, at in region.calls
+    )
 
 
 def is_for_each_held(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:

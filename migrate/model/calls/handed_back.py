@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import DESCRIBES, ENDING_METHODS
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function
+
+if TYPE_CHECKING:
+    from migrate.model.calls.values import Evaluator
 
 HandedBack = frozenset[str | int]
 
 
-def handed_back(function: Function) -> HandedBack:
+def parameters_handed_back(function: Function, evaluator: Evaluator) -> HandedBack:
     """Return the parameters that every result of `function` is, or is computed from by arithmetic.
 
     Each parameter is listed by its name and by its argument index (without `self`). What reads a value on
@@ -24,7 +30,8 @@ def handed_back(function: Function) -> HandedBack:
     names = function.parameters
     names = names[1:] if names[:1] in (["self"], ["cls"]) else names
     parameters = {*names, *function.all_parameters[len(function.parameters) :]}
-    sources = [_made_of(value, assigned, parameters, frozenset()) for value in function.returns]
+    origins = _Origins(function, evaluator, assigned, parameters)
+    sources = [origins.of(value, frozenset()) for value in function.returns]
     if not all(sources):
         return frozenset()
     common = set.intersection(*sources)
@@ -44,41 +51,54 @@ def _assigned(function: Function) -> dict[str, list[ast.expr]]:
     return values
 
 
-def _made_of(
-    value: ast.expr,
-    assigned: dict[str, list[ast.expr]],
-    parameters: set[str],
-    seen: frozenset[str],
-) -> set[str]:
-    """Return the parameters that `value` is computed from in each case; empty if one may be read."""
-    if isinstance(value, ast.Name):
-        if value.id in seen:
-            return {value.id} if value.id in parameters else set()
-        within = seen | {value.id}
-        sources = [_made_of(v, assigned, parameters, within) for v in assigned.get(value.id, ())]
-        if value.id in parameters:
-            return {value.id} if all(value.id in names for names in sources) else set()
+@dataclass(frozen=True)
+class _Origins:
+    """Parameters that the values of a function are computed from.
+
+    Args:
+        function: the function.
+        evaluator: what its names stand for.
+        assigned: the values of its variables, by name.
+        parameters: the names of its parameters.
+    """
+
+    function: Function
+    evaluator: Evaluator
+    assigned: dict[str, list[ast.expr]]
+    parameters: set[str]
+
+    def of(self, value: ast.expr, seen: frozenset[str]) -> set[str]:
+        """Return the parameters that `value` is computed from in each case; empty if one may be read."""
+        match value:
+            case ast.Name(id=name):
+                return self._name(name, seen)
+            case ast.BinOp(left=left, right=right):
+                return self.of(left, seen) | self.of(right, seen)
+            case ast.UnaryOp(operand=operand):
+                return self.of(operand, seen)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.of(body, seen) & self.of(orelse, seen)
+            case ast.Call(func=ast.Name() | ast.Attribute() as func, args=args):
+                last = last_part(func)
+                if last in ENDING_METHODS or last in DESCRIBES:
+                    return set()
+                if self._is_of_torch(func):
+                    return {name for arg in args for name in self.of(arg, seen)}
+                return self.of(func.value, seen) if isinstance(func, ast.Attribute) else set()
+        return set()
+
+    def _name(self, name: str, seen: frozenset[str]) -> set[str]:
+        if name in seen:
+            return {name} & self.parameters
+        within = seen | {name}
+        sources = [self.of(value, within) for value in self.assigned.get(name, ())]
+        if name in self.parameters:
+            return {name} if all(name in names for names in sources) else set()
         return set.intersection(*sources) if sources else set()
-    if isinstance(value, ast.BinOp):
-        return _any_of((value.left, value.right), assigned, parameters, seen)
-    if isinstance(value, ast.UnaryOp):
-        return _made_of(value.operand, assigned, parameters, seen)
-    if isinstance(value, ast.IfExp):
-        left = _made_of(value.body, assigned, parameters, seen)
-        return left & _made_of(value.orelse, assigned, parameters, seen)
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr in ENDING_METHODS or value.func.attr in DESCRIBES:
-            return set()
-        if isinstance(value.func.value, ast.Name) and value.func.value.id in ("torch", "F"):
-            return _any_of(value.args, assigned, parameters, seen)
-        return _made_of(value.func.value, assigned, parameters, seen)
-    return set()
 
-
-def _any_of(
-    values: Iterable[ast.expr],
-    assigned: dict[str, list[ast.expr]],
-    parameters: set[str],
-    seen: frozenset[str],
-) -> set[str]:
-    return {name for value in values for name in _made_of(value, assigned, parameters, seen)}
+    def _is_of_torch(self, func: ast.expr) -> bool:
+        """Whether a function is one of torch, however it is imported."""
+        values = self.evaluator.values(func, self.function)
+        return bool(values) and all(
+            isinstance(value, External) and value.name.startswith("torch.") for value in values
+        )

@@ -511,10 +511,13 @@ class ProjectOptimizers:
     ) -> list[Origin]:
         """Return the model, on each way to the first call of `stack`, if it has not moved on that way.
 
-        Two programs that share a function which makes the optimizer each have their own model.
+        Two programs that share a function which makes the optimizer each have their own model: a way through
+        one of them is none of the model that the other one makes.
         """
         maker = call
         here, around = stack[0] if stack else (maker, scope)
+        if stack and scripts_of(self._analysis).are_apart(around, at):
+            return []  # the program of another script, which has no such model
         goal = self._goal(model, at, maker, scope, stack)
         if goal.moved or self._moved_in(around, end(here), goal, stack[1:]):
             return []

@@ -355,15 +355,20 @@ EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
 
 
 def may_evaluate(
-    analysis: Analysis, region: Region, top: ModuleScope, forwards: Set[Scope]
+    analysis: Analysis, region: Region, top: ModuleScope, forwards: Set[Scope], free: Set[Scope]
 ) -> bool:
     """Whether a loop calls a model, in a file that computes without gradients.
 
     The origin of the callee decides, then its uses in the file, otherwise its name. A call of one of
-    `forwards`, the functions that run a model, counts too.
+    `forwards`, the functions that run a model, counts too; in any file a call of one of `free`, those of them
+    that take no gradients.
     """
     if EVALUATES.search(top.module.data) is None:
-        return False
+        return bool(free) and any(
+            not free.isdisjoint(analysis.running[call].functions)
+            for inner in analysis.regions(region)
+            for call, _ in inner.calls
+        )
     modules = _receivers_of_module_methods(top)
     return any(
         _is_named_model(call.func)

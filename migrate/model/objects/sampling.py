@@ -45,9 +45,26 @@ def samplers_of(analysis: Analysis) -> frozenset[Scope]:
 @lru_cache(maxsize=2)
 def forwards_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the samplers that run a model outside of loops, and that are no forward themselves."""
-    samplers = [f for f in samplers_of(analysis) if isinstance(f, Function)]
-    running = frozenset(samplers)
-    outside = [f for f in samplers if f.name not in FORWARDS]
+    return _outside_loops(samplers_of(analysis), analysis)
+
+
+@lru_cache(maxsize=2)
+def batch_evaluators(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that run a model outside of loops without training, also those that read values.
+
+    A loop over them evaluates a batch in each turn: `validation_step(batch)`.
+    """
+    functions = [f for top in analysis.scopes.values() for f in top.functions]
+    running = {f: True for f in functions if f.name != "__init__" and _runs_model(f, analysis)}
+    training = reaching(analysis, {f: True for f in functions if trains(f, analysis)})
+    return _outside_loops(
+        frozenset(f for f in reaching(analysis, running) if f not in training), analysis
+    )
+
+
+def _outside_loops(running: Set[Scope], analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of `running` that run a model outside of loops, without forwards of modules."""
+    outside = [f for f in running if isinstance(f, Function) and f.name not in FORWARDS]
     looping = {f: True for f in outside if _loops(f, running, analysis)}
     # A model may loop over its layers.
     around = reaching(analysis, looping, lambda call, scope, ran: ran.name not in FORWARDS)

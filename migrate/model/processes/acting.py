@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from migrate.catalogue.words import (
     WAITS,
     WRAPPERS,
 )
-from migrate.model.calls.callers import is_for_each_held, reaching
+from migrate.model.calls.callers import is_for_each_held, may_run, reaching
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
@@ -98,13 +98,45 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
 
     Code that a module runs only in training is left out: the first replica may evaluate alone, with a module
     whose training loss gathers. A module that some replicas train is reported as such. Also left out is a
-    call per element of an object that is made for one call: `Logger().run(rows)` has no meters yet.
+    call per element of an object that is made for one call, `Logger().run(rows)` has no meters yet, and a
+    call that switches the meeting off: `show(video, gather=False)`.
     """
 
     def counts(call: ast.Call, at: Scope, of: Function) -> bool:
-        return _evaluating(call, at, of) and not holds_nothing(call, at, of, analysis)
+        return _evaluating(call, at, of) and not _holds_nothing(call, at, of, analysis)
 
-    return frozenset(reaching(analysis, _meeting_themselves(analysis), counts))
+    first = _meeting_themselves(analysis)
+    leading = frozenset(reaching(analysis, first, counts))
+    return frozenset(
+        reaching(
+            analysis,
+            first,
+            lambda call, at, of: counts(call, at, of) and _may_meet(call, of, leading, analysis),
+        )
+    )
+
+
+def runs_meeting(call: ast.Call, at: Scope, analysis: Analysis) -> bool:
+    """Whether `call` runs a function of the project in which all replicas meet."""
+    meeting = meeting_of(analysis)
+    return any(
+        function in meeting
+        and not _holds_nothing(call, at, function, analysis)
+        and _may_meet(call, function, meeting, analysis)
+        for function in analysis.running[call].functions
+    )
+
+
+def _may_meet(call: ast.Call, function: Function, meeting: Set[Scope], analysis: Analysis) -> bool:
+    """Whether no constant argument of `call` rules out what `function` meets in."""
+    return may_run(
+        call,
+        function,
+        lambda inner, at: (
+            meets(inner, at, analysis) or not meeting.isdisjoint(analysis.running[inner].functions)
+        ),
+        analysis,
+    )
 
 
 @lru_cache(maxsize=2)
@@ -142,7 +174,7 @@ def _surely_meeting(analysis: Analysis) -> frozenset[Scope]:
     return frozenset(reaching(analysis, _meeting_themselves(analysis), counts))
 
 
-def holds_nothing(call: ast.Call, at: Scope, of: Function, analysis: Analysis) -> bool:
+def _holds_nothing(call: ast.Call, at: Scope, of: Function, analysis: Analysis) -> bool:
     """Whether `call` meets once per element of its object, and the object is made for the call."""
     return _is_of_new(call, at, analysis) and of not in _surely_meeting(analysis)
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import LAUNCHERS
-from migrate.model.calls.callers import reaching
+from migrate.model.calls.callers import may_run, reaching
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.processes.joins import joins_of, may_join
-from migrate.model.project.decided import ruled_out
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -194,11 +193,11 @@ def joins_by(
     """Whether `call` joins a process group by running `function`: no constant argument rules it out."""
     if function not in joining:
         return False
-    defined = function.definition
-    skipped = ruled_out(call, defined, function.is_bound) if defined is not None else frozenset()
-    return not skipped or any(
-        inner in joins_of(analysis) or not joining.isdisjoint(analysis.running[inner].functions)
-        for region in analysis.regions(function.region)
-        for inner, _ in region.calls
-        if inner not in skipped
+    return may_run(
+        call,
+        function,
+        lambda inner, _: (
+            inner in joins_of(analysis) or not joining.isdisjoint(analysis.running[inner].functions)
+        ),
+        analysis,
     )

@@ -104,6 +104,29 @@ class Divisions(Shares):
             for comparison in compared
         )
 
+    def is_in_all_shares(
+        self, test: ast.expr, counter: str, divided: ast.expr, scope: Scope
+    ) -> bool:
+        """Whether `test` is true in turns only that all replicas reach: `i < len(data) // world_size - 1`.
+
+        Args:
+            test: the condition.
+            counter: the name that counts the turns.
+            divided: the division that makes the share.
+            scope: the scope of the condition.
+        """
+        match test, divided:
+            case (
+                ast.Compare(left=ast.Name(id=name), ops=[ast.Lt()], comparators=[bound]),
+                ast.Subscript(value=data, slice=ast.Slice(step=ast.expr() as step)),
+            ) if name == counter:
+                values = [(bound, scope)]
+                if isinstance(bound, ast.Name | ast.Attribute):
+                    values = list(self._values(bound, scope))
+                of_all = f"len({ast.unparse(data)}) // {ast.unparse(step)}"
+                return bool(values) and all(_is_at_most(value, of_all) for value, _ in values)
+        return False
+
     def _division(self, node: ast.expr, scope: Scope) -> Share:
         self.files[node] = scope.top
         return replace(self._share(node, scope), node=node)
@@ -180,8 +203,10 @@ class Divisions(Shares):
         if depth > DEEPEST:
             return False
         match data:
-            case ast.Subscript(slice=ast.Slice()) | ast.BinOp(op=ast.Add()):
-                return True  # cut, padded
+            case ast.Subscript(slice=ast.Slice(step=step)):
+                return not _is_stride(step)  # cut; a stride is a share itself
+            case ast.BinOp(op=ast.Add()):
+                return True  # padded
             case ast.Subscript(value=value):
                 return self._has_equal_length(value, scope, depth + 1)
             case ast.Name() | ast.Attribute():
@@ -392,6 +417,14 @@ def _reaching(node: ast.Name, scope: Scope) -> list[ValueBinding]:
         ):
             return before[number:]
     return []
+
+
+def _is_at_most(number: ast.expr, limit: str) -> bool:
+    """Whether a number is what the text `limit` computes, or that less a constant."""
+    match number:
+        case ast.BinOp(left=left, op=ast.Sub(), right=ast.Constant(value=int(value))) if value >= 0:
+            return _is_at_most(left, limit)
+    return ast.unparse(number) == limit
 
 
 def _line(node: ast.expr) -> int:

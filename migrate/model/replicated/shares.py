@@ -230,6 +230,9 @@ class Shares:
             return None
         for binding in bindings:
             if _counts(name, binding):
+                start = self.of(_start_of(binding), binding.scope, bound, depth)
+                if start is not None:
+                    return start
                 continue
             if (share := self._bound(binding, bound, depth)) is not None:
                 return share
@@ -462,20 +465,22 @@ def _signature(bound: Bound | None) -> Hashable:
 
 
 def _counts(name: str, binding: ValueBinding) -> bool:
-    """Whether `name` counts the turns of a loop: `for name, file in enumerate(files)`."""
+    """Whether `name` counts the turns of a loop: `for name, file in enumerate(files, start)`."""
     value = binding.value
     if binding.kind != "element" or not isinstance(value, ast.Call):
         return False
     loop = parents(binding.scope.module).get(value)
     target = loop.target if isinstance(loop, ast.For | ast.comprehension) else None
-    if (
-        last_part(value.func) != "enumerate"
-        or not isinstance(target, ast.Tuple)
-        or len(value.args) > 1
-    ):
+    if last_part(value.func) != "enumerate" or not isinstance(target, ast.Tuple):
         return False
     first = target.elts[0]
-    return not value.keywords and isinstance(first, ast.Name) and first.id == name
+    return isinstance(first, ast.Name) and first.id == name
+
+
+def _start_of(binding: ValueBinding) -> ast.expr | None:
+    """Return the number from which `enumerate` counts, if the call passes one."""
+    assert isinstance(binding.value, ast.Call)
+    return next(iter((*binding.value.args[1:], *(k.value for k in binding.value.keywords))), None)
 
 
 def _are_constant(bindings: list[ValueBinding]) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.objects.programs import programs_of
-from migrate.model.processes.acting import meeting_of, meets
+from migrate.model.processes.acting import meets, runs_meeting
 from migrate.model.replicated.divisions import Divisions, may_divide
 
 if TYPE_CHECKING:
@@ -59,12 +59,26 @@ def uneven_turns(analysis: Analysis) -> Mapping[Path, Mapping[ast.expr, UnevenTu
     uneven: dict[Path, dict[ast.expr, UnevenTurns]] = {}
     for scope, region in _loops(analysis):
         assert isinstance(region.loop, ast.For)
-        meeting = _meeting(region, analysis)
-        if not meeting or _is_joined(region.loop, scope):
+        averages = _averages_in(region, analysis)
+        meetings = [] if averages else _meetings(region, analysis)
+        if not (averages or meetings) or _is_joined(region.loop, scope):
             continue
         share = divisions.of(region.loop.iter, scope)
         if share is None or share.node is None:
             continue
+        counter = _counter(region.loop)
+        meetings = [
+            call
+            for call in meetings
+            if share.batched
+            or not any(
+                divisions.is_in_all_shares(test, counter, share.node, scope)
+                for test in _tests_between(call, region.loop, scope)
+            )
+        ]
+        if not (averages or meetings):
+            continue
+        meeting = GRADIENTS if averages else f"`{ast.unparse(meetings[0].func)}`"
         turns = UnevenTurns(share, meeting, region.loop.lineno, scope.module.path)
         of_file = uneven.setdefault(divisions.files[share.node].module.path, {})
         known = of_file.get(share.node)
@@ -82,24 +96,55 @@ def _loops(analysis: Analysis) -> Iterator[tuple[Scope, Region]]:
                         yield scope, region
 
 
-def _meeting(loop: Region, analysis: Analysis) -> str:
-    """Return the code in which all replicas meet in each turn of a loop; empty if they do not."""
+def _averages_in(loop: Region, analysis: Analysis) -> bool:
+    """Whether the turns of a loop average gradients over the replicas."""
+    if not _averages(analysis):
+        return False
     training = programs_of(analysis).training
-    averages = _averages(analysis)
-    collectives = []
-    for region in analysis.regions(loop):
-        if averages and region in analysis.step_loops:
-            return GRADIENTS
-        for call, at in region.calls:
-            functions = analysis.running[call].functions
-            if averages and not training.isdisjoint(functions):
-                return GRADIENTS
-            if meets(call, at, analysis) or not meeting_of(analysis).isdisjoint(functions):
-                collectives.append(call)
-    if not collectives:
-        return ""
-    first = min(collectives, key=lambda call: call.lineno)
-    return f"`{ast.unparse(first.func)}`"
+    return any(
+        region in analysis.step_loops
+        or any(
+            not training.isdisjoint(analysis.running[call].functions) for call, _ in region.calls
+        )
+        for region in analysis.regions(loop)
+    )
+
+
+def _meetings(loop: Region, analysis: Analysis) -> list[ast.Call]:
+    """Return the calls in the turns of a loop in which all replicas meet, in the order of their lines."""
+    collectives = [
+        call
+        for region in analysis.regions(loop)
+        for call, at in region.calls
+        if meets(call, at, analysis) or runs_meeting(call, at, analysis)
+    ]
+    return sorted(collectives, key=lambda call: call.lineno)
+
+
+def _counter(loop: ast.For) -> str:
+    """Return the name of a loop's counter: `i` of `for i, x in enumerate(data)`; empty if there is none."""
+    match loop:
+        case ast.For(
+            target=ast.Tuple(elts=[ast.Name(id=name), *_]),
+            iter=ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]),
+        ):
+            return name
+    return ""
+
+
+def _tests_between(call: ast.Call, loop: ast.For, scope: Scope) -> Iterator[ast.expr]:
+    """Yield the conditions inside of `loop` that hold where `call` runs, without `and`."""
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    while node is not None and node is not loop:
+        if isinstance(node, ast.If) and below in node.body:
+            match node.test:
+                case ast.BoolOp(op=ast.And(), values=values):
+                    yield from values
+                case test:
+                    yield test
+        below, node = node, above.get(node)
 
 
 @lru_cache(maxsize=2)

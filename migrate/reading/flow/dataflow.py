@@ -83,11 +83,23 @@ def meet_in_a_file(earlier: cst.CSTNode, later: cst.CSTNode, context: Script) ->
     for call in nodes_of(later, cst.Call):
         if any(code(arg.value) in paths for arg in call.args):
             return True
-        bodies = (function.body for function in context.called(call))
-        calls = (call, *(inner for body in bodies for inner in nodes_of(body, cst.Call)))
-        if any(READS_FILES.fullmatch(last_part(inner.func)) for inner in calls):
+        if _may_read(call, context):
             return True
     return False
+
+
+def _may_read(call: cst.Call, context: Script) -> bool:
+    """Whether `call` may read a file: by its name only where the source does not show what it runs.
+
+    A function of the project reads if a call in its body does.
+    """
+    functions = context.run_by(call)
+    if not functions:
+        return READS_FILES.fullmatch(last_part(call.func)) is not None
+    bodies = [function.body for function in context.called(call)]
+    names = {last_part(inner.func) for body in bodies for inner in nodes_of(body, cst.Call)}
+    names.update(name for function in functions for name in function.calls)
+    return any(READS_FILES.fullmatch(name) for name in names)
 
 
 def _writes(call: cst.Call, context: Script) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.names.scopes import NameBinding, Use, Uses, bound_by
-from migrate.syntax.tree import is_dotted_name
+from migrate.syntax.tree import is_dotted_name, nodes
 
 Import = cst.Import | cst.ImportFrom
 
@@ -21,6 +21,7 @@ class ImportedNames:
         uses: its names.
         imports: its import statements, wherever they stand.
         stars: the meanings of the names that `from module import *` brings.
+        attempts: its `try` statements.
 
     Attributes:
         roots: the names that may stand for an import: `a` of `a.b`.
@@ -32,8 +33,10 @@ class ImportedNames:
         uses: Uses,
         imports: Iterable[Import],
         stars: Mapping[str, str],
+        attempts: Iterable[cst.Try] = (),
     ) -> None:
         self._stars = stars
+        self._attempts = attempts
         bound = (name for statement in imports for name in bound_by(statement))
         self._bound = frozenset((*bound, *self._stars))
         self._uses = uses.of
@@ -49,10 +52,34 @@ class ImportedNames:
         use = self._uses.get(id(root))
         if use is None:
             return None
-        names = set(self._imported_names_at(node, root, use))
-        return names.pop() if len(names) == 1 else None
+        names = dict(self._imported_names_at(node, root, use))
+        if len(names) > 1:
+            return self._first_of_attempt(names)
+        return next(iter(names), None)
 
-    def _imported_names_at(self, node: cst.CSTNode, root: cst.CSTNode, use: Use) -> Iterator[str]:
+    def _first_of_attempt(self, names: Mapping[str, Import]) -> str | None:
+        """Return the first of `names` that a `try` and its handlers import from torch, or None.
+
+        torch has moved functions: `torch.GradScaler` was `torch.cuda.amp.GradScaler`.
+        """
+        if not all(name.startswith("torch.") for name in names):
+            return None
+        for attempt in self._attempts:
+            first, *others = (
+                {id(node) for node in nodes(block) if isinstance(node, cst.Import | cst.ImportFrom)}
+                for block in (attempt.body, *attempt.handlers)
+            )
+            in_body = [name for name, statement in names.items() if id(statement) in first]
+            rest = [statement for name, statement in names.items() if name not in in_body]
+            if len(in_body) == 1 and all(
+                any(id(statement) in other for other in others) for statement in rest
+            ):
+                return in_body[0]
+        return None
+
+    def _imported_names_at(
+        self, node: cst.CSTNode, root: cst.CSTNode, use: Use
+    ) -> Iterator[tuple[str, Import]]:
         if use.reads:
             read, name = self._read(root, use)
             if read is node:
@@ -86,14 +113,14 @@ class ImportedNames:
                 node = node.value
         return root, get_full_name_for_node(root) or ""
 
-    def _imported(self, full: str, bindings: Iterable[NameBinding]) -> Iterator[str]:
-        """Yield the meanings of `full` by the imports among `bindings`."""
+    def _imported(self, full: str, bindings: Iterable[NameBinding]) -> Iterator[tuple[str, Import]]:
+        """Yield the meanings of `full` by the imports among `bindings`, each with its import."""
         for binding in bindings:
             if isinstance(binding.node, cst.Import | cst.ImportFrom):
                 for meanings in self._meanings_of(binding.node):
                     for bound, name in meanings:
                         if full == bound or full.startswith(f"{bound}."):
-                            yield name + full[len(bound) :]
+                            yield name + full[len(bound) :], binding.node
                             break
 
     def _meanings_of(self, statement: Import) -> list[list[tuple[str, str]]]:

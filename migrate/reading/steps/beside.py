@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.script import Script
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code, dotted, nodes_of, targets
 
 
 class EveryStepFunctions:
@@ -57,16 +57,50 @@ class EveryStepFunctions:
 
 
 def unconditional(node: cst.CSTNode, body: int, script: Script) -> bool:
-    """Whether `node` runs whenever the block with the id `body` does, on some replicas at least."""
+    """Whether `node` runs whenever the block with the id `body` does, on some replicas at least.
+
+    A test that has one result in all turns of a loop, of options, decides for the run: `if args.normalize:`.
+    """
     below = node
+    tests: list[cst.BaseExpression] = []
     for above in script.ancestors(node):
         if id(above) == body:
-            return True
+            loop = script.parent(above)
+            return not tests or (
+                isinstance(loop, cst.For | cst.While)
+                and all(_is_fixed(test, loop) for test in tests)
+            )
         if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda | cst.ExceptHandler):
             return False
         if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
             always = code(above.test) in ("True", "1") and below is above.body
             if not always and not script.guards.asks(above.test):
-                return False
+                tests.append(above.test)
         below = above
+    return False
+
+
+def _is_fixed(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
+    """Whether `test` has the same result in all turns of `loop`: an option, or a variable set before it."""
+    match test:
+        case cst.UnaryOperation(operator=cst.Not(), expression=operand):
+            return _is_fixed(operand, loop)
+        case cst.BooleanOperation(left=left, right=right):
+            return _is_fixed(left, loop) and _is_fixed(right, loop)
+        case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator, compared)]):
+            is_equality = isinstance(operator, cst.Equal | cst.NotEqual | cst.In | cst.NotIn)
+            held = compared.elements if isinstance(compared, cst.List | cst.Tuple) else ()
+            values = [element.value for element in held] or [compared]
+            texts = all(isinstance(value, cst.SimpleString) for value in values)
+            return is_equality and texts and _is_fixed(left, loop)
+        case cst.Name() | cst.Attribute():
+            root = dotted(test).partition(".")[0]
+            return root not in ("", "self") and not any(
+                name.value == root
+                for target in (
+                    *targets(loop),
+                    *([loop.target] if isinstance(loop, cst.For) else ()),
+                )
+                for name in nodes_of(target, cst.Name)
+            )
     return False

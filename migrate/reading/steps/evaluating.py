@@ -23,9 +23,14 @@ def in_evaluation(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def evaluating_loop(node: cst.CSTNode, facts: Facts) -> Loop | None:
-    """Return the innermost loop around `node` that runs a model without gradients, not surely on the host."""
+    """Return the innermost loop around `node` that runs a model without gradients, not surely on the host.
+
+    None if a training loop is nearer: the loop over epochs around it may evaluate as well.
+    """
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return None
+        if isinstance(above, cst.For | cst.While) and facts.context.effects.is_step_loop(above):
             return None
         if isinstance(above, cst.For | cst.While) and _evaluates(above, node, facts):
             return above
@@ -42,6 +47,6 @@ def _evaluates(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
     effects = facts.context.effects
     if effects.on_accelerator(loop) is False or effects.on_cpu(loop) == 0:
         return False
-    if effects.is_step_loop(loop) or effects.of(loop.body) != Effect.NONE:
+    if effects.of(loop.body) != Effect.NONE:
         return False
     return without_gradients(loop, node, facts)

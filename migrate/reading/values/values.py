@@ -697,11 +697,24 @@ class Values:
         values: list[cst.CSTNode | None] = [value]
         if isinstance(value, cst.Name):
             values = [assignment.value for assignment in self.bindings.reaching(value)]
-        return bool(values) and all(
-            isinstance(mapping, cst.Dict | cst.DictComp)
-            or (isinstance(mapping, cst.Call) and last_part(mapping.func) in v.GIVES_KEYS)
-            for mapping in values
-        )
+        return bool(values) and all(map(self._gives_keys, values))
+
+    def _gives_keys(self, mapping: cst.CSTNode | None) -> bool:
+        """Whether who iterates over a value gets keys: over a dictionary, or what a call returns.
+
+        The name of a call decides only where no function of the project is known to run.
+        """
+        if isinstance(mapping, cst.Dict | cst.DictComp):
+            return True
+        if not isinstance(mapping, cst.Call):
+            return False
+        if self._context.run_by(mapping):
+            functions = self._context.called(mapping)
+            returned = [value for f in functions for value in self.bindings.returns.get(id(f), [])]
+            return bool(returned) and all(
+                isinstance(value, cst.Dict | cst.DictComp) for value in returned
+            )
+        return last_part(mapping.func) in v.GIVES_KEYS
 
     def _is_number_returned(self, binding: Assignment) -> bool:
         """Whether a name is a host number in each tuple that functions of the script return.

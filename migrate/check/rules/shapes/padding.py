@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.libraries import GRAPH_BATCHES
 from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import NEW_SHAPE
@@ -32,19 +33,6 @@ JOINS = frozenset(
         *(f"torch.{name}" for name in ("cat", "concat", "concatenate", "hstack", "vstack")),
         *(f"numpy.{name}" for name in ("concatenate", "hstack", "vstack")),
     }
-)
-# What joins the graphs of a batch to one: as many nodes and edges as these have together.
-_OF_GRAPHS = (
-    "data.Batch.from_data_list",
-    "data.DataLoader",
-    "loader.DataLoader",
-    "loader.dataloader.Collater",
-    "loader.NeighborLoader",
-    "loader.dataloader.DataLoader",
-)
-OF_GRAPHS = frozenset(
-    {*(f"torch_geometric.{name}" for name in _OF_GRAPHS)}
-    | {"dgl.batch", "dgl.dataloading.GraphDataLoader", "dgl.dataloading.DataLoader"}
 )
 ROUNDS = re.compile(r"ceil|round|bucket|multiple|power", re.IGNORECASE)
 BATCHES = frozenset({"batch", "samples", "examples", "instances", "features", "data_list"})
@@ -274,7 +262,7 @@ class Padding(Hazard):
         collates = collating_function(node, facts)
         if collates is not None and _pads_on(collates, facts):
             return
-        if name in OF_GRAPHS:
+        if name in GRAPH_BATCHES:
             message = (
                 f"{name.rpartition('.')[2]} joins the graphs of a batch: where these have other numbers of "
                 "nodes or edges, each batch is a compilation; pad both to one of a few numbers, and mask"

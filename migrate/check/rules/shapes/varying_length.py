@@ -209,21 +209,21 @@ class VaryingLength(Hazard):
             yield from self._sized(node, facts)
 
     def _sized(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
-        """Yield a call that makes a tensor of the device, or another shape of one, in a size of the data."""
-        sizes = made_sizes(node, facts)
-        if sizes:
-            placed_at = facts.values.on_device(node) or _goes(node, facts)
-        else:
-            sizes, placed_at = _given_sizes(node, facts)
-        if not sizes or not placed_at:
-            return
-        causes = (_read(size, facts, elements=True) for size in sizes)
-        cause = next((cause for cause in causes if cause is not None), None)
+        """Yield a call that makes a tensor of the device, or another shape of one, in a size of the data.
+
+        Of the calls of a function whose sizes come from the same tensor the first is reported.
+        """
+        cause = _cause_of_size(node, facts)
         if cause is None:
             return
         elsewhere = facts.steps.when(node) is When.ELSEWHERE
         if elsewhere and evaluating_loop(node, facts) is None:
             return
+        around = facts.context.function_around(node)
+        for call in nodes_of(around.body, cst.Call) if around is not None else ():
+            earlier = _cause_of_size(call, facts) if call is not node else None
+            if earlier is not None and earlier.deep_equals(cause) and _is_above(call, node, facts):
+                return
         text = f"`{code(cause)}` is data, and decides a size in the graph"
         yield from varying(self, node, node, f"{text}: {ADVICE}", facts)
 
@@ -244,6 +244,25 @@ class VaryingLength(Hazard):
     ) -> Iterator[Hit]:
         message = f"{what}: {ADVICE}"
         yield from placed(self, node, value, message, facts)
+
+
+def _cause_of_size(node: cst.Call, facts: Facts) -> cst.BaseExpression | None:
+    """Return the tensor from which a size of what `node` makes on the device is read, if any is."""
+    sizes = made_sizes(node, facts)
+    if sizes:
+        is_placed = facts.values.on_device(node) or _goes(node, facts)
+    else:
+        sizes, is_placed = _given_sizes(node, facts)
+    if not sizes or not is_placed:
+        return None
+    causes = (_read(size, facts, elements=True) for size in sizes)
+    return next((cause for cause in causes if cause is not None), None)
+
+
+def _is_above(call: cst.Call, node: cst.Call, facts: Facts) -> bool:
+    """Whether `call` stands before `node` in the source."""
+    first, second = facts.context.position(call), facts.context.position(node)
+    return (first.line, first.column) < (second.line, second.column)
 
 
 def _given_sizes(node: cst.Call, facts: Facts) -> tuple[list[cst.BaseExpression], bool]:

@@ -269,13 +269,11 @@ def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
         if context.for_torch_tpu:  # by which the option still says how the ranks meet
             return option if parameter in ("default", "choices") else None
         return option if parameter == "default" and option not in INERT else None
-    if not context.run_by(call):
-        return None
-    function = next(iter(context.called(call)), None)
+    function = next(iter(context.run_by(call)), None)
     if parameter is None and function is not None:
-        bound = bind(call, [parameter.name.value for parameter in function.params.params]) or {}
+        bound = bind(call, function.parameters[function.bound :]) or {}
         parameter = next((name for name, argument in bound.items() if argument is arg), None)
-    return parameter
+    return parameter if function is not None else None
 
 
 def _is_compared(last: str, context: Workspace) -> bool:

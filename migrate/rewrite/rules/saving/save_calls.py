@@ -181,6 +181,27 @@ def is_open_file(path: cst.BaseExpression, context: Workspace) -> bool:
     return _opening(path, context) is not None
 
 
+def into_memory(call: cst.Call, context: Workspace) -> str | None:
+    """Return what to do about a save into a buffer in memory, which stays; None for other saves.
+
+    No replica writes a file there, and no path can be given.
+    """
+    bound = arguments(call, context) or {}
+    opening = _opening(bound["f"].value, context) if "f" in bound else None
+    if opening is None or context.qualified_name(opening.func) != "io.BytesIO":
+        return None
+    saved = f"`{code(bound['obj'].value)}`" if "obj" in bound else "what it saves"
+    if context.guards.around(call) is None:
+        return (
+            f"{_last(call)} into a buffer in memory stays: see that {saved} is on the CPU first "
+            "(`x.cpu()`), as a tensor of the device loads on XLA alone"
+        )
+    return (
+        f"{_last(call)} into a buffer in memory, on some replicas only: move {saved} to the CPU on "
+        "all replicas first (`x.cpu()`), then it stays"
+    )
+
+
 def opened_path(file: cst.BaseExpression, context: Workspace) -> cst.BaseExpression | None:
     """Return the path of the open file `file`: of `open(path, "wb")` or `path.open("wb")`."""
     call = _opening(file, context)

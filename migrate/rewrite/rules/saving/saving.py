@@ -24,7 +24,13 @@ from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
-from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
+from migrate.rewrite.rules.saving.save_calls import (
+    as_shims_save,
+    as_xla_save,
+    by_hand,
+    into_memory,
+    refused,
+)
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
@@ -90,7 +96,9 @@ class Saving:
                 if is_of_host(call, self._context):
                     continue
                 share = share_of(call, self._context)
-                if share is not None:
+                if (stays := into_memory(call, self._context)) is not None:
+                    yield from self._rule.report(call, stays, self._severity(call))
+                elif share is not None:
                     yield from own_files(self._rule, call, share, self._context)
                 elif self._context.qualified_name(call.func) not in SAFETENSORS_SAVES:
                     own = names_replica(call, self._context)
@@ -110,6 +118,9 @@ class Saving:
                 share.by_error or (share.by_loop and (tested or not self._context.portable))
             ):
                 yield from own_files(self._rule, call, share, self._context)
+                continue
+            if (stays := into_memory(call, self._context)) is not None:
+                yield from self._rule.report(call, stays, self._severity(call))
                 continue
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
@@ -169,6 +180,10 @@ class Saving:
             return ""
         line = self._context.position(after).line
         return f", and what changes the file next (line {line}) on the first replica"
+
+    def _severity(self, call: cst.Call) -> Severity | None:
+        """Return how bad a save in memory is: one replica alone would read the device."""
+        return Severity.INFO if self._context.guards.around(call) is None else None
 
     def _words(self, call: cst.Call, reason: str) -> str:
         """Return `reason` in the words of safetensors, where `call` is one of its functions."""

@@ -22,7 +22,7 @@ from migrate.reading.steps.leaving import yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained, given_batches
-from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
+from migrate.rewrite.rules.step.arrange import DECIDES, Arrangement, arrange, head
 from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
@@ -244,12 +244,17 @@ class TrainingSteps:
             statement = arrangement.body.statements[index]
             assert statement.outside is not None
             why = arrangement.kept.get(index, "")
-            moved = f" and cannot be moved below it ({why})" if why else ""
+            moved = f" and cannot be moved below it as it is ({why})" if why else ""
             hangs = statement.outside is Outside.GUARD
+            first = "move it, then"
+            if why not in ("", DECIDES):
+                first = (
+                    "keep what it uses in variables here, on all replicas, do the rest below, then"
+                )
             message = (
                 f"{statement.outside.value} lies in the middle of the step{moved}: "
                 f"{'in the block it would part the graphs of the replicas, which then hang; ' * hangs}"
-                "move it, then put the step in `with torch_xla.step():`"
+                f"{first} put the step in `with torch_xla.step():`"
             )
             reads = DeviceReads(arrangement.body.values, self._context).inside(statement.node)
             code = first_code(reads, facts_of(self._context))
