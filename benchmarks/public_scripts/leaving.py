@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,11 +176,19 @@ def _bases(script: XlaScript) -> set[str]:
 
 
 def record(
-    python: str, side: str, script: XlaScript, path: Path, folder: Path, seconds: float
+    python: str,
+    side: str,
+    script: XlaScript,
+    path: Path,
+    folder: Path,
+    seconds: float,
+    *,
+    reordered: bool = False,
 ) -> str:
     """Run one side for ten steps in the environment of `python`; return why it failed, or nothing."""
     folder.mkdir()
     command = [python, __file__, "--record", side, str(path), str(folder), str(script.ranks)]
+    command += ["--reordered"] if reordered else []
     command += ["--seconds", str(seconds), "--", *script.args.split()]
     site, root = HERE / "site", HERE.parents[1]
     more = os.environ.get("TORCH_TPU_PYTHONPATH" if side == "tpu" else "TORCH_XLA_PYTHONPATH", "")
@@ -189,6 +198,8 @@ def record(
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
     }
+    if side == "tpu" and "XLA_FLAGS" not in os.environ:  # as `migrate prove` does it for torch_xla
+        variables["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
     done = subprocess.run(
         command,
         cwd=path.parent,
@@ -205,22 +216,45 @@ def record(
 
 
 def record_here(
-    side: str, path: Path, folder: Path, ranks: int, args: list[str], seconds: float
+    side: str,
+    path: Path,
+    folder: Path,
+    ranks: int,
+    args: list[str],
+    seconds: float,
+    *,
+    reordered: bool,
 ) -> None:
     """Run one side in this environment."""
     from migrate.prove.proof import record_run
     from migrate.prove.settings import Settings
 
     settings = Settings(amp="off", steps=STEPS, timeout=seconds)
-    record_run(path, args, side=side, replicas=ranks, folder=folder, settings=settings)  # type: ignore[arg-type]
+    record_run(
+        path,
+        args,
+        side=side,  # type: ignore[arg-type]
+        replicas=ranks,
+        folder=folder,
+        settings=settings,
+        reordered=reordered,
+    )
 
 
-def judged(theirs: Path, ours: Path) -> tuple[str, str]:
-    """Compare two recordings; return the verdict and the figures."""
-    from migrate.prove.compare.verdict import judge
+def judged(theirs: Path, ours: Path, again: Callable[[], Path | None]) -> tuple[str, str]:
+    """Compare two recordings; return the verdict and the figures.
+
+    `again` runs the original once more with other rounding, where the sides differ by little or in what they
+    print, as rates.
+    """
+    from migrate.prove.compare.verdict import judge_with_floor
     from migrate.prove.recording import records
 
-    judgement = judge(records.read(theirs), records.read(ours))
+    def second() -> dict[int, records.RankRecord] | None:
+        folder = again()
+        return None if folder is None else records.read(folder)
+
+    judgement = judge_with_floor(records.read(theirs), records.read(ours), second)
     steps = judgement.steps
     figures = []
     for name, values in (
@@ -251,12 +285,20 @@ def moved(script: XlaScript, repositories: Path, python: str, seconds: float) ->
         if why:
             reasons = "; ".join(dict.fromkeys(of_xla)) or why.replace(f"{scratch}/", "")
             return line | {"torch_tpu": REFUSED if of_xla else "fails", "what": reasons[:300]}
-        why = record(
-            sys.executable, "xla", script, copy / script.path, scratch / "original", seconds
-        )
-        if why:
+
+        def original(name: str, *, reordered: bool = False) -> str:
+            theirs, folder = copy / script.path, scratch / name
+            return record(
+                sys.executable, "xla", script, theirs, folder, seconds, reordered=reordered
+            )
+
+        def again() -> Path | None:
+            name = f"again{len([*scratch.glob('again*')])}"
+            return None if original(name, reordered=True) else scratch / name
+
+        if why := original("original"):
             return line | {"torch_tpu": "runs", "what": f"the original fails on torch_xla: {why}"}
-        verdict, text = judged(scratch / "original", scratch / "mine")
+        verdict, text = judged(scratch / "original", scratch / "mine", again)
         return line | {"torch_tpu": verdict, "what": text}
 
 
@@ -268,11 +310,20 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=400, help="for each run")
     parser.add_argument("--record", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--reordered", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("args", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.record is not None:
         side, path, folder, ranks = options.record
-        record_here(side, Path(path), Path(folder), int(ranks), options.args, options.seconds)
+        record_here(
+            side,
+            Path(path),
+            Path(folder),
+            int(ranks),
+            options.args,
+            options.seconds,
+            reordered=options.reordered,
+        )
         return 0
     from history import append
 

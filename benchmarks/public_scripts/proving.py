@@ -21,10 +21,15 @@ from migrate.prove.settings import Settings
 
 @dataclass(frozen=True)
 class Proved:
-    """What came out: a verdict of `migrate prove`, or "fails", and the cells of a table with it."""
+    """What came out: a verdict of `migrate prove`, or "fails", and the cells of a table with it.
+
+    `rewriting` has the numbers of rewrites and findings, `what` the figures or the reason.
+    """
 
     verdict: str
     cells: str
+    rewriting: str = ""
+    what: str = ""
 
 
 def proved(
@@ -64,7 +69,7 @@ def proved(
                 lambda settings: originals.record("original", reordered=True, settings=settings),
             )
     except MigrateError as error:
-        return Proved("fails", f"{rewriting} | fails | {error}")
+        return Proved("fails", f"{rewriting} | fails | {error}", rewriting, str(error))
     losses = [s.loss_difference for s in proof.steps if s.loss_difference is not None]
     norms = [s.gradient_difference for s in proof.steps if s.gradient_difference is not None]
     weights = [weight.difference for weight in proof.weights if weight.gate is not None]
@@ -75,7 +80,10 @@ def proved(
     )
     took = f"{proof.original_seconds:.0f} s, {proof.rewritten_seconds:.0f} s"
     said = "; ".join((proof.message, figures, *proof.notes))
-    return Proved(proof.verdict, f"{rewriting} | {proof.verdict} | {took} | {said}")
+    what = figures if proof.verdict == "equal" else proof.message
+    return Proved(
+        proof.verdict, f"{rewriting} | {proof.verdict} | {took} | {said}", rewriting, what
+    )
 
 
 def _prepared(script: Script, repositories: Path, scratch: Path) -> Place:

@@ -3,6 +3,7 @@
     python benchmarks/public_scripts/run.py --repositories DIR [--backend cpu] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--prove] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --prove [--over] --target torch_tpu …
+    python benchmarks/public_scripts/run.py --repositories DIR --prove --sharded --target torch_tpu
 
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
 and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
@@ -14,8 +15,9 @@ torch_xla later has to train the same.
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
 importable; `site/` stands in for some of the rest, as each script's line says. Prints a line for each
-script: "runs" means exit code 0, training steps in every rank, and weights that agree between the ranks
-before the last step; otherwise the last error line.
+script, which `--sharded` also adds to benchmarks/history/sharded-scripts.csv: "runs" means exit code 0,
+training steps in every rank, and weights that agree between the ranks before the last step; otherwise the
+last error line.
 """
 
 from __future__ import annotations
@@ -33,10 +35,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from history import append
 from places import prepared
 from proving import proved
 from rewriting import MIGRATE, rewritten
-from scripts import SCRIPTS, Script
+from scripts import SCRIPTS, SHARDED, Script
 
 from migrate.catalogue.target import TARGETS, XLA
 
@@ -142,12 +147,15 @@ def main() -> int:
     parser.add_argument(
         "--over", action="store_true", help="prove the rewrite of its rewrite for torch_xla"
     )
+    parser.add_argument(
+        "--sharded", action="store_true", help="the scripts that shard a model by FSDP2"
+    )
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
     options = parser.parse_args()
     failed = 0
-    for script in SCRIPTS:
+    for script in SHARDED if options.sharded else SCRIPTS:
         if options.only not in script.name:
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -164,6 +172,10 @@ def main() -> int:
                 )
                 failed += proof.verdict not in ("equal", "vacuous")
                 print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)
+                if options.sharded:
+                    line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
+                    line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
+                    append("sharded-scripts", line, packages=("torch", "torch_tpu"))
                 continue
             ended = run(script, options.repositories, options.backend, scratch, options.seconds)
             if options.output is not None and (scratch / "output.txt").is_file():

@@ -91,6 +91,81 @@ def _text(repository: Path) -> None:
     (repository / "text.txt").write_text(text)
 
 
+def _smaller(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
+    """Return a function that makes a script small by edits: a file, a text in it, and its replacement."""
+
+    def prepare(repository: Path) -> None:
+        for name, old, new in edits:
+            path = repository / name
+            text = path.read_text()
+            if old not in text:
+                raise SystemExit(f"{name}: {old!r} is not in it")
+            path.write_text(text.replace(old, new))
+
+    return prepare
+
+
+# Models sharded by FSDP2, for torch_tpu alone: torch_xla 2.9 has neither `fully_shard` nor DTensor.
+SHARDED = (
+    Script(
+        "pytorch+examples",
+        "distributed/FSDP2/example.py",
+        stands_in="2 of 10 layers; batches of 4, not 32",
+        prepare=_smaller(
+            ("distributed/FSDP2/example.py", "n_layers=10", "n_layers=2"),
+            ("distributed/FSDP2/example.py", "batch_size = 32", "batch_size = 4"),
+        ),
+        project="distributed/FSDP2",
+    ),
+    Script(
+        "pytorch+examples",
+        "distributed/tensor_parallelism/fsdp_tp_example.py",
+        stands_in="a mesh of 1 by 2, not 2 by 2; a narrow model",
+        prepare=_smaller(
+            (
+                "distributed/tensor_parallelism/fsdp_tp_example.py",
+                "_min_gpu_count = 4",
+                "_min_gpu_count = 2",
+            ),
+            (
+                "distributed/tensor_parallelism/fsdp_tp_example.py",
+                "dim=256, n_layers=2, n_heads=16, vocab_size=32000",
+                "dim=32, n_layers=2, n_heads=4, vocab_size=64",
+            ),
+            (
+                "distributed/tensor_parallelism/fsdp_tp_example.py",
+                "torch.randint(32000, (8, 256)",
+                "torch.randint(64, (2, 16)",
+            ),
+        ),
+        project="distributed/tensor_parallelism",
+    ),
+    Script(
+        "LinB203+FSDP-Training",
+        "train_fsdp.py",
+        "--epochs 1 --size 4 --batch_size 2 --seq_len 16",
+        stands_in="a narrow model",
+        prepare=_smaller(
+            (
+                "train_fsdp.py",
+                "dim=4096, n_layers=2, n_heads=32, n_kv_heads=8, vocab_size=151936\n    )\n    # 7B",
+                "dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=64\n    )\n    # 7B",
+            ),
+        ),
+        project=".",
+    ),
+    Script(
+        "jindajia+fsdp2",
+        "train.py",
+        stands_in="2 of 10 layers; batches of 4, not 32",
+        prepare=_smaller(
+            ("train.py", "n_layers=10", "n_layers=2"),
+            ("train.py", "batch_size = 32", "batch_size = 4"),
+        ),
+        project=".",
+    ),
+)
+
 SCRIPTS = (
     Script("pytorch+examples", "distributed/ddp-tutorial-series/multigpu.py", "1 5"),
     Script("pytorch+examples", "distributed/ddp-tutorial-series/multigpu_torchrun.py", "1 5"),

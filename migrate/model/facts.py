@@ -272,7 +272,10 @@ class ModuleCalls:
             directly or indirectly, and that name an accelerator.
         replicated: whether any file of the project uses several processes.
         joins_group: whether any file of the project names a call that joins a process group.
+        launches_ranks: whether the project starts its replicas itself.
         launches_xla: whether any file of the project names a launch of torch_xla.
+        draws_unseeded: whether running the file draws on the devices of ranks that torch_xla launches, and no
+            call seeds them.
         ranks_set: the variables of torchrun that all scripts set which import this file and launch replicas
             of torch_xla.
         joining: lines of the functions that join a process group, directly or through calls.
@@ -332,7 +335,9 @@ class ModuleCalls:
     accelerated_imports: tuple[Path, ...] = ()
     replicated: bool = False
     joins_group: bool = False
+    launches_ranks: bool = False
     launches_xla: bool = False
+    draws_unseeded: bool = False
     ranks_set: frozenset[str] = frozenset()
     joining: frozenset[int] = frozenset()
     broadcast: frozenset[str] = frozenset()
@@ -530,7 +535,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         else (),
         replicated=_is_replicated(analysis),
         joins_group=any(may_join(module.data) for module in analysis.project.modules.values()),
+        launches_ranks=launching_of(analysis).launches,
         launches_xla=launches_xla,
+        draws_unseeded=launches_xla and randomness_of(analysis).draws_unseeded(scope),
         ranks_set=ranks_set_for(analysis, scope.module.path)
         if launches_xla and several
         else frozenset(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,8 @@ class OriginalModel:
         if self.folder is not None:
             module: torch.nn.Module = untrained(self.folder, seed)
             return module
-        runner, _ = load_runner(self.target, seed)
+        with _own_seeds_moved(seed):
+            runner, _ = load_runner(self.target, seed)
         again: Any = runner
         return None if again.module is self.module else again.module
 
@@ -80,6 +82,49 @@ class OriginalModel:
             if self.folder is None
             else f"{seeded}: the folder has none"
         )
+
+
+class _Moved:
+    """A generator whose seeds are moved by a number; in all else the generator itself."""
+
+    def __init__(self, generator: Any, by: int) -> None:
+        self._generator, self._by = generator, by
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def manual_seed(self, seed: int) -> Any:
+        """Seed the generator with another seed than `seed`."""
+        return self._generator.manual_seed(seed + self._by)
+
+
+@contextlib.contextmanager
+def _own_seeds_moved(by: int) -> Iterator[None]:
+    """Let a factory that seeds torch, numpy or Python's random draw other numbers than it does.
+
+    With its own seeds, each new model would have the same weights.
+    """
+    import random
+
+    import numpy as np
+    import torch
+
+    def moved(seed: Callable[..., None]) -> Callable[..., None]:
+        def moved_seed(value: Any = None, *args: Any, **named: Any) -> None:
+            seed(value + by if isinstance(value, int) else value, *args, **named)
+
+        return moved_seed
+
+    # The function `torch.manual_seed`, under whatever name a factory has it, asks this global.
+    generator = torch.random.default_generator
+    first = random.seed, np.random.seed
+    torch.random.default_generator = _Moved(generator, by)
+    random.seed, np.random.seed = moved(random.seed), moved(np.random.seed)
+    try:
+        yield
+    finally:
+        torch.random.default_generator = generator
+        random.seed, np.random.seed = first
 
 
 def load_original(text: str, weights: Path | None, work: Path) -> OriginalModel:

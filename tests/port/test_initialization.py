@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from migrate.port.initialization import difference
+from migrate.port.original import load_original
 
 Draw = Callable[[np.random.Generator], np.ndarray[Any, Any]]
 
@@ -75,3 +79,24 @@ def test_a_single_constant_of_a_small_array_is_found() -> None:
 
     ours = _drawn(lambda rng: _uniform(rng, size=64), 1, 8)
     assert "constant" in difference(_drawn(bias, 0, 8), ours)
+
+
+def seeded() -> torch.nn.Module:
+    """A factory with seeds of its own."""
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    model = torch.nn.Linear(2, 1)
+    model.bias.data.fill_(np.random.rand() + random.random())
+    return model
+
+
+def test_new_models_of_a_factory_that_seeds_are_others(tmp_path: Path) -> None:
+    original = load_original(f"{__name__}:seeded", None, tmp_path)
+    models = [original.module, *(original.fresh(seed) for seed in (1, 2))]
+    for name in ("weight", "bias"):
+        drawn = {tuple(getattr(model, name).flatten().tolist()) for model in models}
+        assert len(drawn) == 3, name
+    again = seeded()
+    assert torch.equal(again.weight, original.module.weight)
+    assert torch.equal(again.bias, original.module.bias)

@@ -6,6 +6,8 @@ import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from migrate.catalogue.target import TPU
 from migrate.check.config import Config
 from migrate.rewrite.options import RewriteOptions
@@ -178,3 +180,39 @@ def test_rates_and_samples() -> None:
     assert tracker.global_rate() > 0
     samples = space["SampleGenerator"](data=1, sample_count=3)  # type: ignore[operator]
     assert list(samples) == list(samples) == [1, 1, 1]
+
+
+METRICS = """
+import torch_xla.debug.metrics as met
+
+
+def worker(index):
+    if index:
+        print("metrics:", met.metrics_report())
+        print(torch_xla._XLAC._xla_metrics_report())
+    met.clear_all()
+    xm.master_print(met.short_metrics_report(), flush=True)
+    LINE
+
+
+torch_xla.launch(worker)
+"""
+
+
+def test_lines_that_print_metrics_alone_go() -> None:
+    """They count graphs, which torch_tpu has not."""
+    done = moved(METRICS.replace("LINE", "print(index)"))
+    text = done.data.decode()
+    assert "metrics" not in text
+    assert "met." not in text
+    assert "torch_xla" not in text
+    assert not [note.message for note in done.findings if "of torch_xla" in note.message]
+
+
+@pytest.mark.parametrize(
+    "line", ["print(index, met.metrics_report())", "index = met.metrics_report()"]
+)
+def test_metrics_that_are_used_otherwise_are_reported(line: str) -> None:
+    done = moved(METRICS.replace("LINE", line))
+    assert line in done.data.decode()
+    assert any("metrics_report" in note.message for note in done.findings)

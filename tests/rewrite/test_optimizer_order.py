@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue.target import TPU
+from migrate.check.config import Config
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
@@ -351,3 +353,37 @@ def train(rank, batches):
 @pytest.mark.parametrize(("move", "count"), [(".cuda(rank)", 0), ("", 1)])
 def test_a_part_of_a_part_has_moved_with_the_whole(move: str, count: int) -> None:
     assert len(said(run(PARTS.replace("MOVE", move)))) == count
+
+
+SHARDED = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(layers):
+    for layer in layers:
+        fully_shard(layer)
+    fully_shard(layers)
+
+
+def main():
+    with torch.device("DEVICE"):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return model.to_empty(device="cuda"), optimizer
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_fsdp2_moves_a_model_that_is_not_on_meta(device: str) -> None:
+    """The optimizer has the parameters that stay; of "meta" they are replaced later, on CUDA as well."""
+    options = RewriteOptions(config=Config(target=TPU))
+    script = SHARDED.replace("DEVICE", device)
+    done = rewrite_source(parse(script.encode(), Path("train.py")), options=options)
+    assert "set_swap_module_params_on_conversion" not in done.data.decode()
+    notes = [note for note in done.findings if note.rule == "optimizer-order"]
+    assert bool(notes) is (device == "meta")

@@ -109,12 +109,13 @@ fully_shard(torch.nn.Linear(2, 2), mesh=mesh)
     assert [(note.line, note.rule) for note in joined.findings] == [(5, "tpu-process-group")]
 
 
-def test_a_count_that_a_module_asks_for_is_reported_in_a_distributed_project(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "machine.py").write_text(
+def test_a_count_that_a_module_asks_for_may_be_asked_in_a_rank(tmp_path: Path) -> None:
+    """It is the number of ranks where torchrun starts them, and is reported where the project does."""
+    source = (
         "import torch\n\ndef enough(least):\n    return torch.accelerator.device_count() >= least\n"
     )
+    machine = tmp_path / "machine.py"
+    machine.write_text(source)
     train = tmp_path / "train.py"
     text = """\
 import torch
@@ -126,14 +127,30 @@ dist.init_process_group("nccl")
 weight = torch.ones(4, device="cuda", requires_grad=True)
 weight.sum().backward()
 """
+
+    def rewritten() -> tuple[str, list[str]]:
+        done = rewrite_folder(tmp_path, options=OPTIONS, processes=1)
+        left = [str(path) for path, note in done.left_to_do if note.rule == "tpu-count"]
+        (data,) = (file.after.decode() for file in done.files if file.name == Path("machine.py"))
+        return data, left
+
     train.write_text(text)
-    found = rewrite_folder(tmp_path, options=OPTIONS, processes=1).left_to_do
-    assert [str(path) for path, note in found if note.rule == "tpu-count"] == ["machine.py"]
+    asked = 'int(os.environ.get("LOCAL_WORLD_SIZE", torch.accelerator.device_count())) >= least'
+    data, left = rewritten()
+    assert asked in data
+    assert left == []
+    machine.write_text(data)
+    assert rewritten() == (data, [])
+    machine.write_text(source)
+    launch = "torch.multiprocessing.spawn(enough, nprocs=2)\n"
+    train.write_text(
+        text.replace("assert enough(2)\n", f"def run(rank):\n    enough(2)\n\n{launch}")
+    )
+    assert rewritten() == (source, ["machine.py"])
     train.write_text(
         text.replace('dist.init_process_group("nccl")\n', "").replace(".distributed as dist", "")
     )
-    found = rewrite_folder(tmp_path, options=OPTIONS, processes=1).left_to_do
-    assert [note for _, note in found if note.rule == "tpu-count"] == []
+    assert rewritten() == (source, [])
 
 
 def test_saves_and_evaluation_stay_below_their_rank_test() -> None:

@@ -57,6 +57,27 @@ def test_a_launch_with_the_options_of_none_is_edited() -> None:
     assert "mp.spawn(worker, nprocs=nprocs)" in done.data.decode()
 
 
+@pytest.mark.parametrize(
+    ("line", "is_reported"),
+    [
+        ("noise = torch.randn(2, device=torch_xla.device())", True),
+        ("noise = torch.randn(2)", False),  # on the host, where each process has its own seed
+        ("torch_xla.manual_seed(0); noise = torch.randn(2, device=torch_xla.device())", False),
+        ("torch.manual_seed(index); noise = torch.randn(2, device=torch_xla.device())", False),
+        ("xm.set_rng_state(3); noise = torch.randn(2, device=torch_xla.device())", False),
+    ],
+)
+def test_ranks_that_nothing_seeds_draw_other_numbers_than_on_torch_xla(
+    line: str, is_reported: bool
+) -> None:
+    script = LAUNCH.replace("print(index)", line).replace("CALL", "xmp.spawn(worker)")
+    imports = "import torch\nimport torch_xla.core.xla_model as xm\n"
+    done = run(imports + script)
+    messages = reported(done, "launch-from-xla")
+    assert any("torch_tpu each at a seed of its own" in text for text in messages) is is_reported
+    assert "mp.spawn(worker, nprocs=nprocs)" in done.data.decode()
+
+
 def test_the_number_of_ranks_takes_no_name_of_the_script() -> None:
     script = LAUNCH.replace(
         "    CALL", "    nprocs = 3\n    torch_xla.launch(worker)\n    print(nprocs)"

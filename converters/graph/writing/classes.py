@@ -311,16 +311,16 @@ class _Classes:
                 single = parent._modules.get(name) is module
                 return self.initial.layer(path, layer, single, typed)
             return Hole(_Child(path))
+        takes_mode = path in self.drafter.training.sequentials
         inner = [
             self._held(parent, f"{name}.{key}", f"{path}.{key}", inner_module, below[key])
             if key in below
-            else self._placeholder(f"{path}.{key}", inner_module)
+            else self._placeholder(f"{path}.{key}", inner_module, takes_mode)
             for key, inner_module in module._modules.items()
         ]
         if isinstance(module, torch.nn.ModuleDict):
             return ast.Dict([ast.Constant(key) for key in module._modules], inner)
         if isinstance(module, torch.nn.Sequential):
-            takes_mode = path in self.drafter.training.sequentials
             return call(
                 "Sequential" if takes_mode else "nn.Sequential", ast.List(inner, ast.Load())
             )
@@ -334,16 +334,19 @@ class _Classes:
             "see docs/port.md, 'What it does not do'",
         )
 
-    def _placeholder(self, path: str, module: Any) -> ast.expr:
-        """The placeholder in a list for a module that holds nothing, or that is never called."""
+    def _placeholder(self, path: str, module: Any, told: bool = False) -> ast.expr:
+        """The placeholder in a list for a module that holds nothing, or that is never called.
+
+        Args:
+            path: its path.
+            module: the module.
+            told: whether the sequence around it tells it the mode, in each call.
+        """
         if path in self.drafter.members:
             return self.drafter.members[path]
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-            return call(
-                "nn.Dropout",
-                self.drafter.settings.of_layer(module, "p", module.p),
-                deterministic=True,
-            )
+            rate = self.drafter.settings.of_layer(module, "p", module.p)
+            return call("nn.Dropout", rate, **({} if told else {"deterministic": True}))
         return code("lambda x: x") if isinstance(module, torch.nn.Identity) else ast.Constant(None)
 
     def _parameter(self, instance: _Instance, name: str, key: str) -> ast.expr:

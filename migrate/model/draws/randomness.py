@@ -36,6 +36,7 @@ DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
 # Calls that tell which process of a data loader is running.
 WORKER = "torch.utils.data.get_worker_info"
 XLA_SEED = "torch_xla.manual_seed"
+XLA_STATES = frozenset({"torch_xla.core.xla_model.set_rng_state"})
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
 # Libraries that start the replicas of a script.
 LED_BY = frozenset(entry.name for entry in libraries.LAUNCHERS)
@@ -154,6 +155,21 @@ class Randomness:
                     continue
                 if self._is_host_seed(call, scope):
                     yield call, scope
+
+    def draws_unseeded(self, top: ModuleScope) -> bool:
+        """Whether the file, or a file that it imports, draws on a device, and no call seeds it.
+
+        torch_xla starts all ranks at one seed then, torch_tpu and CUDA start each rank at its own.
+        """
+        calls = [
+            (call, scope)
+            for path in self._closure(top)
+            for _, call, scope in self._calls_of(self._analysis.scopes[path])
+            if scope not in self._loaders
+        ]
+        return any(self._draws(*site) for site in calls) and not any(
+            self._is_any_seed(*site) or self._name(*site) in XLA_STATES for site in calls
+        )
 
     def scripts_of(self, top: ModuleScope) -> list[ModuleScope]:
         """Return the scripts that the file is a part of, possibly itself."""

@@ -41,6 +41,8 @@ TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)
 SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
 SHARDS = ".FullyShardedDataParallel"
+SHARDS_IN_PLACE = ".fully_shard"
+SHARD_WORDS = re.compile(rb"fully_shard|FullyShardedDataParallel")
 LOADS = b".load_state_dict("
 # Names in the annotation of settings.
 SETTINGS = re.compile(r"\b(dict|Dict|Mapping|str|int|float|bool|list|List|\w*Conf(ig)?)\b")
@@ -446,7 +448,7 @@ class ProjectOptimizers:
             moved = self._objects.origin(call.func.value, scope, stack, end(call))
             if moved.covers(goal):
                 return True
-        if self._shards_on_device(call, scope):
+        if not goal.on_meta and self._shards_on_device(call, scope):  # "meta" stays "meta"
             moved = self._objects.origin(call.args[0], scope, stack, end(call))
             if moved.covers(goal):
                 return True
@@ -461,16 +463,26 @@ class ProjectOptimizers:
         )
 
     def _shards_on_device(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`."""
-        if not call.args or all(keyword.arg != "device_id" for keyword in call.keywords):
+        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`, `fully_shard(model)`."""
+        if not call.args:
             return False
+        to_device = any(keyword.arg == "device_id" for keyword in call.keywords)
+        # FSDP2 moves to the device of its mesh, and its parameters are new objects.
+        ends = (SHARDS, SHARDS_IN_PLACE) if to_device else SHARDS_IN_PLACE
         values = self._evaluator.values(call.func, scope)
-        return any(isinstance(v, External) and v.name.endswith(SHARDS) for v in values)
+        return any(isinstance(v, External) and v.name.endswith(ends) for v in values)
 
     @cached_property
     def _moving(self) -> set[Scope]:
         """Functions that move something, or run a function that does."""
         scopes: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
+        scopes |= {
+            at
+            for call, at in self._evaluator.calls()
+            if isinstance(at, Function)
+            and SHARD_WORDS.search(at.top.module.data)
+            and self._shards_on_device(call, at)
+        }
         callers = callers_of(self._analysis)
         waiting = [scope for scope in scopes if isinstance(scope, Function)]
         while waiting:

@@ -50,6 +50,7 @@ class Launching:
             if any(word in scope.module.data for word in WORDS):
                 self._note_launches(scope)
         self._note_callers()
+        self.launches = bool(self._last)
         self.functions: set[Function] = set()
         for call, _ in self.calls():
             self.functions |= set(self._below(call))

@@ -561,7 +561,11 @@ class Sequences(nn.Module):
     def __init__(self, dim: int = 6, hidden: int = 10, classes: int = 3) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, dim, 3), nn.BatchNorm2d(dim), nn.ReLU()
+            nn.ZeroPad2d((0, 1, 0, 1)),
+            nn.Conv2d(3, dim, 3),
+            nn.BatchNorm2d(dim),
+            nn.ReLU(),
+            nn.Dropout(0.0),
         )
         self.mlp = nn.Sequential(
             nn.Linear(dim, hidden),

@@ -49,21 +49,30 @@ def in_training(
     training.without_chance(model)
     _restore(model, before)
     for number in range(inputs.count):
-        model.zero_grad(set_to_none=True)
-        with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
-            tensors = torch_call.tensors(inputs[number], where, settings)
-            of_host, named = _of_host(drawn, where, settings)
-            every = (tensors | named).items()
-            floating = {n: t.requires_grad_() for n, t in every if t.is_floating_point()}
-            with _AlreadyRequired(), replayed(model, of_host):
-                outputs = dict(torch_call.call(model, model, tensors, runner.shown))
-            # Other outputs are those of evaluation mode only.
-            of_both = {
-                path: cotangent
-                for path, cotangent in training.read(cotangents, number).items()
-                if path in outputs or not outputs.keys().isdisjoint(("", "output"))
-            }
-            training.backward(outputs, of_both, runner.shown)
+        held = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+        def attempt(
+            copied: bool, number: int = number, held: dict[str, torch.Tensor] = held
+        ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+            model.zero_grad(set_to_none=True)
+            _restore(model, held)
+            with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
+                tensors = torch_call.tensors(inputs[number], where, settings)
+                of_host, named = _of_host(drawn, where, settings)
+                floating, given = training.leaves_of(tensors, copied)
+                floating |= training.leaves_of(named, copied)[0]
+                with _AlreadyRequired(), replayed(model, of_host):
+                    outputs = dict(torch_call.call(model, model, given, runner.shown))
+                # Other outputs are those of evaluation mode only.
+                of_both = {
+                    path: cotangent
+                    for path, cotangent in training.read(cotangents, number).items()
+                    if path in outputs or not outputs.keys().isdisjoint(("", "output"))
+                }
+                training.backward(outputs, of_both, runner.shown)
+            return outputs, floating
+
+        outputs, floating = training.with_changes_in_place(attempt)
         tensors_by_name = {
             f"weights/{name}": parameter.grad
             for name, parameter in model.named_parameters(remove_duplicate=False)

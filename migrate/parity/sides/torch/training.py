@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from migrate.parity.sides.torch.capture.tree import to_numpy, to_tensor
 from migrate.parity.sides.torch.capture.xla import fetched
 from migrate.parity.sides.torch.model import TorchModel
 
+Result = TypeVar("Result")
 _DROPOUTS = {
     getattr(nn.functional, name)
     for name in (
@@ -35,6 +36,8 @@ _DROPOUTS = {
     )
 } | {torch.dropout}
 
+# What torch says of tensors that are changed in place although a gradient needs them.
+_IN_PLACE = ("modified by an inplace operation", "being used in an in-place operation")
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -47,14 +50,19 @@ def gradients(
     settings = runner.effective(settings)
     into.mkdir(parents=True, exist_ok=True)
     for number in range(inputs.count):
-        model.zero_grad(set_to_none=True)
         model.requires_grad_(True)
-        running = torch_variant.running(where, settings, draws=draws)
-        with running, _backward_of_rnns(where), _written_out(where):
-            tensors = torch_call.tensors(inputs[number], where, settings)
-            floating = {n: t.requires_grad_() for n, t in tensors.items() if t.is_floating_point()}
-            outputs = dict(torch_call.call(model, model, tensors, runner.shown))
-            backward(outputs, read(cotangents, number), runner.shown)
+
+        def attempt(copied: bool, number: int = number) -> dict[str, torch.Tensor]:
+            model.zero_grad(set_to_none=True)
+            running = torch_variant.running(where, settings, draws=draws)
+            with running, _backward_of_rnns(where), _written_out(where):
+                tensors = torch_call.tensors(inputs[number], where, settings)
+                floating, given = leaves_of(tensors, copied)
+                outputs = dict(torch_call.call(model, model, given, runner.shown))
+                backward(outputs, read(cotangents, number), runner.shown)
+            return floating
+
+        floating = with_changes_in_place(attempt)
         gradients_by_name = {
             f"weights/{name}": parameter.grad
             for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -65,6 +73,37 @@ def gradients(
         }
         write(gradients_by_name, into / f"{number:03d}.safetensors")
     model.zero_grad(set_to_none=True)
+
+
+def leaves_of(
+    tensors: Mapping[str, torch.Tensor], copied: bool
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the floating inputs whose gradients are taken, and the inputs for the model.
+
+    Args:
+        tensors: the inputs, of any shapes.
+        copied: whether the model is given copies, which it may change in place as no leaf may be.
+    """
+    leaves = {n: t.requires_grad_() for n, t in tensors.items() if t.is_floating_point()}
+    return leaves, {n: t.clone() if copied and n in leaves else t for n, t in tensors.items()}
+
+
+def with_changes_in_place(attempt: Callable[[bool], Result]) -> Result:
+    """Return what `attempt(False)` returns, a forward pass and its gradients.
+
+    A model may change a tensor in place that the gradient of its input needs, but not those of its weights:
+    it trains, as nobody asks for the former. Then torch keeps what was there before, in `attempt(True)`.
+
+    Args:
+        attempt: the pass, from new tensors; its argument is `copied` of `leaves_of`.
+    """
+    try:
+        return attempt(False)
+    except (ParityError, RuntimeError) as error:
+        if not any(text in str(error.__cause__ or error) for text in _IN_PLACE):
+            raise
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        return attempt(True)
 
 
 def _written_out(where: torch.device) -> contextlib.AbstractContextManager[Any]:

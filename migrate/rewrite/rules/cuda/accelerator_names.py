@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import CatalogueEntry, public
 from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.reading.values.devices import CURRENT
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -26,7 +28,8 @@ class AcceleratorNames(Rule):
     is `torch.accelerator.synchronize()`, `torch.cuda.max_memory_allocated()` is
     `torch.accelerator.max_memory_allocated()`, `torch.cuda.Event` is `torch.tpu.Event`,
     `torch.cuda.manual_seed_all` is `torch.tpu.manual_seed_all`. A device among the arguments goes: a rank
-    sees one chip. Calls that only manage the memory of a GPU go where they are statements. `torch.tpu` has
+    sees one chip. `torch.cuda.current_device()` stays for [device](device.md) where its value is a device.
+    Calls that only manage the memory of a GPU go where they are statements. `torch.tpu` has
     names that raise in favor of `torch.accelerator`; they are replaced as well.
 
     **Left alone.** `torch.accelerator.*`, which torch_tpu answers.
@@ -59,6 +62,8 @@ class AcceleratorNames(Rule):
             torch.cuda.set_rng_state(state, 0)
             if torch.cuda.is_bf16_supported() and use_gpu:
                 print(torch.cuda.get_device_name(0))
+            device = torch.cuda.current_device()
+            print(torch.ones(1, device=device), torch.cuda.current_device() + 1)
             """,
             """
             import torch
@@ -75,6 +80,8 @@ class AcceleratorNames(Rule):
             torch.tpu.set_rng_state(state)
             if (torch.bfloat16 in torch.tpu.get_amp_supported_dtype()) and use_gpu:
                 print(torch.tpu.get_device_name())
+            device = "tpu"
+            print(torch.ones(1, device=device), torch.accelerator.current_device_index() + 1)
             """,
             target=TPU,
         ),
@@ -141,7 +148,10 @@ class AcceleratorNames(Rule):
         elif not (_is_name(entry) if call is None else _shows_first(call, entry)):
             yield from self.report(node, f"{name} {entry.says()}", subject=name)
         else:
-            yield self._replaced(node, call, entry, context)
+            edit = self._replaced(node, call, entry, context)
+            yield replace(
+                edit, yields=name in CURRENT
+            )  # where it is a device, `device` replaces it
 
     def _replaced(
         self,

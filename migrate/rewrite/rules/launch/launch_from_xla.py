@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.launchers import SPAWN_PARAMETERS, XLA_LAUNCHES
 from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.values.environment import sets
 from migrate.rewrite.edits.nodes import argument, first_in, keyword_arg
@@ -33,6 +34,10 @@ BY_HAND = (
     f"{SET}(nproc_per_node=N), then torch.multiprocessing.spawn(fn, args=…, nprocs=N), with RANK, LOCAL_RANK "
     "and WORLD_SIZE set in each rank, which joins the process group"
 )
+UNSEEDED = (
+    "nothing seeds the ranks, which draw on their devices: torch_xla starts all of them at the same seed, "
+    "torch_tpu each at a seed of its own; for the same numbers, torch.manual_seed(…) in the worker"
+)
 
 
 class LaunchFromXla(Rule):
@@ -50,7 +55,9 @@ class LaunchFromXla(Rule):
     `set_tpu_launch_env` sets on a slice of several hosts, count in `WORLD_SIZE` and `RANK`.
 
     **Reported.** A launch that is a part of another statement, that does not wait for its processes, whose
-    arguments cannot be read, whose worker is in another file, or that forks in a notebook.
+    arguments cannot be read, whose worker is in another file, or that forks in a notebook. A launch of ranks
+    that draw on their devices while nothing seeds them: torch_xla starts them all at the same seed, torch_tpu
+    does not.
 
     **Under torchrun.** torch_xla.launch starts nothing there; `mp.spawn` does. Start the script itself.
 
@@ -171,6 +178,8 @@ class LaunchFromXla(Rule):
             yield from self.report(node, f"{said}: {BY_HAND}")
             return
         worker, bound = launch
+        if context.calls.draws_unseeded:
+            yield from self.report(node, f"{code(node.func)}: {UNSEEDED}", Severity.INFO)
         if is_forked(bound):
             yield from self._under_torchrun(node, worker, bound, context)
             return

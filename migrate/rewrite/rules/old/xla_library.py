@@ -41,6 +41,18 @@ GONE = {
     f"{XR}.initialize_cache": "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT names the folder of torch_tpu's cache",
     f"{XM}.unlazy": "torch_tpu runs op by op",
 }
+METRICS = "torch_xla.debug.metrics"
+# Texts about graphs and their compilations, which torch_tpu has not.
+REPORTS = frozenset(
+    {
+        f"{METRICS}.metrics_report",
+        f"{METRICS}.short_metrics_report",
+        "torch_xla._XLAC._xla_metrics_report",
+        "torch_xla._XLAC._short_xla_metrics_report",
+    }
+)
+NO_GRAPHS = "torch_tpu has no graphs to count, `migrate run` lists its compilations"
+GONE |= dict.fromkeys((f"{METRICS}.clear_all", f"{METRICS}.clear_counters"), NO_GRAPHS)
 KINDS_OF_DEVICE = frozenset({f"{XR}.device_type", f"{XM}.xla_device_hw"})
 CLASSES = {
     f"{XM}.RateTracker": ("RateTracker", xla_sources.RATE),
@@ -61,7 +73,8 @@ class XlaLibrary(Rule):
     `xm.broadcast_master_param` become short functions and classes of the script, with torch.distributed.
     `xm.optimizer_step` of a model that is not in DistributedDataParallel averages the gradients, then calls
     `optimizer.step()`. `xm.add_step_closure(f, args)` calls `f`, `xm.master_print` prints on the first rank,
-    `xm.wait_device_ops()` is `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`.
+    `xm.wait_device_ops()` is `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`. A line that
+    only prints torch_xla's metrics goes.
 
     **Reported.** These with options that have no counterpart: `input_sharding=` of SPMD, `groups=`,
     `optimizer_args=`. A collective of a script that joins no process group.
@@ -214,8 +227,8 @@ class XlaLibrary(Rule):
     ) -> Iterator[Edit | RuleFinding]:
         """Yield the edits of a statement that is a call."""
         name = context.qualified_name(call.func)
-        if name in GONE:
-            message = f"remove {code(call)}: {GONE[name]}"
+        if name in GONE or _prints_report(call, context):
+            message = f"remove {code(call)}: {GONE.get(name or '', NO_GRAPHS)}"
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[call])
         elif name == f"{XM}.wait_device_ops":
             torch = context.imports.require("torch")
@@ -515,6 +528,20 @@ class XlaLibrary(Rule):
     ) -> Edit:
         expression = cst.parse_expression(text)
         return self.edit(node, lambda _: expression, f"{code(node)} → {text}", consumes=consumes)
+
+
+def _prints_report(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` prints a report of torch_xla's metrics, and nothing else but literal text."""
+    if code(call.func) != "print" and context.qualified_name(call.func) != MASTER_PRINT:
+        return False
+    shown = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    return any(_is_report(value, context) for value in shown) and all(
+        _is_report(value, context) or isinstance(value, cst.SimpleString) for value in shown
+    )
+
+
+def _is_report(node: cst.BaseExpression, context: Workspace) -> bool:
+    return isinstance(node, cst.Call) and context.qualified_name(node.func) in REPORTS
 
 
 def _is_per_device(node: cst.CSTNode | None) -> bool:

@@ -10,6 +10,7 @@ from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
 from migrate.reading.values.devices import is_device_count
+from migrate.reading.values.environment import environment_name
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -28,12 +29,13 @@ class TpuCount(Rule):
 
     **What it does.** `torch.cuda.device_count()` becomes `torch.accelerator.device_count()`, which is the
     number of the host's chips in the process that starts the ranks. In a rank it is 1. Where torchrun starts
-    the script, the number of the host's ranks is asked of it: `int(os.environ["LOCAL_WORLD_SIZE"])`.
+    the script, the number of the host's ranks is asked of it: `int(os.environ["LOCAL_WORLD_SIZE"])`. A module
+    of a project that starts no ranks itself falls back on the number of chips where no rank asks.
 
     **Left alone.** `rank % torch.cuda.device_count()` is an index: of one chip it is 0, which is right.
 
     **Reported.** The number of devices that a worker of `mp.spawn` asks for, or a module that the scripts of
-    a distributed project import: it may run in a rank.
+    a project with such workers import: it may run in a rank.
 
     Source: torch_tpu 0.2.0 (measured on XLA:CPU).
     """
@@ -153,11 +155,34 @@ class TpuCount(Rule):
             yield self.edit(node, lambda _: size, message, consumes=[node])
             return
         if not plain and _may_run_in_a_rank(node, context):
+            if not context.calls.launches_ranks:
+                if not _is_default(node, context):
+                    yield self._of_host(node, name, context)
+                return
             yield from self.report(node, f"{name}() {IN_A_RANK}", Severity.WARNING)
         if name in OLD:
             torch = context.imports.require("torch")
             count = cst.parse_expression(COUNT.replace("torch", torch, 1))
             yield self.edit(node.func, lambda _: count, f"{name} → {COUNT}", consumes=[node.func])
+
+    def _of_host(self, node: cst.Call, name: str, context: Workspace) -> Edit:
+        """Return the edit of a question that a rank, or a process without ranks, may ask."""
+        os, torch = context.imports.require("os"), context.imports.require("torch")
+        count = COUNT.replace("torch", torch, 1)
+        size = cst.parse_expression(
+            f"int({os}.environ.get({context.string(LOCAL).value}, {count}()))"
+        )
+        message = f"{name}() → {LOCAL}, which torchrun sets in a rank: it is 1 there"
+        return self.edit(node, lambda _: size, message, consumes=[node])
+
+
+def _is_default(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` is what a read of the environment gives where the variable is not set."""
+    arg = context.parent(node)
+    call = context.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call) or call.args[0] is arg:
+        return False
+    return environment_name(call.args[0].value, context) == LOCAL
 
 
 def _may_run_in_a_rank(node: cst.Call, context: Workspace) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,47 @@ def test_a_model_may_ask_for_a_gradient_that_is_there(tmp_path: Path) -> None:
     runner(Checkpointed()).in_training(TRUTH, inputs, seeds, tmp_path / "found", 5)
     found = load_file(tmp_path / "found" / "000.safetensors")
     assert found["inputs/x"].any()
+
+
+class InPlace(nn.Module):
+    """Changes a tensor that the gradient of its input needs, and the input itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x -= 1
+        scale = torch.sqrt(x.var(1, keepdim=True) + 0.1)
+        x = x * 2
+        x /= scale
+        return self.norm(self.layer(x)) * scale
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_gradients_through_changes_in_place(tmp_path: Path, trains: bool) -> None:
+    torch.manual_seed(0)
+    module = InPlace().train(trains)
+    array = np.arange(12, dtype=np.float32).reshape(4, 3) ** 1.5 / 10
+    inputs = write_inputs(tmp_path / "inputs", [{"x": array}])
+    seeds = tmp_path / "seeds"
+    seeds.mkdir()
+    save_file({"output": np.sin(array)}, seeds / "000.safetensors")
+    # The same, with nothing changed in place.
+    x = torch.tensor(array, dtype=torch.float64, requires_grad=True)
+    same = copy.deepcopy(module).double()
+    moved = x - 1
+    scale = torch.sqrt(moved.var(1, keepdim=True) + 0.1)
+    (
+        same.norm(same.layer(moved * 2 / scale)) * scale * torch.tensor(np.sin(array))
+    ).sum().backward()
+
+    side = runner(module)
+    if trains:
+        side.in_training(TRUTH, inputs, seeds, tmp_path / "into", 1)
+    else:
+        side.gradients(TRUTH, inputs, seeds, tmp_path / "into")
+    found = load_file(tmp_path / "into" / "000.safetensors")
+    np.testing.assert_allclose(found["inputs/x"], x.grad, rtol=1e-9)
+    np.testing.assert_allclose(found["weights/layer.weight"], same.layer.weight.grad, rtol=1e-9)
