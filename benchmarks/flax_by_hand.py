@@ -92,6 +92,7 @@ class ViT(nn.Module):
     Attributes:
         width, hidden, layers, heads, patch: its sizes.
         labels: number of classes; 0: the outputs are the last hidden states.
+        fast_variance: as Flax's `LayerNorm` has it; torch computes the variance in two passes.
     """
 
     width: int = 192
@@ -100,6 +101,7 @@ class ViT(nn.Module):
     heads: int = 3
     patch: int = 8
     labels: int = 0
+    fast_variance: bool = True
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -107,7 +109,8 @@ class ViT(nn.Module):
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         """Compute logits or states of images of (batch, channels, height, width)."""
         dtypes: Any = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        norm = partial(nn.LayerNorm, epsilon=1e-12, **dtypes)
+        fast = self.fast_variance
+        norm = partial(nn.LayerNorm, epsilon=1e-12, use_fast_variance=fast, **dtypes)
         general = partial(nn.DenseGeneral, **dtypes)
         sides = (self.patch, self.patch)
         x = nn.Conv(self.width, sides, sides, "VALID", **dtypes)(jnp.moveaxis(pixel_values, 1, -1))

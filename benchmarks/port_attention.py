@@ -1,6 +1,6 @@
 """Memory of a port with `--attention` under the TPU's compiler: splash attention beside XLA's products.
 
-    python benchmarks/port_attention.py [--chips v5e,v6e]
+    python benchmarks/port_attention.py [--chips v5e,v6e] [--steps inference,training]
 
 Two layers with the widths of Llama 3.2 1B and 4 × 1,024 tokens, as in `port_tpu.py`, are ported with
 `--attention auto` and `--attention xla`, and compiled ahead of time. Exit code 1 if "auto" does not bring the
@@ -33,14 +33,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--chips", default=",".join(TOPOLOGIES))
-    chips = parser.parse_args().chips.split(",")
-    if unknown := set(chips) - set(TOPOLOGIES):
-        parser.error(f"{', '.join(sorted(unknown))}: unknown; known are {', '.join(TOPOLOGIES)}")
+    parser.add_argument("--steps", default=",".join(STEPS))
+    options = parser.parse_args()
+    chips, steps = options.chips.split(","), options.steps.split(",")
+    for words, known in ((chips, TOPOLOGIES), (steps, STEPS)):
+        if unknown := set(words) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))}: unknown; known are {', '.join(known)}")
     warnings.filterwarnings("ignore")
     case, failed = CASES["llama"], False
     with tempfile.TemporaryDirectory() as folder:
         sides = {name: ported(case, Path(folder), name) for name in ("xla", "auto")}
-        for step in STEPS:
+        for step in steps:
             programs = {name: program(side, case, step) for name, side in sides.items()}
             for chip in chips:
                 label = f"{case.name}: {step}, {chip}"

@@ -1,6 +1,7 @@
 """Memory and operations of ports under the TPU's compiler, beside Flax written by hand.
 
-    python benchmarks/port_tpu.py [llama|vit|resnet50…] [--chips v5e,v6e] [--steps inference,training]
+    python benchmarks/port_tpu.py [llama|vit|vit_two_passes|resnet50…] [--chips v5e,v6e]
+                                  [--steps inference,training]
 
 Each model is ported, and compiled ahead of time for one chip, as is the same model by hand
 (`flax_by_hand.py`). Inference has weights in bfloat16. A training step has weights in float32 and computes in
@@ -139,6 +140,20 @@ CASES = {
         IMAGES,
         Side(
             lambda **dtypes: flax_by_hand.ViT(768, 3072, 4, 12, 16, 1000, **dtypes),
+            lambda outputs: outputs,
+            {},
+        ),
+        "logits",
+    ),
+    "vit_two_passes": Case(
+        "ViT-B/16, 4 layers, 32 images, by hand with torch's variance",
+        vit,
+        _images,
+        IMAGES,
+        Side(
+            lambda **dtypes: flax_by_hand.ViT(
+                768, 3072, 4, 12, 16, 1000, fast_variance=False, **dtypes
+            ),
             lambda outputs: outputs,
             {},
         ),

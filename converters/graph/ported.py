@@ -234,7 +234,7 @@ def port(
         cache: whether the port has the model's cached forward (`recording.caches`).
         repeats: how repeated layers are written.
         constrain: whether the activations between layers are constrained to a mesh; the source then
-            imports `constrain_batch` and `conv_in_groups` from a file of partition rules.
+            imports `constrain_batch`, `conv_in_groups` and `attend_on_mesh` from a file of partition rules.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -275,7 +275,7 @@ def _port(
         constrain_layers(model, graph, dict(module.named_modules(remove_duplicate=False)))
     functions = drafter.functions
     if repeats.attention:
-        model, functions = with_dispatch(model, functions, repeats.attention)
+        model, functions = with_dispatch(model, functions, repeats.attention, on_mesh=constrain)
     repeated = with_repeats(model, repeats, drafter.streams)
     model = repeated.model
     recorded, full_graph = both.recorded, both.graph

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from converters.copied import copied
+from converters.graph.writing.boundaries import ATTEND
 from converters.graph.writing.model import Limits
 from converters.graph.writing.repeated.repeats import Repeats
 from converters.installing import how_to_install, is_installed
@@ -382,7 +383,7 @@ def _require_combined(options: PortOptions) -> None:
 _APART = {
     "--api nnx": ("--cache", "--scan", "--remat", "--attention", "--mesh"),
     "--cache": ("--methods", "--from-script", "--scan", "--remat", "--attention", "--mesh"),
-    "--mesh": ("--scan", "--attention"),
+    "--mesh": ("--scan",),
 }
 
 
@@ -493,7 +494,8 @@ def _written(
             )
         sources[LAYERS] = layers_text(port_result.stacks)
     if mesh:
-        sources[SHARDING] = sharding_text(port_result.model_class, (), ())
+        attends = ATTEND in port_result.modeling
+        sources[SHARDING] = sharding_text(port_result.model_class, (), (), attends=attends)
     written_of: dict[str, Any] = {
         "frozen": weights.frozen,
         "api": api,

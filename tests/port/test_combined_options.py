@@ -25,7 +25,6 @@ PAIRS = [
     *(("--api nnx", other) for other in ("--cache", "--scan", "--remat", "--attention", "--mesh")),
     *(("--cache", other) for other in ("--methods", "--scan", "--remat", "--attention", "--mesh")),
     ("--mesh", "--scan"),
-    ("--mesh", "--attention"),
 ]
 
 

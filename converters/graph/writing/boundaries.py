@@ -1,6 +1,7 @@
 """Activations that a mesh divides by their batch: those between layers, and around convolutions in groups.
 
-The functions `constrain_batch` and `conv_in_groups` are in the file of partition rules beside the source.
+The functions `constrain_batch`, `conv_in_groups` and `attend_on_mesh` are in the file of partition rules
+beside the source.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from converters.graph.writing.model import Model
 from converters.graph.writing.original.comments import commented, of
 
 CONSTRAIN, CONVOLVE, SHARDING = "constrain_batch", "conv_in_groups", "sharding"
+# Calls attention with what each device has of the batch and of the heads.
+ATTEND = "attend_on_mesh"
 _CONVOLUTION, _GROUPS = "conv_general_dilated", "feature_group_count"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from converters.graph.expression import code
 from converters.graph.recording.trace import GraphError
+from converters.graph.writing.boundaries import ATTEND
 from converters.graph.writing.holes import fill
 from converters.graph.writing.model import Class, Model
 
@@ -26,7 +27,11 @@ _CALLS = {
 
 
 def with_dispatch(
-    model: Model, functions: Sequence[ast.FunctionDef], implementation: str
+    model: Model,
+    functions: Sequence[ast.FunctionDef],
+    implementation: str,
+    *,
+    on_mesh: bool = False,
 ) -> tuple[Model, list[ast.FunctionDef]]:
     """A model whose attention is one function. The given classes and functions stay as they are.
 
@@ -34,6 +39,7 @@ def with_dispatch(
         model: the classes.
         functions: functions of the original.
         implementation: the default, of `IMPLEMENTATIONS`.
+        on_mesh: whether devices of a mesh call it each with their part of the batch and of the heads.
 
     Raises:
         GraphError: the model has no attention, or no place for the setting.
@@ -46,13 +52,13 @@ def with_dispatch(
     written = [
         _with_implementation(function) if function.name in receivers else function
         for function in (
-            _Dispatched(receivers, ast.Name(_PARAMETER, ast.Load())).visit(_copied(each))
+            _Dispatched(receivers, ast.Name(_PARAMETER, ast.Load()), on_mesh).visit(_copied(each))
             for each in functions
         )
     ]
     classes, reading = [], set()
     for cls in model.classes:
-        visitor = _Dispatched(receivers, code(f"self.config.{_SETTING}"))
+        visitor = _Dispatched(receivers, code(f"self.config.{_SETTING}"), on_mesh)
         methods = {
             name: replace(
                 method,
@@ -103,8 +109,8 @@ def _called(node: ast.Call) -> str:
 class _Dispatched(ast.NodeTransformer):
     """Calls of attention, and of functions that compute it, with the implementation."""
 
-    def __init__(self, receivers: Set[str], implementation: ast.expr) -> None:
-        self.receivers, self.implementation = receivers, implementation
+    def __init__(self, receivers: Set[str], implementation: ast.expr, on_mesh: bool) -> None:
+        self.receivers, self.implementation, self.on_mesh = receivers, implementation, on_mesh
         self.count = 0
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
@@ -118,7 +124,10 @@ class _Dispatched(ast.NodeTransformer):
             return ast.Call(node.func, node.args, [*node.keywords, keyword])
         arguments, keywords = node.args[:3], list(node.keywords)
         keywords[:0] = [ast.keyword(_CALLS[name], value) for value in node.args[3:4]]
-        return ast.Call(ast.Name(_FUNCTION, ast.Load()), arguments, [*keywords, keyword])
+        function = ast.Name(_FUNCTION, ast.Load())
+        if self.on_mesh:
+            arguments, function = [function, *arguments], ast.Name(ATTEND, ast.Load())
+        return ast.Call(function, arguments, [*keywords, keyword])
 
 
 def _configured(classes: Sequence[Class], reading: Set[str]) -> tuple[Class, ...]:

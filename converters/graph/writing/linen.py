@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converters.graph.ops.functions import functions
-from converters.graph.writing.boundaries import CONSTRAIN, SHARDING
+from converters.graph.writing.boundaries import ATTEND, CONSTRAIN, SHARDING
 from converters.graph.writing.forms.alike import shortened
 from converters.graph.writing.forms.lists import written
 from converters.graph.writing.model import Class, Method, Model
@@ -208,7 +208,8 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
     others = [line for line in lines if line not in plain]
     parts = ["from __future__ import annotations", "\n".join(plain), "\n".join(others)]
     own = [f"from .config import {config}"] if config in names else []
-    own += [f"from .{SHARDING} import {CONSTRAIN}"] if CONSTRAIN in names else []
+    shared = [name for name in (ATTEND, CONSTRAIN) if name in names]
+    own += [f"from .{SHARDING} import {', '.join(shared)}"] if shared else []
     if own:
         parts.append("\n".join(own))
     return "\n\n".join(part for part in parts if part)

@@ -118,23 +118,19 @@ def generate_padded(
         return (step < new_tokens) & ~finished.all() if eos else step < new_tokens
 
     def advance(state: Any) -> Any:
-        step, tokens, finished, cache = state
-        last = jax.lax.dynamic_slice_in_dim(tokens, step - 1, 1, axis=1)
-        logits, cache = decode(last, cache, prompt_length + step - 1)
-        return add(step, tokens, finished, logits, cache)
-
-    def add(step: Any, tokens: Array, finished: Array, logits: Array, cache: Cache) -> Any:
-        token = jnp.where(finished, pad, next_token(logits, key, step, options))
+        step, tokens, finished, last, cache = state
+        logits, cache = decode(last[:, None], cache, prompt_length - 1 + step)
+        token = jnp.where(finished, pad, next_token(logits, key, step, options)).astype(last.dtype)
         tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, None], step, axis=1)
         finished = finished | jnp.isin(token, jnp.asarray(eos, token.dtype))
-        return step + 1, tokens, finished, cache
+        return step + 1, tokens, finished, token, cache
 
     cache = init_cache(model.config, batch_size, length, cache_dtype(model, variables))
-    logits, cache = decode(prompt, cache, 0)
+    # The loop starts with the last token of the prompt: logits of the others are not computed.
+    _, cache = decode(prompt[:, :-1], cache, 0)
     tokens = jnp.full((batch_size, new_tokens), pad, prompt.dtype)
     finished = jnp.zeros(batch_size, jnp.bool_)
-    state = add(0, tokens, finished, logits, cache)
-    return jax.lax.while_loop(is_running, advance, state)[1]
+    return jax.lax.while_loop(is_running, advance, (0, tokens, finished, prompt[:, -1], cache))[1]
 
 
 def cache_dtype(model: LlamaForCausalLM, variables: Any) -> DTypeLike:

@@ -133,23 +133,19 @@ def generate_padded(
         return (step < new_tokens) & ~finished.all() if eos else step < new_tokens
 
     def advance(state: Any) -> Any:
-        step, tokens, finished, cache = state
-        last = jax.lax.dynamic_slice_in_dim(tokens, step - 1, 1, axis=1)
-        logits, cache = decode(last, cache, prompt_length + step - 1)
-        return add(step, tokens, finished, logits, cache)
-
-    def add(step: Any, tokens: Array, finished: Array, logits: Array, cache: Cache) -> Any:
-        token = jnp.where(finished, pad, next_token(logits, key, step, options))
+        step, tokens, finished, last, cache = state
+        logits, cache = decode(last[:, None], cache, prompt_length - 1 + step)
+        token = jnp.where(finished, pad, next_token(logits, key, step, options)).astype(last.dtype)
         tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, None], step, axis=1)
         finished = finished | jnp.isin(token, jnp.asarray(eos, token.dtype))
-        return step + 1, tokens, finished, cache
+        return step + 1, tokens, finished, token, cache
 
     cache = init_cache(model.config, batch_size, length, cache_dtype(model, variables))
-    logits, cache = decode(prompt, cache, 0)
+    # The loop starts with the last token of the prompt: logits of the others are not computed.
+    _, cache = decode(prompt[:, :-1], cache, 0)
     tokens = jnp.full((batch_size, new_tokens), pad, prompt.dtype)
     finished = jnp.zeros(batch_size, jnp.bool_)
-    state = add(0, tokens, finished, logits, cache)
-    return jax.lax.while_loop(is_running, advance, state)[1]
+    return jax.lax.while_loop(is_running, advance, (0, tokens, finished, prompt[:, -1], cache))[1]
 
 
 def cache_dtype(model: __MODEL__, variables: Any) -> DTypeLike:
@@ -180,39 +176,35 @@ def generate_padded(
         logits, cache = model.apply(variables, token[:, None], cache, method="decode")
         return logits[:, -1], cache
 
-    def read(carry: tuple[Array, Cache], at: tuple[Array, Array]) -> tuple[tuple[Array, Cache], None]:
+    def read(cache: Cache, at: tuple[Array, Array]) -> tuple[Cache, None]:
         """Read a token of the prompt; padding leaves the states as they are."""
         token, is_token = at
-        read_carry = decode(token, carry[1])
 
         def kept(new: Array, old: Array) -> Array:
             return jnp.where(is_token.reshape(-1, *(1,) * (new.ndim - 1)) > 0, new, old)
 
-        return jax.tree.map(kept, read_carry, carry), None
+        return jax.tree.map(kept, decode(token, cache)[1], cache), None
 
     def is_running(state: tuple[Array, ...]) -> Array:
         step, _, finished, *_ = state
         return (step < new_tokens) & ~finished.all() if eos else step < new_tokens
 
     def advance(state: Any) -> Any:
-        step, tokens, finished, cache = state
-        logits, cache = decode(tokens[:, step - 1], cache)
-        return add(step, tokens, finished, logits, cache)
-
-    def add(step: Any, tokens: Array, finished: Array, logits: Array, cache: Cache) -> Any:
-        token = jnp.where(finished, pad, next_token(logits, key, step, options))
+        step, tokens, finished, last, cache = state
+        logits, cache = decode(last, cache)
+        token = jnp.where(finished, pad, next_token(logits, key, step, options)).astype(last.dtype)
         tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, None], step, axis=1)
         finished = finished | jnp.isin(token, jnp.asarray(eos, token.dtype))
-        return step + 1, tokens, finished, cache
+        return step + 1, tokens, finished, token, cache
 
     cache = init_cache(model.config, batch_size, 0, cache_dtype(model, variables))
-    shapes = jax.eval_shape(decode, prompt[:, 0], cache)
+    _, shapes = jax.eval_shape(decode, prompt[:, 0], cache)
     empty = jax.tree.map(lambda array: jnp.zeros(array.shape, array.dtype), shapes)
-    (logits, cache), _ = jax.lax.scan(read, empty, (prompt.T, prompt_mask.T))
+    # The loop starts with the last token of the prompt: logits of the others are not computed.
+    cache, _ = jax.lax.scan(read, empty, (prompt.T[:-1], prompt_mask.T[:-1]))
     tokens = jnp.full((batch_size, new_tokens), pad, prompt.dtype)
     finished = jnp.zeros(batch_size, jnp.bool_)
-    state = add(0, tokens, finished, logits, cache)
-    return jax.lax.while_loop(is_running, advance, state)[1]
+    return jax.lax.while_loop(is_running, advance, (0, tokens, finished, prompt[:, -1], cache))[1]
 
 
 def cache_dtype(model: __MODEL__, variables: Any) -> DTypeLike:

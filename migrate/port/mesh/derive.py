@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from converters.graph.writing.boundaries import ATTEND
 from migrate.parity.sides.shapes import shapes_in
 from migrate.port.errors import PortError
 from migrate.port.mesh.axes import SharedAxis, Traced, trace_axes
@@ -60,7 +61,14 @@ def write_rules(place: Path, port: Any) -> Partition:
     rules = rules_of({path: spec for path, spec in specs.items() if path not in extra})
     others = rules_of({path: spec for path, spec in specs.items() if path in extra})
     collections = {path.partition("/")[0] for path in shapes if path not in unread}
-    text = sharding_text(port.model_class, rules, unbatched(port), others, sorted(collections))
+    text = sharding_text(
+        port.model_class,
+        rules,
+        unbatched(port),
+        others,
+        sorted(collections),
+        attends=ATTEND in port.modeling,
+    )
     (place / SHARDING).write_text(text)
     lengths: dict[str, list[int]] = defaultdict(list)
     for path, shape in shapes.items():

@@ -17,6 +17,8 @@ def sharding_text(
     unbatched: Sequence[str],
     unread: Sequence[PartitionRule] = (),
     collections: Sequence[str] = ("params",),
+    *,
+    attends: bool = False,
 ) -> str:
     """The source of `sharding.py`.
 
@@ -26,10 +28,13 @@ def sharding_text(
         unbatched: inputs whose first axis is no batch.
         unread: rules of weights that the model's forward does not read.
         collections: collections of variables that the rules name.
+        attends: whether the source calls its attention by `attend_on_mesh`.
     """
     names = ", ".join(f'"{name}"' for name in sorted(collections))
     inputs = f"frozenset({sorted(unbatched)!r})" if unbatched else "frozenset()"
-    text = _SHARDING.replace("WHOLE_INPUTS", inputs).replace("MODEL", model)
+    text = _SHARDING + _ATTEND if attends else _SHARDING
+    text = text.replace("CALLABLE", "Callable, " if attends else "")
+    text = text.replace("WHOLE_INPUTS", inputs).replace("MODEL", model)
     more = _UNREAD.replace("LINES", _lines(unread)) if unread else ""
     text = text.replace("COLLECTION_NAMES", f"{{{names}}}")
     text = text.replace("UNREAD_RULES", more).replace("LINES", _lines(rules))
@@ -66,7 +71,7 @@ _SHARDING = '''\
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import CALLABLEMapping, Sequence
 from typing import Any
 
 import jax
@@ -199,4 +204,52 @@ def conv_in_groups(x: jax.Array, kernel: jax.Array, *args: Any, **options: Any) 
     x = jax.lax.with_sharding_constraint(x, spec)
     y = jax.lax.conv_general_dilated(x, kernel, *args, **options)
     return jax.lax.with_sharding_constraint(y, spec)
+'''
+_ATTEND = '''
+
+def attend_on_mesh(
+    function: Callable[..., jax.Array],
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    **options: Any,
+) -> jax.Array:
+    """Attention of each device's rows and heads, so that a kernel can compute it.
+
+    The batch is divided over `data` and `fsdp`, heads over `tensor`. If the mesh does not divide them,
+    without `jax.set_mesh`, and for queries without a batch, the function is called as it is.
+
+    Args:
+        function: the attention, of queries, keys and values.
+        query: the queries, of (batch, length, heads, width).
+        key: the keys.
+        value: the values.
+        options: other arguments; `mask` and `bias` are of (batch, heads, queries, keys), sides may be 1.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.axis_names or mesh.manual_axes or query.ndim != 4:
+        return function(query, key, value, **options)
+    batch, _, heads, _ = query.shape
+    rows = tuple(axis for axis in BATCH if axis in mesh.axis_names)
+    many = "tensor" if "tensor" in mesh.axis_names else None
+    # A single head of keys is whole on each device.
+    few = many if key.shape[2] > 1 else None
+    parts = mesh.shape["tensor"] if many else 1
+    if batch % math.prod(mesh.shape[axis] for axis in rows) or (key.shape[2] if few else heads) % parts:
+        return function(query, key, value, **options)
+    arrays = {"query": query, "key": key, "value": value}
+    specs = {"query": P(rows, None, many), **dict.fromkeys(("key", "value"), P(rows, None, few))}
+    for name in ("mask", "bias"):
+        array = options.pop(name, None)
+        if array is not None:
+            arrays[name] = array.reshape((1,) * (4 - array.ndim) + array.shape)
+            sides = zip(arrays[name].shape, (batch, heads), (rows, many))
+            specs[name] = P(*(axes if side == size else None for side, size, axes in sides))
+    attend = jax.shard_map(
+        lambda arrays: function(**arrays, **options),
+        in_specs=(specs,),
+        out_specs=specs["query"],
+        check_vma=False,
+    )
+    return attend(arrays)
 '''
