@@ -95,6 +95,7 @@ _COMPUTED: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Pow: operator.pow,
 }
+_RESHAPES = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 _COMPUTED_DEPTH = 6
 
 
@@ -770,12 +771,28 @@ class _Writer:
             case Free():
                 return Size(Hole(value), value.hint)
             case tuple():
+                if item.target in _RESHAPES:
+                    return self._sides_of_reshape(value, item)
                 return [self._operand(element, item) for element in value]
             case bool():
                 return value
             case int() | float():
                 return self._number(value, item)
         return value
+
+    def _sides_of_reshape(self, sides: Sequence[Any], item: Op) -> list[Any]:
+        """The sides that a tensor gets: one that nothing gives is what the others leave, -1."""
+        plain = [isinstance(side, int) and not isinstance(side, bool) for side in sides]
+        known = [
+            self._followed_number(side, item) if is_plain else self._operand(side, item)
+            for side, is_plain in zip(sides, plain, strict=True)
+        ]
+        if known.count(None) == 1 and -1 not in sides:
+            return [-1 if side is None else side for side in known]
+        return [
+            self._number(side, item) if value is None else value
+            for side, value in zip(sides, known, strict=True)
+        ]
 
     def _with_sides(self, argument: Any, operand: Any) -> Any:
         """The operand with its fixed sides read from it, as other sizes of the model have others."""
@@ -838,6 +855,21 @@ class _Writer:
         return Size(code("{x}.shape[{axis}] // 2", x=whole, axis=shown), value)
 
     def _number(self, value: Any, item: Op) -> Any:
+        number = self._followed_number(value, item)
+        if number is not None:
+            return number
+        frames = self._frames(item.frames)
+        # Else it is a side of what is given: nothing else would give it for other sizes.
+        sides = [*self._behind(item, frames), *(number for _, number in self.arguments)]
+        for number in (number for number in sides if number not in self.maybe):
+            for axis, side in enumerate(self.facts[number].shape):
+                if side == value:
+                    return self._side(number, axis, value)
+        self._bake(value, frames)
+        return value
+
+    def _followed_number(self, value: Any, item: Op) -> Any:
+        """A number as what gives it, or as it is if it has no size; None for a size that nothing gives."""
         sized, counted = _sized(item.target, value), _counted(item.target, value)
         if not sized and not counted:
             return value
@@ -859,16 +891,7 @@ class _Writer:
             return computed
         if isinstance(value, float) and value not in _PLAIN_NUMBERS:
             self._bake(value, frames)
-        if not isinstance(value, int) or value < 4:
-            return setting
-        # Else it is a side of what is given: nothing else would give it for other sizes.
-        sides = [*self._behind(item, frames), *(number for _, number in self.arguments)]
-        for number in (number for number in sides if number not in self.maybe):
-            for axis, side in enumerate(self.facts[number].shape):
-                if side == value:
-                    return self._side(number, axis, value)
-        self._bake(value, frames)
-        return value
+        return setting if not isinstance(value, int) or value < 4 else None
 
     def _bake(self, value: int | float, frames: Sequence[Frame]) -> None:
         """Note a number that stays as it was recorded."""

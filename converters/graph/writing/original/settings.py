@@ -327,9 +327,8 @@ class Settings:
         said = self._argument(path, argument, value, 0, index)
         if said is not None:
             return _number(value, said)
-        creation = self._made(path)
-        expressions = self._given(path, creation, argument) if creation is not None else iter(())
-        return _called(value, next(expressions, None))
+        _, expression = next(self._given(path, argument), ("", None))
+        return _called(value, expression)
 
     def _made(self, path: str) -> _Made | None:
         """Creation of a module. Lists and dicts of modules are skipped."""
@@ -352,9 +351,9 @@ class Settings:
             return None
         if creation is None:
             return self._of_root(name, value, index)
-        expressions = list(self._given(path, creation, name))
-        for expression in expressions:
-            said = self._resolve(creation.above, expression, value, depth + 1, index)
+        expressions = list(self._given(path, name))
+        for above, expression in expressions:
+            said = self._resolve(above, expression, value, depth + 1, index)
             if said is not None:
                 return said
         usual = constructors.default(_class(self.modules[path]), name)
@@ -373,25 +372,56 @@ class Settings:
             return _element_of(named, held, value, index)
         return _Said(named, {named: value}) if index is None else None
 
-    def _given(self, path: str, creation: _Made, name: str) -> Iterator[ast.expr]:
-        """Expressions that the module above passes for an argument where it creates this module."""
-        cls, order = _class(self.modules[path]), constructors.arguments(_class(self.modules[path]))
-        for expression in constructors.assigned(
+    def _given(self, path: str, name: str, depth: int = 0) -> Iterator[tuple[str, ast.expr]]:
+        """Expressions that are passed for an argument where a module is created, each with the path of the
+        module in whose constructor it stands.
+        """
+        order = constructors.arguments(_class(self.modules[path]))
+        for above, node in self._calls(path, depth):
+            named = {keyword.arg: keyword.value for keyword in node.keywords}
+            if name in named:
+                yield above, named[name]
+            elif name in order and order.index(name) < len(node.args):
+                argument = node.args[order.index(name)]
+                if not isinstance(argument, ast.Starred):
+                    yield above, argument
+
+    def _calls(self, path: str, depth: int) -> Iterator[tuple[str, ast.Call]]:
+        """Calls that create a module, each with the path of the module in whose constructor it stands."""
+        creation = self._made(path)
+        if creation is None:
+            return
+        name = _class(self.modules[path]).__name__
+        within = path.removeprefix(f"{creation.above}.").split(".")[1:]
+        for assigned in constructors.assigned(
             _class(self.modules[creation.above]), creation.attribute
         ):
-            within = path.removeprefix(f"{creation.above}.").split(".")[1:]
-            inner = constructors.member(expression, within)
-            nodes = [node for node in ast.walk(inner or expression) if isinstance(node, ast.Call)]
-            # A class may be called by another name (`norm_layer(dim)`).
-            known = [node for node in nodes if constructors.last(node.func) == cls.__name__]
-            for node in known or [node for node in nodes if node is (inner or expression)]:
-                named = {keyword.arg: keyword.value for keyword in node.keywords}
-                if name in named:
-                    yield named[name]
-                elif name in order and order.index(name) < len(node.args):
-                    argument = node.args[order.index(name)]
-                    if not isinstance(argument, ast.Starred):
-                        yield argument
+            part = constructors.member(assigned, within) or assigned
+            for above, expression in self._handed(creation.above, part, depth):
+                nodes = [node for node in ast.walk(expression) if isinstance(node, ast.Call)]
+                # A class may be called by another name (`norm_layer(dim)`).
+                known = [node for node in nodes if constructors.last(node.func) == name]
+                for node in known or [node for node in nodes if node is expression]:
+                    yield above, node
+
+    def _handed(
+        self, path: str, expression: ast.expr, depth: int
+    ) -> Iterator[tuple[str, ast.expr]]:
+        """An expression of a module's constructor; where it is an argument, what was passed for that.
+
+        Modules are made elsewhere than where they are kept: `Residual(Attention(dim))`, `self.fn = fn`.
+        """
+        if not isinstance(expression, ast.Name) or depth > _DEPTH:
+            yield path, expression
+            return
+        cls, name = _class(self.modules[path]), expression.id
+        for tree in constructors.constructors(cls):
+            for value in names.assigned(tree).get(name, ()):
+                if not isinstance(value, ast.Name):
+                    yield path, value
+        if name in constructors.arguments(cls):
+            for above, passed in self._given(path, name, depth + 1):
+                yield from self._handed(above, passed, depth + 1)
 
     @cached_property
     def _arguments_of_root(self) -> dict[str, int | float]:
@@ -410,8 +440,8 @@ class Settings:
                 held = getattr(module, name, None)
                 if not isinstance(held, int | float) or isinstance(held, bool):
                     continue
-                for expression in self._given(path, creation, name):
-                    if isinstance(expression, ast.Name) and expression.id in wanted:
+                for above, expression in self._given(path, name):
+                    if not above and isinstance(expression, ast.Name) and expression.id in wanted:
                         numbers.setdefault(expression.id, held)
         return numbers
 
@@ -564,9 +594,9 @@ class Settings:
         creation = self._made(path)
         if creation is None:
             return self._of_root(name, value, index)
-        for expression in self._given(path, creation, holder):
+        for above, expression in self._given(path, holder):
             if isinstance(expression, ast.Name):
-                return self._of_object(creation.above, expression.id, name, value, index)
+                return self._of_object(above, expression.id, name, value, index)
         return None
 
     def _config(self, path: str) -> Any:
@@ -593,6 +623,10 @@ class Settings:
         sides = [
             self._evaluated(path, side_node, depth + 1) for side_node in (node.left, node.right)
         ]
+        known = [isinstance(side, int | float) for side in sides]
+        if known.count(False) == 1:
+            at = known.index(False)
+            sides[at] = _other_side(type(node.op), at, sides[1 - at], value)
         numbers = [side for side in sides if isinstance(side, int | float)]
         if len(numbers) != 2 or not _is(_computed(compute, *numbers), value):
             return None
@@ -674,13 +708,12 @@ class Settings:
             said = [number for number in said if isinstance(number, int | float)]
             if said:
                 return said[0] if len(set(said)) == 1 else None
-        creation = self._made(path)
-        if creation is None:
+        if self._made(path) is None:
             return self._arguments_of_root.get(name)
         if name in constructors.arguments(cls):
             numbers = [
-                self._evaluated(creation.above, expression, depth + 1, index)
-                for expression in self._given(path, creation, name)
+                self._evaluated(above, expression, depth + 1, index)
+                for above, expression in self._given(path, name)
             ]
             if not numbers:
                 return constructors.default(cls, name)
@@ -723,6 +756,32 @@ def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         return compute(left, right)
     except (ArithmeticError, ValueError):
         return None
+
+
+def _other_side(operator: type, at: int, known: float, result: float) -> float | None:
+    """The left (0) or right (1) side of an operation that, with the known one, gives a result; None if
+    several numbers do.
+    """
+    whole = isinstance(known, int) and isinstance(result, int)
+    try:
+        if operator is ast.Mult:
+            return result // known if whole and result % known == 0 else result / known
+        if operator is ast.Add:
+            return result - known
+        if operator is ast.Sub:
+            return result + known if at == 0 else known - result
+        if operator is ast.Div:
+            side = result * known if at == 0 else known / result
+        elif operator is ast.Pow and at == 0:
+            side = result ** (1 / known)
+        else:
+            return None
+    except ArithmeticError:
+        return None
+    if isinstance(side, complex):
+        return None
+    # What a constructor divides or takes a root of is mostly a size.
+    return round(side) if math.isclose(side, round(side), rel_tol=1e-9) else side
 
 
 def _element(value: Any, index: int | None) -> Any:
