@@ -296,7 +296,7 @@ def moved(script: XlaScript, repositories: Path, python: str, seconds: float) ->
             name = f"again{len([*scratch.glob('again*')])}"
             return None if original(name, reordered=True) else scratch / name
 
-        if why := original("original"):
+        if why := original("original").replace(f"{scratch}/theirs/", ""):
             return line | {"torch_tpu": "runs", "what": f"the original fails on torch_xla: {why}"}
         verdict, text = judged(scratch / "original", scratch / "mine", again)
         return line | {"torch_tpu": verdict, "what": text}
