@@ -56,8 +56,8 @@ class XlaScript:
 
 
 _RESNET = (
-    ("examples/train_resnet_base.py", "self.img_dim = 224", "self.img_dim = 32"),
-    ("examples/train_resnet_base.py", "self.batch_size = 128", "self.batch_size = 4"),
+    ("examples/train_resnet_base.py", "self.img_dim = 224", "self.img_dim = 64"),
+    ("examples/train_resnet_base.py", "self.batch_size = 128", "self.batch_size = 16"),
     ("examples/train_resnet_base.py", "data=(torch.zeros", "data=(torch.randn"),
     ("examples/train_resnet_base.py", "weight_decay=1e-4", "lr=1e-3, weight_decay=1e-4"),
 )
@@ -265,7 +265,9 @@ def judged(theirs: Path, ours: Path, again: Callable[[], Path | None]) -> tuple[
         known = [value for value in values if value is not None]
         if known:
             figures.append(f"{name} {max(known):.1e}")
-    text = judgement.message if judgement.verdict.value != "equal" else "; ".join(figures)
+    # Without weights the steps are equal up to the one from which rounding alone decides.
+    is_whole = judgement.verdict.value == "equal" and bool(judgement.weights)
+    text = "; ".join(figures) if is_whole else judgement.message
     return judgement.verdict.value, text
 
 
