@@ -127,7 +127,9 @@ def _initialized(script: str) -> Callable[[Path], None]:
     return prepare
 
 
-INITIALIZED = "2 of 10 layers; batches of 4, not 32; layers reset after `to_empty`, as the script does not"
+INITIALIZED = (
+    "2 of 10 layers; batches of 4, not 32; layers reset after `to_empty`, as the script does not"
+)
 
 # Models sharded by FSDP2, for torch_tpu alone: torch_xla 2.9 has neither `fully_shard` nor DTensor.
 SHARDED = (
