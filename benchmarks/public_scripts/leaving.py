@@ -56,7 +56,7 @@ class XlaScript:
 
 
 _RESNET = (
-    ("examples/train_resnet_base.py", "self.img_dim = 224", "self.img_dim = 64"),
+    ("examples/train_resnet_base.py", "self.img_dim = 224", "self.img_dim = 32"),
     ("examples/train_resnet_base.py", "self.batch_size = 128", "self.batch_size = 16"),
     ("examples/train_resnet_base.py", "data=(torch.zeros", "data=(torch.randn"),
     ("examples/train_resnet_base.py", "weight_decay=1e-4", "lr=1e-3, weight_decay=1e-4"),

@@ -12,7 +12,7 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, 
 from migrate.rewrite.rules.collectives.object_collectives import GROUP
 from migrate.rewrite.rules.collectives.written import beside
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of, targets
+from migrate.syntax.tree import bind, code, nodes, nodes_of, targets
 
 BYTES = frozenset(
     {
@@ -22,6 +22,8 @@ BYTES = frozenset(
         "torch.frombuffer",
     }
 )
+# Statements that end the function otherwise, or bind what is not its own.
+LEAVING = (cst.Assert, cst.Raise, cst.Global, cst.Nonlocal, cst.Del)
 
 
 class PickledGather(Rule):
@@ -262,7 +264,7 @@ def _is_seen(statement: cst.BaseStatement, bound_names: set[str], context: Works
         bound_names: variables of the function.
         context: the script.
     """
-    if any(nodes_of(statement, cst.Assert | cst.Raise | cst.Global | cst.Nonlocal | cst.Del)):
+    if any(isinstance(node, LEAVING) for node in nodes(statement)):
         return True
     if any(code(call.func) == "print" for call in nodes_of(statement, cst.Call)):
         return True
