@@ -279,7 +279,15 @@ def write_updates(
             "children": {k: v for p in parts for k, v in p.recorded["children"].items()},
         }
         page = readme_text(
-            result, script, facts[0].facts, data, first.loss, recorded, command, interface
+            result,
+            script,
+            facts[0].facts,
+            data,
+            first.loss,
+            recorded,
+            command,
+            interface,
+            several=True,
         )
         (place / "README.md").write_text(page)
         written = record(place, str(options.script))
