@@ -228,9 +228,7 @@ class ConversionHazard(Hazard):
             return
         if asked in FROM_NUMBERS:
             bounds = [
-                arg.value
-                for arg in node.args
-                if arg.keyword is None or arg.keyword.value in BOUNDS
+                arg.value for arg in node.args if arg.keyword is None or arg.keyword.value in BOUNDS
             ]
             if any(facts.values.on_device(bound) for bound in bounds):
                 what = f"{asked.rpartition('.')[2]}() of a tensor's value"
