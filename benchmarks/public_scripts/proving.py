@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,8 @@ def proved(
                 lambda settings: originals.record("original", reordered=True, settings=settings),
             )
     except MigrateError as error:
-        return Proved("fails", f"{rewriting} | fails | {error}", rewriting, str(error))
+        text = re.sub(rf"{re.escape(str(scratch))}/[ab]/", "", str(error))
+        return Proved("fails", f"{rewriting} | fails | {text}", rewriting, text)
     losses = [s.loss_difference for s in proof.steps if s.loss_difference is not None]
     norms = [s.gradient_difference for s in proof.steps if s.gradient_difference is not None]
     weights = [weight.difference for weight in proof.weights if weight.gate is not None]

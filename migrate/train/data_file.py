@@ -81,6 +81,10 @@ def write_data(
         ((loop,), again_and_again),
         ((before, loop), (*first, *again_and_again)),
     ]
+    every = _gaps(plain, statements, recorded["draws"])
+    if len(every) > 1:  # a statement between those that data.py has draws too
+        lines_of, own = tuple(line for line, _ in every), [state for _, state in every]
+        ways += [(lines_of, own), ((*lines_of, loop), (*own, *again_and_again))]
     for lines, states in ways:
         if 0 in lines or not states:
             continue
@@ -163,6 +167,29 @@ def _restoring(
         index += 1
     line, state = states[index]
     return line, (state,)
+
+
+def _gaps(
+    data: DataSlice,
+    statements: Mapping[int, Collection[int]],
+    states: Sequence[tuple[int, Any]],
+) -> list[tuple[int, Any]]:
+    """Statements of `data.py` before which others change the generators, with their state there.
+
+    Empty if a statement runs several times.
+    """
+    lines = [line for line, _ in states]
+    if len(set(lines)) < len(lines):
+        return []
+    gaps = []
+    apart = False
+    for (line, state), (_, after) in zip(states, [*states[1:], (0, None)], strict=True):
+        if apart and line in data.kept:
+            gaps.append((line, state))
+            apart = False
+        whole = data.kept >= set(statements.get(line, (line,)))
+        apart = apart or (not whole and after is not None and not _alike(state, after))
+    return gaps
 
 
 def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

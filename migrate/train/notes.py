@@ -82,6 +82,12 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             f"{name} starts as a copy of the weights and changes by an unknown rule: the program does not "
             "have it"
         )
+    for moved in recorded["moved"]:
+        notes.append(
+            f"{moved.text}: runs {', '.join(moved.modules)} in training mode outside of the updates, and so "
+            "moves its running statistics; the program does not have the statement. Call eval() around it, "
+            "or add it to train.py"
+        )
     if recorded.get("autocast"):
         notes.append(
             f"the script has autocast to {recorded['autocast']}: the program computes in float32, and is "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,13 @@ def recorded_run(
     ports: bool = True,
     name: str = "",
     known: Sequence[tuple[str, Any]] = (),
+    others: Sequence[LossSlice] = (),
 ) -> tuple[dict[str, Any], LossSlice, Path]:
     """Record the first updates; what is computed from numbers that change between steps becomes data.
 
     Without `ports` the loss is not ported: known mistakes are made in it instead. Of several updates, `name`
     is this one's, and `known` are the modules of those before it: name, and what tells it from others.
+    `others` are the losses of the other updates.
 
     Returns:
         The record, the statements of the loss that are left, and the folder of the run.
@@ -49,8 +52,12 @@ def recorded_run(
     while True:
         folder = work / f"run-{name}-{len(changing)}-{len(computed)}"
         folder.mkdir()
-        recorded = _run(script, events, loss, options, folder, ports, name, known)
+        recorded = _run(script, events, loss, options, folder, ports, name, known, others)
         if "refused" not in recorded:
+            recorded["moved"] = [
+                replace(m, text=f"{script.at(m.line)}: {script.lines[m.line - 1].strip()}")
+                for m in recorded["moved"]
+            ]
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
         line, what, remedy = refused
@@ -128,7 +135,7 @@ def run_weighted(
             f"{script.name}: with --global-mean, a second run has other batches than the first one",
             "seed the script, and choose no batch by the loss",
         )
-    kept = ("mistakes", "gradients", "functions", "functions_left", "function_values")
+    kept = ("mistakes", "gradients", "functions", "functions_left", "function_values", "moved")
     return weighted | {name: recorded[name] for name in kept}
 
 
@@ -152,6 +159,7 @@ def _run(
     ports: bool,
     name: str,
     known: Sequence[tuple[str, Any]],
+    others: Sequence[LossSlice],
 ) -> dict[str, Any]:
     """Run the script: record the first updates, and port the loss in the script's process."""
     loop = events.backward[loop_level(script, events.backward)]
@@ -175,6 +183,7 @@ def _run(
         "others": events.others,
         "name": name,
         "known": known,
+        "losses": [(own.frame.function, own.frame.first, own.lines) for own in (loss, *others)],
         "steps": [step[0].line for step in events.steps],
         "reads": read_names(script, loss),
         "rate": rate_function(script, events.backward),

@@ -33,6 +33,7 @@ from migrate.train.program_facts import program_facts, require_plain_weights
 from migrate.train.proof.program import RECORD, compared_updates
 from migrate.train.record import recorded_run
 from migrate.train.results import TrainComparison, TrainedProgram
+from migrate.train.scores import require_scores
 from migrate.train.slice.data import batch_of, batches_slice
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
@@ -42,7 +43,14 @@ from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
 from migrate.train.write.split import split
-from migrate.train.write.texts import CARRIED, RECORDED, carried_text, config_text, tidied
+from migrate.train.write.texts import (
+    CARRIED,
+    OF_ROLLOUT,
+    RECORDED,
+    carried_text,
+    config_text,
+    tidied,
+)
 from migrate.train.write.updates import (
     UpdateFacts,
     apart,
@@ -52,10 +60,11 @@ from migrate.train.write.updates import (
     updates_test_text,
     updates_train_text,
 )
+from migrate.train.write.updates_interface import updates_interface_text
 
 NOTE = (
-    "the script has several optimizers: each update of train.py has its own loss, optimizer and count. The "
-    "program has no interface.py, and stores no checkpoints"
+    "the script has several optimizers: each update of train.py has its own loss, optimizer and count. "
+    "The program stores no checkpoints: --save writes the weights, and a run that is stopped starts again"
 )
 
 
@@ -100,8 +109,9 @@ def record_updates(
     every = replace(options, updates=options.updates * len(updates))
     for name, (calls, loss) in zip(update_names(script, updates), updates, strict=True):
         progress(f"running {script.name}: {name}")
+        others = [other for _, other in updates if other is not loss]
         recorded, own_loss, folder = recorded_run(
-            script, calls, loss, every, work, ports=ports, name=name, known=known
+            script, calls, loss, every, work, ports=ports, name=name, known=known, others=others
         )
         known += [entry for entry in recorded["marks"] if entry not in known]
         _require_plain(script, own_loss, recorded)
@@ -208,9 +218,12 @@ def write_updates(
             "loss.py": losses_text(facts, name),
             "config.py": config_text(together([fact.config for fact in facts]), name, options.args),
             "optimizer.py": optimizers_text(facts, name),
-            "train.py": updates_train_text(facts, name, rollouts=plain.rollouts),
+            "train.py": updates_train_text(
+                facts, name, rollouts=plain.rollouts, starts=plain.starts
+            ),
             "test_same.py": updates_test_text(facts, name, len(whole["updates"])),
             **{file: carried_text(file) for file in CARRIED if file != "checkpoints.py"},
+            **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if plain.starts else {}),
         }
         for file, source in files.items():
             (place / file).write_text(source)
@@ -218,11 +231,28 @@ def write_updates(
         _write_recorded(place / RECORDED, whole, facts)
         progress("comparing: data")
         data, of_data = write_data(script, parts[0].calls, cut, plain, whole, options, place, work)
-        notes = [NOTE]
         if options.scores:
-            notes.append(
-                "--scores has no effect: a program with several optimizers has no rollouts.py"
-            )
+            if not plain.starts:
+                raise TrainError(
+                    f"--scores {options.scores}: the loop at {script.at(plain.loop.line)} has no rollouts "
+                    "that start from the program's weights",
+                    "leave the option out",
+                )
+            require_scores(options.scores, place, work, options.timeout)
+        interface = updates_interface_text(
+            script,
+            facts,
+            {part.name: _trained(part, port[1]) for part, port in zip(parts, ported, strict=True)},
+            {file: (place / file).read_text() for file in ("data.py", "model.py")},
+            replace(
+                facts[0].facts,
+                rollouts=plain.rollouts,
+                starts=plain.starts,
+                scores=options.scores,
+            ),
+        )
+        (place / "interface.py").write_text(interface.text)
+        notes = [NOTE]
         for part, (port, _), fact in zip(parts, ported, facts, strict=True):
             own = program_notes(part.recorded, port, fact.facts)
             notes += [*own, *fact.optimizer.notes]
@@ -249,11 +279,30 @@ def write_updates(
             "children": {k: v for p in parts for k, v in p.recorded["children"].items()},
         }
         page = readme_text(
-            result, script, facts[0].facts, data, first.loss, recorded, command, None
+            result,
+            script,
+            facts[0].facts,
+            data,
+            first.loss,
+            recorded,
+            command,
+            interface,
+            several=True,
         )
         (place / "README.md").write_text(page)
         written = record(place, str(options.script))
     return replace(result, files=written)
+
+
+def _trained(part: RecordedUpdate, weights: Any) -> list[str]:
+    """Names of the parameters that an update trains, as torch has them."""
+    recorded = part.recorded
+    apart = {*recorded["tied"], *recorded["others"]}
+    return [
+        name
+        for name in recorded["gradients"]
+        if name not in apart and not set(weights.paths[name]) & set(weights.frozen)
+    ]
 
 
 def _facts(

@@ -353,10 +353,18 @@ def _patch_collectives(layer: _CLayer) -> None:
 
 
 def _fetch(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    # Run all pending graphs at once: copying one tensor would run its part of the forward pass
-    # again later.
-    _sync_live_tensors("", [], True)
-    return [_cpu(value.detach()) for value in values]
+    # On a TPU a collective is in the graph of the step. `torch_xla.compile(full_graph=True)`, which
+    # forbids to run a part of the step by itself, allows it.
+    c_layer = torch_xla._XLAC
+    is_allowed = c_layer._get_allow_execution()
+    c_layer._set_allow_execution(True)
+    try:
+        # Run all pending graphs at once: copying one tensor would run its part of the forward pass
+        # again later.
+        _sync_live_tensors("", [], True)
+        return [_cpu(value.detach()) for value in values]
+    finally:
+        c_layer._set_allow_execution(is_allowed)
 
 
 def _lists(groups: Any) -> list[list[int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
@@ -53,3 +55,51 @@ def place(config, x):
     done = rewrite_source(parse(script.encode(), Path("script.py")))
     assert b'return x.to("xla") if config["cuda"] else x' in done.data
     assert done.findings == ()
+
+
+GATHERS = """\
+import logging
+import pickle
+
+import torch
+import torch.distributed as dist
+
+calls = 0
+logger = logging.getLogger(__name__)
+
+
+def all_gather(data, group):
+    storage = torch.ByteStorage.from_buffer(pickle.dumps(data))
+    tensor = torch.ByteTensor(storage).to("cuda")
+    tensors = []
+    for _ in range(dist.get_world_size()):
+        tensors.append(torch.empty_like(tensor))
+    LINE
+    dist.all_gather(tensors, tensor)
+    found = []
+    for tensor in tensors:
+        found.append(pickle.loads(tensor.cpu().numpy().tobytes()))
+    return found
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "goes"),
+    [
+        ("tensors[0] = tensors[0] + 0", True),
+        ("print(len(tensors))", False),
+        ('logger.info("gathering")', False),
+        ("all_gather.calls = 1", False),
+        ("group.count(data)", False),
+        ("assert len(tensors) < 9", False),
+        ('if tensor.numel() > 9: raise ValueError("too long")', False),
+        ("global calls; calls = 1", False),
+    ],
+)
+def test_a_gather_of_pickled_objects_keeps_what_others_see(line: str, goes: bool) -> None:
+    script = GATHERS.replace("LINE", line)
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert (line not in done.data.decode()) is goes
+    assert (b"all_gather_object(found, data" in done.data) is goes
+    message = "pickled objects are gathered as tensors, whose lengths differ"
+    assert any(message in finding.message for finding in done.findings) is not goes

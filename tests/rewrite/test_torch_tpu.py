@@ -99,7 +99,7 @@ from torch.distributed.fsdp import fully_shard
 
 mesh = init_device_mesh("cuda", (4,))
 generator = torch.Generator("cuda").manual_seed(0)
-fully_shard(torch.nn.Linear(2, 2), mesh=mesh)
+fully_shard(torch.nn.Linear(2, 2).to("cuda"), mesh=mesh)
 """
     done = run(script)
     assert done.data.decode() == script.replace('"cuda"', '"tpu"')

@@ -487,7 +487,7 @@ netG = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6,
 netD = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.2), nn.Linear(6, 1), nn.Sigmoid())
 criterion = nn.BCELoss()
 optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01, betas=(0.5, 0.999))
-optimizerG = torch.optim.SGD(netG.parameters(), lr=0.1)
+optimizerG = torch.optim.Adam(netG.parameters(), lr=0.01, betas=(0.5, 0.999))
 rows = torch.randn(24, 4)
 for i in range(3):
     # the discriminator: real, then fake

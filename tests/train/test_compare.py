@@ -207,3 +207,32 @@ def test_random_numbers_of_a_loss_come_from_other_keys(
     found = next(comparison for comparison in every if comparison.name == "dropout")
     assert found.cause == cause
     assert found.same == (not cause)
+
+
+@pytest.mark.parametrize(("shift", "same"), [(0.2, True), (0.01, False), (None, False)])
+def test_a_running_mean_may_differ_as_far_as_a_rounded_bias_shifts_it(
+    shift: float | None, same: bool
+) -> None:
+    results, expected = values()
+    expected["first:batch_stats/norm/mean"] = np.ones(3)
+    results["first:batch_stats/norm/mean"] = np.array([1.0, 1.1, 1.0])
+    if shift is not None:
+        results["shift-first:batch_stats/norm/mean"] = np.array([0.0, shift, 0.0])
+    assert verdicts(results, expected)["weights"] is same
+
+
+def test_a_statement_that_moves_statistics_is_the_cause_where_nothing_else_differs() -> None:
+    results, expected = values()
+    expected["first:batch_stats/norm/mean"] = np.ones(3)
+    results["first:batch_stats/norm/mean"] = np.zeros(3)
+    moved = {"batch_stats/norm/mean": ["train.py:7: sample = net(fixed)"]}
+
+    def weights() -> TrainComparison:
+        rates = [u["rates"] for u in UPDATES]
+        own = compare(results, expected, UPDATES, rates, divides=True, moved=moved)
+        return next(c for c in own if c.name == "weights")
+
+    assert not weights().same
+    assert weights().cause.endswith("moves: train.py:7: sample = net(fixed)")
+    results["first:params/net/w"][0] += 1
+    assert weights().cause == ""

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 import torch.distributed
 
+from migrate.train.data_file import _gaps
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame, script_frames
 from migrate.train.proof.data_child import difference_of
-from migrate.train.slice.data import data_slice
+from migrate.train.slice.data import DataSlice, data_slice
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import loss_slice
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
@@ -898,3 +899,14 @@ def test_settings_that_an_exec_reads_and_sets_stay_in_the_module() -> None:
     namespace: dict[str, Any] = {"command_line": contextlib.nullcontext}
     exec(head, namespace)
     assert namespace["size"] == 3
+
+
+def test_generators_are_restored_after_each_statement_that_data_py_does_not_have() -> None:
+    def state(number: int) -> dict[str, Any]:
+        return {"torch": np.array([number]), "python": number, "numpy": None}
+
+    # model = …, rows = randn, fixed = randn, printed, loop
+    states = [(1, state(0)), (2, state(1)), (3, state(2)), (4, state(3)), (5, state(3))]
+    data = DataSlice("", Frame(5, "<module>", 1), frozenset({2, 5}))
+    assert [(line, s["python"]) for line, s in _gaps(data, {}, states)] == [(2, 1), (5, 3)]
+    assert _gaps(data, {}, [*states, states[0]]) == []

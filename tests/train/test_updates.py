@@ -172,6 +172,34 @@ def train(folder: Path, source: str, *options: str) -> Result:
     return CliRunner().invoke(commands, command)
 
 
+# Weights go through unchanged; a step by torch's names is the recorded one, and has the loss's own gradients.
+INTERFACE = """
+import data
+import interface
+import numpy as np
+import train
+
+start = interface.weights(train.load())
+assert set(start) == {"netD", "netG"}
+state = interface.load(start)
+again = interface.weights(state)
+for module, arrays in start.items():
+    for name, x in arrays.items():
+        np.testing.assert_array_equal(x, again[module][name])
+recorded = np.load("recorded.npz")
+batches = interface.batches()
+for site in (0, 1):
+    micro = next(batches)
+    loss, gradients = interface.loss_and_gradients(state, micro[0], site)
+    assert set(gradients) == {"netG" if site else "netD"}
+    assert all(np.shape(x) == np.shape(start[m][n]) for m, of in gradients.items() for n, x in of.items())
+    state, report = interface.step(state, micro, site)
+    np.testing.assert_allclose(report["losses"], recorded[f"{site}/losses"], rtol=1e-5)
+    np.testing.assert_allclose(float(loss), report["losses"][0], rtol=1e-6)
+    np.testing.assert_allclose(report["learning_rate"], 0.01)
+"""
+
+
 @pytest.mark.long
 def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: Path) -> None:
     result = train(tmp_path, GAN, "--json", "--updates", "3")
@@ -193,6 +221,9 @@ def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: 
         [sys.executable, str(program / "train.py")], capture_output=True, text=True
     )
     assert loop.stdout.count("optimizerG") == 3, loop.stderr
+    own = [sys.executable, "-c", INTERFACE]
+    done = subprocess.run(own, capture_output=True, text=True, cwd=program)
+    assert done.returncode == 0, done.stderr
     losses = program / "loss.py"
     assert "stop_gradient" in losses.read_text()
     losses.write_text(losses.read_text().replace(" in frozen else value", " in () else value"))

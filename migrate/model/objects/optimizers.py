@@ -113,6 +113,7 @@ class FileOptimizers:
         marked: the calls of `parameters()` of a loop that gives parameters attributes or hooks, whose model
             moves only later.
         taken: the moves before which the parameters of an optimizer are collected, and none is made.
+        sharded_on_host: the calls of FSDP2 that get a model which is made on the host and has not moved.
     """
 
     created: frozenset[Position] = frozenset()
@@ -122,6 +123,7 @@ class FileOptimizers:
     handed: Mapping[Position, tuple[str, str]] = field(default_factory=dict)
     marked: frozenset[Position] = frozenset()
     taken: frozenset[Position] = frozenset()
+    sharded_on_host: frozenset[Position] = frozenset()
 
 
 class ProjectOptimizers:
@@ -148,6 +150,7 @@ class ProjectOptimizers:
             return FileOptimizers(
                 frozenset(_at(call, top) for call in calls),
                 frozenset(_at(call, top) for call in calls if call not in self._late_moves),
+                sharded_on_host=frozenset(self._sharded_on_host(top)),
             )
         makers, settled = set(), set()
         early: dict[Position, Early] = {}
@@ -202,7 +205,30 @@ class ProjectOptimizers:
             handed,
             frozenset(self._marked(top)),
             frozenset(place for place, only in taken.items() if only),
+            frozenset(self._sharded_on_host(top)),
         )
+
+    def _sharded_on_host(self, top: ModuleScope) -> Iterator[Position]:
+        """Yield the calls of FSDP2 in a file whose model is seen to be made on the host, and not moved."""
+        if SHARDS_IN_PLACE[1:].encode() not in top.module.data:
+            return
+        for call, scope in self._evaluator.calls():
+            if scope.top is top and self._shards_on_device(call, scope):
+                values = self._evaluator.values(call.func, scope)
+                in_place = any(
+                    isinstance(value, External) and value.name.endswith(SHARDS_IN_PLACE)
+                    for value in values
+                )
+                model = call.args[0]
+                if (
+                    in_place
+                    and not self._is_for_cpu(call, scope)
+                    and any(
+                        goal.sites and not goal.on_meta
+                        for goal in self._unmoved(call, scope, model, scope)
+                    )
+                ):
+                    yield _at(call, top)
 
     def _marked(self, top: ModuleScope) -> Iterator[Position]:
         """Yield the ends of the `parameters()` calls that a loop iterates over before the model moves."""
@@ -582,6 +608,16 @@ class ProjectOptimizers:
         ends = (SHARDS, SHARDS_IN_PLACE) if to_device else SHARDS_IN_PLACE
         values = self._evaluator.values(call.func, scope)
         return any(isinstance(v, External) and v.name.endswith(ends) for v in values)
+
+    def _is_for_cpu(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether the mesh of an FSDP2 call is plainly of CPUs: `init_device_mesh("cpu", (2,))`."""
+        return any(
+            isinstance(node, ast.Call)
+            and any(getattr(arg, "value", None) == "cpu" for arg in _arguments(node))
+            for keyword in call.keywords
+            if keyword.arg == "mesh"
+            for node, _ in self._behind(keyword.value, scope)
+        )
 
     @cached_property
     def _moving(self) -> set[Scope]:

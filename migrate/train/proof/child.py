@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from migrate.train.noise import with_noise
+from migrate.train.proof.arrays import norm
+from migrate.train.proof.compare import SHIFT, rounding_elements
 
 # Factors of the recorded gradients for which the optimizer alone is run: they show its momentum.
 SCALES = (1.0, -0.5, 2.0)
@@ -58,6 +60,7 @@ def main() -> None:
     again = jax.jit(lambda *values: drawing(*values))
     results["draws"] = np.array(any(_first(drawn) != _first(again(*other)) for other in others))
     keys: list[bytes] = []
+    value_and_grad = train.value_and_grad
     if key:
         train.value_and_grad = told_keys(train.value_and_grad, keys)
     with jax.default_matmul_precision("highest"):
@@ -77,6 +80,18 @@ def main() -> None:
                 results |= {f"{which}:{name}": x for name, x in arrays_of(state)}
         if hasattr(state, "average"):
             results |= {f"average:{name}": x for name, x in leaves(state.average)}
+        if recorded["divides"]:
+            way = sum(max(rates) for rates in recorded["optimizer"].rates[: len(updates)])
+            both = dict(leaves(sums[0] if sums else {})), load_file(start.with_suffix(".sums"))
+            before = train.load(start)
+
+            def statistics_of(params: Any) -> Any:
+                value, _ = value_and_grad(params, before.variables, batch, *key)
+                return value[1] if isinstance(value, tuple) else {}
+
+            forwards = sum(map(len, updates))
+            for name, shift in shifted(statistics_of, before.params, both, way):
+                results[f"{SHIFT}-last:{name}"] = forwards * shift
         sums.append(None)  # what follows is no update of the program
         gradients = load_file(start.with_suffix(".sums"))
         results |= optimized(optimizer.optimizer, train.load(start), gradients, SCALES[:count])
@@ -98,6 +113,37 @@ def leaves(tree: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 def arrays_of(state: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yield path and array of each parameter and other variable of a state."""
     yield from leaves({"params": state.params, **state.variables})
+
+
+def shifted(
+    statistics_of: Callable[[Any], Any], params: Any, sums: Sequence[Mapping[str, Any]], way: float
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yield how far elements whose gradient is rounding shift each statistic, in one loss.
+
+    A bias in front of a BatchNorm has a true gradient of zero. Adam divides its rounding, and so moves it:
+    only the running mean sees that.
+
+    Args:
+        statistics_of: parameters → new statistics of a loss.
+        params: the parameters.
+        sums: gradients of the first update, the program's and the script's.
+        way: how far the optimizer may move an element; two programs may go opposite ways.
+    """
+    import jax
+
+    own, theirs = sums
+    whole = norm(theirs)
+
+    def moved(path: Any, value: Any) -> Any:
+        name = "/".join(part.key for part in path)
+        if name not in own or name not in theirs:
+            return value
+        return value + np.float32(2 * way) * rounding_elements(own[name], theirs[name], whole)
+
+    before = dict(leaves(statistics_of(params)))
+    after = statistics_of(jax.tree_util.tree_map_with_path(moved, params))
+    for name, value in leaves(after):
+        yield name, np.abs(value - before[name])
 
 
 def _first(value: Any) -> float:

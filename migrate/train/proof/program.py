@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ def compared(
         dropout=bool(recorded["dropout"]),
         noise=recorded["noise"],
         size=recorded["size_of_terms"],
+        moved=script.moved(),
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
 
@@ -131,6 +132,7 @@ def compared_updates(
             noise=recorded["noise"],
             size=recorded["size_of_terms"],
             first=script.first,
+            moved=script.moved(),
         )
         comparisons += [
             replace(c, what=f"{name}: {c.what}")
@@ -216,10 +218,21 @@ class _Script:
 
     def others(self) -> set[str]:
         """Paths of the parameters that other updates train: they are compared there."""
-        recorded = self.recorded
+        return self._paths(self.recorded["others"])
+
+    def moved(self) -> dict[str, list[str]]:
+        """Paths of the statistics that statements outside of the updates move, with these statements."""
+        moved: dict[str, list[str]] = {}
+        for statement in self.recorded["moved"]:
+            for path in self._paths(statement.buffers) if statement.before else ():
+                moved.setdefault(path, []).append(statement.text)
+        return moved
+
+    def _paths(self, names: Collection[str]) -> set[str]:
+        """Paths of the program's arrays that have values of entries of torch's state dict."""
         marked = {
-            name: np.full_like(x, name in recorded["others"], dtype=np.float32)
-            for name, x in recorded["state"].items()
+            name: np.full_like(x, name in names, dtype=np.float32)
+            for name, x in self.recorded["state"].items()
         }
         return {path for path, x in self.in_flax(marked).items() if np.any(x)}
 
@@ -244,7 +257,7 @@ class _Script:
 def _with_cause(
     comparison: TrainComparison, results: Arrays, expected: Arrays, script: _Script
 ) -> TrainComparison:
-    if comparison.same or comparison.name not in _CAUSES:
+    if comparison.same or comparison.cause or comparison.name not in _CAUSES:
         return comparison
     return replace(comparison, cause=_CAUSES[comparison.name](results, expected, script))
 

@@ -12,6 +12,7 @@ import json
 import pickle
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,16 @@ from typing import Any
 import numpy as np
 
 from migrate.train.noise import with_noise
-from migrate.train.proof.child import SCALES, arrays_of, leaves, optimized, told, told_keys
+from migrate.train.proof.child import (
+    SCALES,
+    arrays_of,
+    leaves,
+    optimized,
+    shifted,
+    told,
+    told_keys,
+)
+from migrate.train.proof.compare import SHIFT
 
 
 def main() -> None:
@@ -55,6 +65,7 @@ def main() -> None:
         arguments[name] = (update.part(own.params), others, update.inputs_of(batch))
         drawn[name] = jax.jit(drawing[name])(*arguments[name], train.KEY)[0]
     linen.Dropout.__call__ = nothing_dropped
+    plain = dict(train.VALUE_AND_GRAD)
     for name, update in train.UPDATES.items():
         recorded = whole["parts"][name]
         key = jax.random.fold_in(train.KEY, 1) if recorded["noise"] else train.KEY
@@ -90,6 +101,7 @@ def main() -> None:
             if number in (0, count - 1):
                 which = "last" if number else "first"
                 results |= {f"{name}|{which}:{path}": x for path, x in arrays_of(state)}
+        results |= _shifted(train, plain, whole, starts, arguments, results)
         for name, update in train.UPDATES.items():
             rates = whole["parts"][name]["optimizer"].rates
             file = starts[name]
@@ -102,6 +114,46 @@ def main() -> None:
             results[f"{name}|keys"] = np.array([len(keys[name]), len(set(keys[name]))])
     arrays: Any = {name: np.asarray(value) for name, value in results.items()}
     np.savez(output, **arrays)
+
+
+def _shifted(
+    train: Any,
+    value_and_grad: Mapping[str, Any],
+    whole: Any,
+    starts: Mapping[str, Path],
+    arguments: Any,
+    results: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Measure how far elements whose gradient is rounding may shift statistics, by update and name."""
+    from safetensors.numpy import load_file
+
+    total: dict[str, Any] = {}
+    for by in starts:  # the update whose optimizer divides the rounding
+        recorded = whole["parts"][by]
+        if not recorded["divides"]:
+            continue
+        way = sum(max(rates) for rates in recorded["optimizer"].rates[: len(recorded["updates"])])
+        head = f"{by}|sum:"
+        own = {key.removeprefix(head): x for key, x in results.items() if key.startswith(head)}
+        sums = own, load_file(starts[by].with_suffix(".sums"))
+        for name, update in train.UPDATES.items():
+            state = train.load(starts[name])
+            others = {kind: update.part(tree) for kind, tree in state.variables.items()}
+
+            def statistics_of(params: Any, name: str = name, others: Any = others) -> Any:
+                inputs = arguments[name][2]
+                (_, new), _ = value_and_grad[name](params, others, inputs, train.KEY)
+                return new
+
+            forwards = sum(len(u["micro"]) for u in whole["parts"][name]["updates"])
+            for path, shift in shifted(statistics_of, update.part(state.params), sums, way):
+                total[path] = total.get(path, 0.0) + forwards * shift
+    return {
+        f"{name}|{SHIFT}-{which}:{path}": shift
+        for name in starts
+        for which in ("first", "last")
+        for path, shift in total.items()
+    }
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from migrate.model.calls.rank_tests import last_part
+from migrate.model.objects.objects import KEEPS
 from migrate.train.errors import TrainError
 from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.statements import (
@@ -31,8 +32,6 @@ ENDED = "Ended"
 _SEEDS = ("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything")
 # What reorders its argument: a function of `random` and `numpy.random`, a method of their generators.
 _IN_PLACE = "shuffle"
-# Methods by which a container gets more.
-_ADDS = ("add", "append", "appendleft", "extend", "insert")
 _LEAVES = ast.Break | ast.Continue
 
 
@@ -355,7 +354,7 @@ class Keeper:
         for code in self._called(statement):
             for node in ast.walk(code):
                 called = node.func if isinstance(node, ast.Call) else None
-                if isinstance(called, ast.Attribute) and called.attr in _ADDS:
+                if isinstance(called, ast.Attribute) and called.attr in KEEPS:
                     changed.add(last_part(called.value))
         return bool(changed & self._read)
 

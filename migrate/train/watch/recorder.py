@@ -36,6 +36,7 @@ from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import BEGINS, DRAWN, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.seeds import unseeded
+from migrate.train.watch.statistics import StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
@@ -100,6 +101,7 @@ class _Recorder:
         self._kept = 0  # bytes of the batches of watched updates
         self._averages: Averages | None = None
         self._copies: CopyWatch | None = None
+        self._statistics: StatisticsWatch | None = None
         self._updated = False
         self._noise = StatementNoise(script, self._question)
         self._done = False
@@ -325,6 +327,7 @@ class _Recorder:
         self._record["places"] = self._gate.module_places(frame)
         self._averages = Averages(self._gate.step, frame)
         self._copies = CopyWatch(self._gate.step)
+        self._statistics = StatisticsWatch(self._gate.step, self._script, self._question["losses"])
         self._record["frames"] = self._gate.running(frame)
         self._record["constructors"] = self._constructors.of(self._gate.step)
 
@@ -495,6 +498,8 @@ class _Recorder:
                 self._write()
                 self._leave()
             return
+        if self._statistics is not None:
+            self._statistics.updated()
         updates = self._record["updates"]
         updates.append(
             {
@@ -557,6 +562,7 @@ class _Recorder:
         self._done = True
         self._record["later"], self._record["steps"] = self._later, self._steps
         self._record["copies"] = self._copies.recorded if self._copies else None
+        self._record["moved"] = self._statistics.recorded() if self._statistics else []
         if (average := self._record.get("average")) and self._averages is not None:
             now = self._averages.recorded()
             if now is None or now.decay != average.decay:

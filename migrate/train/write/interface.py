@@ -101,10 +101,11 @@ def interface_text(
         _all((*own, *sorted(written.names))),
         _constants(modules, without, places),
         _taken_text(taken),
-        _state_text(_averaged(facts, recorded, trained), facts.starts),
-        _BY_NAME.format(taken=_PUT_BACK if taken else ""),
+        state_text(_averaged(facts, recorded, trained), facts.starts),
+        by_name_text(taken),
+        _INPUTS,
         _apart(facts, places),
-        *_rollout_texts(facts),
+        *rollout_texts(facts),
         *([_helpers(facts, functions, tops or {})] if helped else ()),
         *written.functions,
     ]
@@ -258,7 +259,7 @@ _OTHERS = """
 """
 
 
-def _state_text(averaged: tuple[str, str] | None, others: bool) -> str:
+def state_text(averaged: tuple[str, str] | None, others: bool) -> str:
     """Text of `load` and `weights`; `others`: the state has modules that the loss does not read."""
     before, after = ("", "    return state")
     constants = values = ""
@@ -348,15 +349,20 @@ def _by_name(batch):
     """The batch by the names in the loss: `name` for a key `function:name`."""
     named = {{name.rpartition(":")[2]: value for name, value in batch.items()}}{taken}
     return named
-
-
+'''
+_INPUTS = """
 def _inputs(batch):
     return _loss.inputs_of(_by_name(batch))
-'''
+"""
 _PUT_BACK = """
     for name, (whole, key) in _TAKEN.items():
         if name in named:
             named[whole] = {**named[whole], key: named.pop(name)}"""
+
+
+def by_name_text(taken: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """Text of `_by_name`; `taken`: variables of the script → batch and key from which it took them."""
+    return _BY_NAME.format(taken=_PUT_BACK if taken else "")
 
 
 def _taken_text(taken: Mapping[str, tuple[str, str]]) -> str:
@@ -475,7 +481,7 @@ def _missing_rollouts(facts: ProgramFacts) -> list[str]:
     return [] if facts.scores else [f"{ROLLOUT}: {unnamed}"]
 
 
-def _rollout_texts(facts: ProgramFacts) -> list[str]:
+def rollout_texts(facts: ProgramFacts) -> list[str]:
     """Functions for rollouts."""
     texts = []
     if facts.starts:

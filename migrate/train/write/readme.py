@@ -23,6 +23,8 @@ def readme_text(
     recorded: Mapping[str, Any],
     command: str,
     interface: Interface | None,
+    *,
+    several: bool = False,
 ) -> str:
     """The page.
 
@@ -35,6 +37,7 @@ def readme_text(
         recorded: the recorded run.
         command: command that writes the program again.
         interface: what `interface.py` has; None if there is none.
+        several: whether the program has several optimizers: it stores no checkpoints.
     """
     spans = [script.span(first, last) for first, last in loss.lines]
     backward = script.at(loss.frame.line)
@@ -108,7 +111,7 @@ def readme_text(
     else:
         lines += ["Nothing of the training loop."]
     if interface is not None:
-        lines += USAGE.rstrip().splitlines()
+        lines += [] if several else USAGE.rstrip().splitlines()
         lines += _interface_lines(interface)
     if result.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]

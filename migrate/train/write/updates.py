@@ -217,7 +217,9 @@ def optimizers_text(updates: Sequence[UpdateFacts], script: str) -> str:
     return f'"""The optimizers of {script}."""\n\n{imported}\n\n\n' + "\n\n".join(parts)
 
 
-def updates_train_text(updates: Sequence[UpdateFacts], script: str, *, rollouts: bool) -> str:
+def updates_train_text(
+    updates: Sequence[UpdateFacts], script: str, *, rollouts: bool, starts: bool
+) -> str:
     """`train.py`: the state, the updates, and the loop."""
     names = [update.name for update in updates]
     imported = ", ".join(sorted(text for n in names for text in (n, f"inputs_of_{n}")))
@@ -226,8 +228,11 @@ def updates_train_text(updates: Sequence[UpdateFacts], script: str, *, rollouts:
         f"    {u.name!r}: Update({u.name}, inputs_of_{u.name}, *{u.name}_optimizer(), {u.modules!r}),\n"
         for u in updates
     )
-    in_torch = imports = ""
+    in_torch = imports = others_field = same_others = ""
     batches = "batches()"
+    if starts:
+        others_field = "\n    others: Any = None  # weights of modules that rollouts alone run"
+        same_others = "\n        state.others,"
     if rollouts:
         batches = "batches(lambda: in_torch(state))"
         imports = "\nfrom torch_names import by_torch_names"
@@ -290,7 +295,7 @@ class State(NamedTuple):
     variables: Any
     opt_states: Any
     counts: Any
-    step: int
+    step: int{others_field}
 
 
 def load(path=PARAMS):
@@ -334,7 +339,7 @@ def apply(name, params, opt_state, grads):
     return optax.apply_updates(params, updates), opt_state
 
 
-def train_step(state, name, micro):
+def train_step(state, name, micro, value_and_grad=VALUE_AND_GRAD):
     """The update of a name over micro-batches, whose gradients are summed as torch sums them.
 
     Returns:
@@ -348,7 +353,7 @@ def train_step(state, name, micro):
         inputs = by_rows(update.inputs_of(batch))
         others = {{kind: update.part(tree) for kind, tree in variables.items()}}
         key = jax.random.fold_in(KEY, state.step * 1024 + number)
-        (value, new), more = VALUE_AND_GRAD[name](params, others, inputs, key)
+        (value, new), more = value_and_grad[name](params, others, inputs, key)
         for kind, tree in new.items():
             variables[kind].update(tree)
         losses.append(value)
@@ -360,7 +365,7 @@ def train_step(state, name, micro):
         variables,
         {{**state.opt_states, name: opt_state}},
         {{**state.counts, name: count + 1}},
-        state.step + 1,
+        state.step + 1,{same_others}
     )
     return new, losses, update.learning_rate_of(count)
 

@@ -69,6 +69,29 @@ def test_xla_is_off_by_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen / 4 < estimate < seen * 16
 
 
+def executed_in_step() -> float:
+    """Return the executions in a step of a net, in a run of the original that measures its noise."""
+    import torch_xla
+    from torch_xla.debug.metrics import metric_data
+
+    rounding.install(3)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(2))
+    net(torch.zeros(2, 3, 6, 6))
+    net.to(torch_xla.device())
+    images = torch.randn(2, 3, 6, 6).to(torch_xla.device())
+    torch_xla.sync(wait=True)
+    before = (metric_data("ExecuteTime") or (0,))[0]
+    functional.cross_entropy(net(images), torch.ones_like(images[:, 0, 0, 0]).long()).backward()
+    net(images).mean().backward()
+    return float((metric_data("ExecuteTime") or (0,))[0] - before)
+
+
+@pytest.mark.xla
+def test_no_value_is_read_in_a_step_on_xla() -> None:
+    """`torch_xla.compile(full_graph=True)` raises where the step runs before its end."""
+    assert in_own_process(executed_in_step) == 0
+
+
 @pytest.mark.parametrize(
     ("torch_tpu", "run", "least"), [(True, 3, 5e-3), (True, 4, 2e-2), (False, 3, 1e-3)]
 )

@@ -76,6 +76,18 @@ def check_dtypes(rank, n):
         same(f"{op} of bool", value, want)
 
 
+def check_whole_graphs(rank, n):
+    """A collective is in the graph of its step, which may forbid to run a part of it by itself."""
+    value = torch.ones(2, device="xla") * rank
+
+    def step():
+        dist.all_reduce(value)
+        return value * 2
+
+    result = torch_xla.compile(step, full_graph=True)()
+    same("all_reduce in a whole graph", result, torch.full((2,), float(n * (n - 1))))
+
+
 def check_torch_distributed(rank, n):
     on_host = [torch.arange(3.0) + 10 * r for r in range(n)]
     value = on_host[rank].to("xla")
@@ -257,6 +269,7 @@ def main(rank, n, folder):
     dist.init_process_group("xla", init_method="xla://")
     check_topology(rank, n)
     check_dtypes(rank, n)
+    check_whole_graphs(rank, n)
     check_torch_distributed(rank, n)
     check_groups(rank, n)
     check_sub_groups(rank, n)

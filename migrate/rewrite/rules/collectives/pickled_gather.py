@@ -12,7 +12,7 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, 
 from migrate.rewrite.rules.collectives.object_collectives import GROUP
 from migrate.rewrite.rules.collectives.written import beside
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of
+from migrate.syntax.tree import bind, code, nodes, nodes_of, targets
 
 BYTES = frozenset(
     {
@@ -22,6 +22,8 @@ BYTES = frozenset(
         "torch.frombuffer",
     }
 )
+# Statements that end the function otherwise, or bind what is not its own.
+LEAVING = (cst.Assert, cst.Raise, cst.Global, cst.Nonlocal, cst.Del)
 
 
 class PickledGather(Rule):
@@ -34,8 +36,8 @@ class PickledGather(Rule):
     **What it does.** From `pickle.dumps` to `return` it becomes `dist.all_gather_object` over gloo, which
     returns the same.
 
-    **Reported.** One that does something else in between: the name of what it pickles is no parameter,
-    another group, another result.
+    **Reported.** A function that does something else in between: a message, a counter, an error of its own,
+    another group, another result, or what it pickles is no parameter.
 
     Source: torch 2.9, `all_gather_object` (measured on two replicas).
     """
@@ -148,7 +150,11 @@ class PickledGather(Rule):
             (i for i, s in enumerate(statements) if any(_named(s, ("pickle.dumps",), context))), -1
         )
         gathers = [c for c in nodes_of(node.body, cst.Call) if called(c, context) == "all_gather"]
-        if pickled is None or result is None or not _is_plain(statements[start:], gathers, context):
+        if (
+            pickled is None
+            or result is None
+            or not _is_plain(node, statements[start:], gathers, context)
+        ):
             message = (
                 "pickled objects are gathered as tensors, whose lengths differ: dist.all_gather_object, "
                 "with a group over gloo"
@@ -233,7 +239,10 @@ def _result(function: cst.FunctionDef) -> str | None:
 
 
 def _is_plain(
-    statements: list[cst.BaseStatement], gathers: list[cst.Call], context: Workspace
+    function: cst.FunctionDef,
+    statements: list[cst.BaseStatement],
+    gathers: list[cst.Call],
+    context: Workspace,
 ) -> bool:
     """Whether the statements do nothing else, and gather from all replicas."""
     returns = sum(len(list(nodes_of(statement, cst.Return))) for statement in statements)
@@ -242,7 +251,39 @@ def _is_plain(
         arguments is not None and arguments.keys() == {"tensor_list", "tensor"}
         for arguments in bound
     )
-    prints = any(
-        _named(statement, ("print", "builtins.print"), context) for statement in statements
-    )
-    return returns == 1 and whole and not prints
+    bound_names = {name.value for name in targets(function) if isinstance(name, cst.Name)}
+    seen = any(_is_seen(statement, bound_names, context) for statement in statements)
+    return returns == 1 and whole and not seen
+
+
+def _is_seen(statement: cst.BaseStatement, bound_names: set[str], context: Workspace) -> bool:
+    """Whether others see what `statement` does: a message, a counter, an error.
+
+    Args:
+        statement: a statement that goes.
+        bound_names: variables of the function.
+        context: the script.
+    """
+    if any(isinstance(node, LEAVING) for node in nodes(statement)):
+        return True
+    if any(code(call.func) == "print" for call in nodes_of(statement, cst.Call)):
+        return True
+    if any(not _is_part(target, bound_names) for target in targets(statement)):
+        return True
+    for line in nodes_of(statement, cst.Expr):
+        call = line.value
+        if isinstance(call, cst.BaseString):
+            continue
+        if not isinstance(call, cst.Call):
+            return True
+        on_object = isinstance(call.func, cst.Attribute) and _is_part(call.func.value, bound_names)
+        if not on_object and called(call, context) != "all_gather":
+            return True
+    return False
+
+
+def _is_part(target: cst.BaseExpression, names: set[str]) -> bool:
+    """Whether `target` is a variable of `names`, or an entry of it."""
+    while isinstance(target, cst.Subscript):
+        target = target.value
+    return isinstance(target, cst.Name) and target.value in names

@@ -19,9 +19,11 @@ class MissingOperators(NamedHazard):
     """An operator is not implemented on torch_tpu.
 
     **Why.** torch_xla computes an operator that it lacks on the CPU. torch_tpu raises `NotImplementedError`.
+    FSDP2 moves a model to its device by `parameter.data = …`, which torch refuses for torch_tpu.
 
     **What to do.** Compute it on the CPU: `torch.linalg.cholesky(x.cpu()).to(x.device)`. Leave
-    `antialias=True` out, or resize images in the data loader.
+    `antialias=True` out, or resize images in the data loader. Move a model before `fully_shard`, or make it
+    on "meta".
 
     Source: torch_tpu 0.2.0 with torch 2.13 (measured on XLA:CPU).
     """
@@ -32,7 +34,7 @@ class MissingOperators(NamedHazard):
     targets = TPU_ONLY
     nodes = (cst.Name, cst.Attribute, cst.Call)
     of_names = True
-    words = "cholesky|antialias|record_stream|_amp_foreach|weight_norm"
+    words = "cholesky|antialias|record_stream|_amp_foreach|weight_norm|fully_shard"
     examples = (
         example(
             """
@@ -55,10 +57,29 @@ class MissingOperators(NamedHazard):
         example(
             """
             import torch
+            from torch.distributed.fsdp import fully_shard
+
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8))
+            fully_shard(model)  # XLA892
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
 
 
             def factor(x):
                 return torch.linalg.qr(x)
+
+
+            moved = torch.nn.Linear(8, 8).to("tpu")
+            fully_shard(moved)
+            with torch.device("meta"):
+                late = torch.nn.Linear(8, 8)
+            fully_shard(late)
+            fully_shard(torch.nn.Linear(8, 8), mesh=init_device_mesh("cpu", (2,)))
             """
         ),
     )
@@ -78,7 +99,13 @@ class MissingOperators(NamedHazard):
             yield from super().find(node, facts)
             return
         name = facts.names.of(node.func)
-        if name in INTERPOLATE:
+        if facts.context.place(node) in facts.context.calls.optimizers.sharded_on_host:
+            message = (
+                "fully_shard cannot move a model to a TPU: torch raises at `parameter.data = …`; move the "
+                'model before it, by .to("tpu")'
+            )
+            yield self.hit(node, message)
+        elif name in INTERPOLATE:
             smooth = option(node, "antialias", facts)
             smooths = smooth is not None and truth(smooth, facts)
             if smooths is not False:
