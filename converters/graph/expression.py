@@ -175,10 +175,11 @@ def _real(value: float) -> ast.expr:
 def _shortest(value: float) -> float:
     """The number with the fewest digits that is the same in float32 and rounds the same in 16 bits.
 
-    0.1 for 0.10000000149011612, which is 0.1 in float32. A number that float32 does not have stays.
+    0.1 for 0.10000000149011612, which is 0.1 in float32. A number that float32 does not have stays, and so
+    does one beyond float16: it may be the limit of a dtype, which is known by its value.
     """
     in_float32 = np.float32(value)
-    if float(in_float32) != value:
+    if float(in_float32) != value or abs(value) > torch.finfo(torch.float16).max:
         return value
     short = float(str(in_float32))
     pair = torch.tensor([value, short], dtype=torch.float64)

@@ -45,3 +45,37 @@ NEED_NO_OUTPUT = words(
     "torch.nn.BatchNorm3d torch.nn.SyncBatchNorm torch.nn.LayerNorm torch.nn.GroupNorm "
     "torch.nn.InstanceNorm1d torch.nn.InstanceNorm2d torch.nn.InstanceNorm3d"
 )
+
+# Arguments that torch takes as Python numbers and reads where they are tensors, by the operator's last name.
+# The number is the position behind the first argument, the tensor; -1: by keyword alone. Measured with the
+# counter `aten::_local_scalar_dense`. `masked_fill`, `clamp`, `pow`, `lerp` and `where` take a tensor.
+_BY_NAMES: tuple[tuple[str, dict[str, int]], ...] = (
+    ("add add_ sub sub_ subtract subtract_ rsub index_add index_add_", {"alpha": -1}),
+    ("_foreach_add _foreach_add_", {"alpha": -1}),
+    (
+        "addmm addmm_ addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_",
+        {"alpha": -1, "beta": -1},
+    ),
+    ("addcdiv addcdiv_ addcmul addcmul_ _foreach_addcdiv _foreach_addcdiv_", {"value": -1}),
+    ("_foreach_addcmul _foreach_addcmul_", {"value": -1}),
+    ("clip_grad_norm_", {"max_norm": 0}),
+    ("clip_grad_value_", {"clip_value": 0}),
+    ("constant_", {"val": 0}),
+    ("elu elu_ celu celu_", {"alpha": 0}),
+    ("fill fill_", {"value": 0}),
+    ("full_like fill_diagonal_", {"fill_value": 0}),
+    ("hardshrink softshrink", {"lambd": 0}),
+    ("hardtanh", {"min_val": 0, "max_val": 1}),
+    ("huber_loss", {"delta": -1}),
+    ("leaky_relu", {"negative_slope": 0}),
+    ("nan_to_num", {"nan": 0, "posinf": 1, "neginf": 2}),
+    ("new_full", {"fill_value": 1}),
+    ("normal_", {"mean": 0, "std": 1}),
+    ("pad", {"value": 2}),
+    ("scaled_dot_product_attention", {"scale": -1}),
+    ("smooth_l1_loss", {"beta": -1}),
+    ("softplus", {"beta": 0, "threshold": 1}),
+    ("threshold", {"threshold": 0, "value": 1}),
+    ("uniform_", {"a": 0, "b": 1}),
+)
+NUMBER_ARGUMENTS = {name: numbers for names, numbers in _BY_NAMES for name in words(names)}

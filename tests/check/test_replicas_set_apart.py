@@ -56,3 +56,52 @@ def test_values_set_below_a_rank_test(
     script.write_text(SCRIPT.format(asked=asked, first=first, second=second, test=test))
     codes = {hit.code for hit in check_file(script, Config())}
     assert ("XLA314" in codes) is parts
+
+
+FUNCTION = """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def kind_of(rank, size):
+{body}
+
+
+def main(args, loader):
+    dist.init_process_group("nccl")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    kind = kind_of(rank, size)
+    model = DDP(torch.nn.Linear(4, 1).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in loader:
+        loss = model(x.cuda()).mean()
+        loss.backward()
+        optimizer.step()
+        shares = torch.stack([loss.detach(), loss.detach()])
+        if {test}:
+            shares = shares / 3
+        dist.all_reduce(shares)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "test", "parts"),
+    [
+        ("if rank * 4 < size: return 'a'\n    return 'b'", "kind == 'a'", True),
+        ("if rank == 0: return 'a'\n    return 'b'", "kind_of(rank, size) == 'a'", True),
+        ("kind = 'b'\n    if rank * 4 < size: kind = 'a'\n    return kind", "kind == 'a'", True),
+        ("if size == 4: return 'a'\n    return 'b'", "kind == 'a'", False),
+        ("if rank == 0: return 'a'\n    return 'a'", "kind == 'a'", False),
+        ("if rank == 0: print('b')\n    return 'a'", "kind == 'a'", False),
+    ],
+)
+def test_values_that_a_function_returns_below_a_rank_test(
+    tmp_path: Path, body: str, test: str, parts: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FUNCTION.format(body=f"    {body}", test=test))
+    codes = {hit.code for hit in check_file(script, Config())}
+    assert ("XLA314" in codes) is parts

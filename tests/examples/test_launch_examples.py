@@ -25,7 +25,8 @@ START = {"launch_process": ["--start", "alone"]}
 def test_after_is_what_the_tool_writes(name: str) -> None:
     done = rewrite(EXAMPLES / name / "before.py")
     assert done.data.decode() == (EXAMPLES / name / "after.py").read_text()
-    assert [note.message for note in done.findings] == []
+    # The options of the launch stay, and nothing reads them any more.
+    assert all("has no effect in the rewritten file" in note.message for note in done.findings)
 
 
 def losses(output: str) -> list[str]:

@@ -178,10 +178,22 @@ def test_a_name_that_the_script_binds_again_is_no_import() -> None:
         ("from apex.amp import GradScaler", "from torch.amp import GradScaler", None),
     ],
 )
-def test_a_name_that_torch_has_moved(attempt: str, fallback: str, name: str | None) -> None:
-    text = f"try:\n    {attempt}\nexcept ImportError:\n    {fallback}\n\n{attempt.split()[-1]}\n"
+@pytest.mark.parametrize(
+    ("test", "other"),
+    [("try:", "except ImportError:"), ("if new:", "else:"), ("if new:", "elif old:")],
+)
+def test_a_name_that_torch_has_moved(
+    attempt: str, fallback: str, name: str | None, test: str, other: str
+) -> None:
+    text = f"{test}\n    {attempt}\n{other}\n    {fallback}\n\n{attempt.split()[-1]}\n"
     script = Script(parse(text.encode(), Path("script.py")))
     last = script.module.body[-1]
     assert isinstance(last, cst.SimpleStatementLine)
     assert isinstance(last.body[0], cst.Expr)
     assert script.qualified_name(last.body[0].value) == name
+
+
+def test_branches_that_select_another_function_are_unknown() -> None:
+    text = "if old:\n    from torch import sum as f\nelse:\n    from torch import mean as f\nf(x)\n"
+    script = Script(parse(text.encode(), Path("script.py")))
+    assert [script.qualified_name(call.func) for call in script.all_of(cst.Call)] == [None]

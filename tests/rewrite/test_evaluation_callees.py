@@ -104,6 +104,33 @@ def test_step_of_a_callee_in_another_file(tmp_path: Path) -> None:
     assert has_step(files["evaluate.py"].after.decode(), "out = ", "total += ")
 
 
+PROCESSORS = """
+class Plain:
+    def prepare(self, x):
+        return x * 2
+
+
+class Cut:
+    def prepare(self, x):
+        return x[: int(x.max().item())]
+
+
+def run(model, x, processor):
+    return model(processor.prepare(x))
+
+
+def evaluated(model, loader):
+    return evaluate(model, loader, Plain()), {other}
+"""
+
+
+@pytest.mark.parametrize(("other", "steps"), [("evaluate(model, loader, Cut())", 1), ("0", 1)])
+def test_callee_that_reads_with_one_class_of_several(other: str, steps: int) -> None:
+    text = LOOP.format(callees="", call="run(model, x, processor)")
+    text = text.replace("loader):", "loader, processor):") + PROCESSORS.replace("{other}", other)
+    assert rewritten(text).count(".step():") == steps
+
+
 def test_callee_that_takes_no_gradients() -> None:
     text = LOOP.replace("@torch.no_grad()\n", "")
     callee = f"@torch.no_grad()\n{RUN}"

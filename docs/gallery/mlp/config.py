@@ -7,6 +7,6 @@ from dataclasses import dataclass
 class MLPConfig:
     """The sizes of MLP."""
 
-    hidden: int = 256
     inputs: int = 784
+    hidden: int = 256
     classes: int = 10

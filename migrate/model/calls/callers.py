@@ -56,6 +56,8 @@ def reaching(
     analysis: Analysis,
     first: Mapping[Function, Why],
     counts: Callable[[ast.Call, Scope, Function], bool] = lambda call, scope, function: True,
+    *,
+    surely: bool = False,
 ) -> dict[Function, Why]:
     """Return the functions `first` and all that run one of them, each with the value of its first function.
 
@@ -63,6 +65,8 @@ def reaching(
         analysis: of the project.
         first: the functions to start from.
         counts: predicate of a call, its scope and the function that it runs: whether the call counts.
+        surely: a call counts only if all functions that it may run are among those returned, so that a
+            method of one class among several is not enough.
     """
     reached = dict(first)
     waiting: Iterable[Function] = list(reached)
@@ -72,6 +76,8 @@ def reaching(
         for function in waiting:
             for call, scope in callers.get(function, ()):
                 if not isinstance(scope, Function) or scope in reached:
+                    continue
+                if surely and not reached.keys() >= set(analysis.running[call].functions):
                     continue
                 if counts(call, scope, function):
                     reached[scope] = reached[function]

@@ -27,18 +27,23 @@ ENDS_GRAPH = frozenset({"sync", "mark_step", "step", "optimizer_step", "synchron
 
 @lru_cache(maxsize=2)
 def samplers_of(analysis: Analysis) -> frozenset[Scope]:
-    """Return the functions that run a model and do not read a value, end the graph, or train."""
+    """Return the functions that run a model and do not read a value, end the graph, or train.
+
+    A call that may run methods of several classes reads only if each of them does: with the others nothing
+    ends the graph.
+    """
     functions = [f for top in analysis.scopes.values() for f in top.functions]
     running = {f: True for f in functions if f.name != "__init__" and _runs_model(f, analysis)}
     programs = programs_of(analysis)
     read = {f: True for f in programs.readers if isinstance(f, Function)}
     ended = {f: True for f in functions if ends_graph(f, analysis)}
     trained = {f: True for f in functions if trains(f, analysis)}
-    loud = reaching(
-        analysis,
-        {**read, **ended, **trained},
-        lambda call, scope, ran: not is_for_each_held(call, scope, analysis),
-    )
+
+    def runs_once(call: ast.Call, scope: Scope, ran: Function) -> bool:
+        return not is_for_each_held(call, scope, analysis)
+
+    ending = reaching(analysis, {**read, **ended}, runs_once, surely=True)
+    loud = {*ending, *reaching(analysis, trained, runs_once)}
     return frozenset(f for f in reaching(analysis, running) if f not in loud)
 
 

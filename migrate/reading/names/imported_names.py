@@ -21,7 +21,7 @@ class ImportedNames:
         uses: its names.
         imports: its import statements, wherever they stand.
         stars: the meanings of the names that `from module import *` brings.
-        attempts: its `try` statements.
+        attempts: its `try` and `if` statements.
 
     Attributes:
         roots: the names that may stand for an import: `a` of `a.b`.
@@ -33,7 +33,7 @@ class ImportedNames:
         uses: Uses,
         imports: Iterable[Import],
         stars: Mapping[str, str],
-        attempts: Iterable[cst.Try] = (),
+        attempts: Iterable[cst.Try | cst.If] = (),
     ) -> None:
         self._stars = stars
         self._attempts = attempts
@@ -58,16 +58,20 @@ class ImportedNames:
         return next(iter(names), None)
 
     def _first_of_attempt(self, names: Mapping[str, Import]) -> str | None:
-        """Return the first of `names` that a `try` and its handlers import from torch, or None.
+        """Return the first of `names` that the branches of a `try` or an `if` import from torch, or None.
 
-        torch has moved functions: `torch.GradScaler` was `torch.cuda.amp.GradScaler`.
+        torch has moved functions: `torch.GradScaler` was `torch.cuda.amp.GradScaler`. Branches of an `if` may
+        also select another function, with another name there.
         """
         if not all(name.startswith("torch.") for name in names):
             return None
+        is_same = len({name.rpartition(".")[2] for name in names}) == 1
         for attempt in self._attempts:
+            if isinstance(attempt, cst.If) and not is_same:
+                continue
             first, *others = (
                 {id(node) for node in nodes(block) if isinstance(node, cst.Import | cst.ImportFrom)}
-                for block in (attempt.body, *attempt.handlers)
+                for block in _branches(attempt)
             )
             in_body = [name for name, statement in names.items() if id(statement) in first]
             rest = [statement for name, statement in names.items() if name not in in_body]
@@ -129,6 +133,17 @@ class ImportedNames:
             meanings = [list(self._stars.items())] if is_star else list(_meanings(statement))
             self._meanings[id(statement)] = meanings
         return self._meanings[id(statement)]
+
+
+def _branches(statement: cst.Try | cst.If) -> Iterator[cst.CSTNode]:
+    """Yield the blocks of `statement` of which a run enters one, or one after the other failed."""
+    yield statement.body
+    if isinstance(statement, cst.Try):
+        yield from statement.handlers
+    elif isinstance(statement.orelse, cst.If):
+        yield from _branches(statement.orelse)
+    elif statement.orelse is not None:
+        yield statement.orelse
 
 
 def _assigned(module: cst.Module) -> Iterator[cst.Name]:

@@ -85,7 +85,7 @@ class Parsed:
     def _names(self) -> dict[int, str]:
         """Imported name of each expression that stands for one, by the id of the expression."""
         imports = self.all_of(cst.Import, cst.ImportFrom)
-        attempts = self.all_of(cst.Try)
+        attempts = self.all_of(cst.Try, cst.If)
         names = ImportedNames(self.module, self._uses, imports, self._stars, attempts)
         outside = self.calls.outside if names.roots else str
         imported: dict[int, str] = {}

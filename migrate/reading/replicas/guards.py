@@ -384,7 +384,12 @@ class Guards:
         )
 
     def _is_set_apart(self, node: cst.BaseExpression) -> bool:
-        """Whether the script gives `node` different constants below a rank test: `kind = "a"`."""
+        """Whether the script gives `node` different constants below a rank test: `kind = "a"`.
+
+        A call has what its function returns below such a test, and a name what such a call gave it.
+        """
+        if isinstance(node, cst.Call):
+            return any(map(self._returns_apart, self._context.called(node)))
         if not isinstance(node, cst.Name | cst.Attribute) or id(node) in self._under_way:
             return False
         assigned: list[tuple[cst.CSTNode, cst.CSTNode | None]]
@@ -394,6 +399,8 @@ class Guards:
         else:
             assigned = [*self._context.attributes.get(node.attr.value, ())]
         values = [value for _, value in assigned if value is not None]
+        if any(isinstance(value, cst.Call) and self._is_set_apart(value) for value in values):
+            return True
         if len(values) < len(assigned) or not all(map(_is_constant, values)):
             return False
         if len(set(map(code, values))) < 2:
@@ -401,6 +408,25 @@ class Guards:
         self._under_way.add(id(node))
         is_apart = any(self._is_below_test(place) for place, _ in assigned)
         self._under_way.discard(id(node))
+        return is_apart
+
+    def _returns_apart(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` returns different constants, some below a rank test, or a name set so."""
+        if id(function) in self._under_way:
+            return False
+        self._under_way.add(id(function))
+        returns = [r for r in nodes_of(function.body, cst.Return) if r.value is not None]
+        constants = {
+            code(r.value) for r in returns if r.value is not None and _is_constant(r.value)
+        }
+        differ = len(constants) > 1 and any(
+            r.value is not None and _is_constant(r.value) and self._is_below_test(r)
+            for r in returns
+        )
+        is_apart = differ or any(
+            isinstance(r.value, cst.Name) and self._is_set_apart(r.value) for r in returns
+        )
+        self._under_way.discard(id(function))
         return is_apart
 
     def _is_below_test(self, node: cst.CSTNode) -> bool:

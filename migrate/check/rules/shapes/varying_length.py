@@ -157,6 +157,23 @@ class VaryingLength(Hazard):
             import torch
 
 
+            def train(model, loader, optimizer):
+                for x, lengths, counts in loader:
+                    x, lengths, counts = x.cuda(), lengths.cuda(), counts.cuda()
+                    n, k = lengths.max(), counts.max()
+                    rows = torch.zeros(n, device="cuda")  # XLA107
+                    again = torch.ones(n, 4, device="cuda")
+                    other = torch.zeros(k, device="cuda")  # XLA107
+                    loss = model(x.repeat(n, 1), rows, again, other)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             class Encoder(torch.nn.Module):
                 def forward(self, x):
                     half = x.shape[1] // 2

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.words import NUMBERS
+from migrate.catalogue.wrong_operators import NUMBER_ARGUMENTS
 from migrate.check.asked_type import is_no_tensor
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
+from migrate.syntax.tree import last_part
 
 # Functions that make a tensor or an array from the numbers in a list.
 FROM_LISTS = frozenset(
@@ -36,7 +38,10 @@ ANSWERS = frozenset(
 )
 ANSWERING = frozenset({"allclose", "equal", "is_nonzero"})
 # Functions of torch that read their arguments on the host.
-FROM_NUMBERS = frozenset({"torch.arange", "torch.full", "torch.linspace", "torch.logspace"})
+FROM_NUMBERS = frozenset(
+    {"torch.arange", "torch.full", "torch.linspace", "torch.logspace", "torch.scalar_tensor"}
+)
+BOUNDS = frozenset({"start", "end", "step", "steps", "size", "fill_value", "s"})
 
 
 class ConversionHazard(Hazard):
@@ -45,9 +50,11 @@ class ConversionHazard(Hazard):
     **Why.** It is a read like `.item()`: the graph is cut and the host waits for the device.
     `torch.tensor([norm(p) for p in weights])` reads each element of its list so, `torch.equal`,
     `torch.allclose` and `torch.is_nonzero` what they compare, `torch.arange` and `torch.full` their bounds.
+    So do operators that take a number beside their tensors: `p.add_(update, alpha=ratio)`, `x.fill_(norm)`.
 
     **What to do.** Keep the tensor in the step, convert after it, and only when the number is shown. A list
-    of tensors becomes one by `torch.stack`, which reads nothing.
+    of tensors becomes one by `torch.stack`, which reads nothing. Multiply by the tensor instead of giving it
+    as a number: `p.add_(update * ratio)`; `x.copy_(norm)` fills, and `norm.expand(size)` is full of it.
     """
 
     code = "XLA202"
@@ -125,6 +132,35 @@ class ConversionHazard(Hazard):
             import torch
 
 
+            class Lamb(torch.optim.Optimizer):
+                def step(self, closure=None):
+                    for group in self.param_groups:
+                        for p in group["params"]:
+                            update, ratio = p.grad / 2, 1.0
+                            if group["decay"]:
+                                ratio = torch.norm(p) / torch.norm(update)
+                            p.data.add_(update, alpha=-group["lr"] * ratio)  # XLA202
+                            p.data.add_(update * ratio, alpha=-group["lr"])
+
+
+            def train(model, loader):
+                optimizer = Lamb(model.parameters(), {})
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    model(x, y).backward()
+                    norm = torch.norm(y)
+                    y = torch.addcdiv(x, x, y, value=norm) + x.fill_(norm)  # XLA202 # XLA202
+                    y = torch.full((3,), fill_value=norm) + x.new_full((3,), norm)  # XLA202 # XLA202
+                    y = torch.full_like(x, norm) + torch.add(x, norm)  # XLA202
+                    y = x.masked_fill(y > 0, norm) + torch.add(x, y, alpha=x.shape[0]) + x.pow(norm)
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             def number(x):
                 if isinstance(x, torch.Tensor):
                     return x
@@ -191,10 +227,20 @@ class ConversionHazard(Hazard):
                 yield from placed(self, node, what, facts)
             return
         if asked in FROM_NUMBERS:
-            bounds = [arg.value for arg in node.args if arg.keyword is None]
+            bounds = [
+                arg.value for arg in node.args if arg.keyword is None or arg.keyword.value in BOUNDS
+            ]
             if any(facts.values.on_device(bound) for bound in bounds):
                 what = f"{asked.rpartition('.')[2]}() of a tensor's value"
                 yield from placed(self, node, what, facts)
+            return
+        if any(
+            reads_device(number, facts) and not is_no_tensor(number, facts)
+            for number in _numbers(node, asked, facts)
+        ):
+            does_not = "copy_ does" if "fill" in last_part(node.func) else "multiplying by it does"
+            what = f"{last_part(node.func)}() reads the tensor it takes as a number ({does_not} not), and"
+            yield from placed(self, node, what, facts)
             return
         compared = _compared(node, asked)
         if compared and any(reads_device(value, facts) for value in compared):
@@ -207,6 +253,23 @@ class ConversionHazard(Hazard):
             if not reads_device(value, facts) or is_no_tensor(value, facts):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)
+
+
+def _numbers(call: cst.Call, asked: str, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what `call` of torch takes as numbers: `ratio` in `p.add_(update, alpha=ratio)`."""
+    expected = NUMBER_ARGUMENTS.get(asked.rpartition(".")[2] or method(call))
+    if expected is None or (asked and not asked.startswith("torch.")) or facts.context.run_by(call):
+        return
+    skipped = 1 if asked else 0  # a function's first argument is the tensor
+    for position, arg in enumerate(call.args):
+        if arg.star:
+            return
+        if (
+            arg.keyword.value in expected
+            if arg.keyword is not None
+            else position - skipped in [at for at in expected.values() if at >= 0]
+        ):
+            yield arg.value
 
 
 def _compared(call: cst.Call, asked: str) -> list[cst.BaseExpression]:
