@@ -119,6 +119,48 @@ class Scaled(nn.Module):
         return self.layer(x * self.scaling).sin() * (self.dim**-0.5)
 
 
+class Residual(nn.Module):
+    """A module around one that it is given."""
+
+    def __init__(self, dim: int, layer: nn.Module) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((dim,), 0.1))
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.layer(x)
+
+
+class Mixed(nn.Module):
+    """Heads whose size only a product has, and a reshape with a side that nothing else says."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        inner = head_dim * heads
+        self.heads, self.scale = heads, head_dim**-0.5
+        self.up, self.down = nn.Linear(dim, 2 * inner), nn.Linear(inner, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k = (part.unflatten(-1, (self.heads, -1)) for part in self.up(x).chunk(2, -1))
+        return self.down((q * k.softmax(-1) * self.scale).reshape(*x.shape[:2], -1))
+
+
+class Wrapped(nn.Module):
+    """Modules that are made in the constructor of the model, and kept by others."""
+
+    def __init__(self, dim: int = 6, heads: int = 3, head_dim: int = 5, hidden: int = 10) -> None:
+        super().__init__()
+        wide = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+        self.layers = nn.ModuleList(
+            [Residual(dim, Mixed(dim, heads, head_dim=head_dim)), Residual(dim, wide)]
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class Images(nn.Module):
     """Images of any size, and a number of the constructor that only a buffer keeps."""
 
@@ -288,6 +330,16 @@ def test_factors_that_follow_from_sizes_are_expressions(tmp_path: Path) -> None:
     assert not found.held
     model, x = Scaled(dim=20, heads=2), real(3, 4, 20)
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, dim=20, heads=2), model(x))
+
+
+def test_sizes_are_followed_through_modules_that_a_constructor_is_given(tmp_path: Path) -> None:
+    written, found = sized(Wrapped, {"x": real(2, 7, 6)}, tmp_path)
+    assert {name for name, _, _ in found.changed} == {"dim", "heads", "head_dim", "hidden"}
+    assert not found.held
+    assert "self.config.head_dim * self.config.heads" in written.modeling
+    sizes = {"dim": 8, "heads": 2, "head_dim": 3, "hidden": 4}
+    model, x = Wrapped(**sizes), real(3, 4, 8)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, **sizes), model(x))
 
 
 def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:

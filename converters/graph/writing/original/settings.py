@@ -78,6 +78,9 @@ class Settings:
         self.root = root
         self.modules = dict(root.named_modules())
         self.paths = {id(module): path for path, module in self.modules.items()}
+        self.choices = (
+            0  # of the expressions that are being followed, those that are one of several
+        )
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -396,12 +399,12 @@ class Settings:
         for assigned in constructors.assigned(
             _class(self.modules[creation.above]), creation.attribute
         ):
-            part = constructors.member(assigned, within) or assigned
-            for above, expression in self._handed(creation.above, part, depth):
-                nodes = [node for node in ast.walk(expression) if isinstance(node, ast.Call)]
+            for above, expression in self._handed(creation.above, assigned, depth):
+                part = constructors.member(expression, within) or expression
+                nodes = [node for node in ast.walk(part) if isinstance(node, ast.Call)]
                 # A class may be called by another name (`norm_layer(dim)`).
                 known = [node for node in nodes if constructors.last(node.func) == name]
-                for node in known or [node for node in nodes if node is expression]:
+                for node in known or [node for node in nodes if node is part]:
                     yield above, node
 
     def _handed(
@@ -526,8 +529,11 @@ class Settings:
         depth: int,
         index: int | None,
     ) -> _Said | None:
+        self.choices += len(nodes) > 1
         origins = (self._resolve(path, expression, value, depth + 1, index) for expression in nodes)
-        return next((origin for origin in origins if origin is not None), None)
+        first = next((origin for origin in origins if origin is not None), None)
+        self.choices -= len(nodes) > 1
+        return first
 
     def _call(
         self, path: str, node: ast.Call, value: int | float, depth: int, index: int | None
@@ -624,7 +630,7 @@ class Settings:
             self._evaluated(path, side_node, depth + 1) for side_node in (node.left, node.right)
         ]
         known = [isinstance(side, int | float) for side in sides]
-        if known.count(False) == 1:
+        if known.count(False) == 1 and not self.choices:  # of the one that ran, the result is known
             at = known.index(False)
             sides[at] = _other_side(type(node.op), at, sides[1 - at], value)
         numbers = [side for side in sides if isinstance(side, int | float)]
