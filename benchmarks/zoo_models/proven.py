@@ -267,38 +267,43 @@ def _torch_gradients(
     from converters.copied import copied
     from migrate.parity.ground.draws import Draws
     from migrate.parity.sides.torch.draws import ComparisonDraws
+    from migrate.parity.sides.torch.training import leaves_of, with_changes_in_place
     from migrate.port.sizes.instance import SEED, flat
 
     dtype = torch.float64 if wide else torch.float32
-    module = copied(model).to(dtype) if wide else copied(model)
-    module.requires_grad_(True)
-    given = {}
-    for name, array in arrays.items():
-        tensor = torch.tensor(array)
-        given[name] = tensor.to(dtype).requires_grad_() if tensor.is_floating_point() else tensor
-    torch.manual_seed(0)
-    with ComparisonDraws(Draws(SEED)):  # what it draws is what the port draws
-        outputs = list(flat(_plain(module(**given))))
-    if not cotangents:
-        for number, one in enumerate(outputs):
-            random = np.random.default_rng([7, number])
-            cotangents.append(random.standard_normal(tuple(one.shape)).astype(np.float32))
-    pairs = [
-        (one, torch.tensor(seed).to(one.dtype))
-        for one, seed in zip(outputs, cotangents, strict=True)
-        if one.requires_grad and one.is_floating_point()
-    ]
-    if pairs:
-        torch.autograd.backward([one for one, _ in pairs], [seed for _, seed in pairs])
-    return _Pass(
-        [one.detach().resolve_conj().numpy() for one in outputs],
-        {
-            name: one.grad.numpy()
-            for name, one in module.named_parameters(remove_duplicate=False)
-            if one.grad is not None
-        },
-        {name: one.grad.numpy() for name, one in given.items() if one.grad is not None},
-    )
+    given = {name: torch.tensor(array) for name, array in arrays.items()}
+    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in given.items()}
+
+    def attempt(with_copies: bool) -> _Pass:
+        module = copied(model).to(dtype) if wide else copied(model)
+        module.requires_grad_(True)
+        new = {name: x.clone() for name, x in given.items()}
+        leaves, arguments = leaves_of(new, with_copies)
+        torch.manual_seed(0)
+        with ComparisonDraws(Draws(SEED)):  # what it draws is what the port draws
+            outputs = list(flat(_plain(module(**arguments))))
+        if not cotangents:
+            for number, one in enumerate(outputs):
+                random = np.random.default_rng([7, number])
+                cotangents.append(random.standard_normal(tuple(one.shape)).astype(np.float32))
+        pairs = [
+            (one, torch.tensor(seed).to(one.dtype))
+            for one, seed in zip(outputs, cotangents, strict=True)
+            if one.requires_grad and one.is_floating_point()
+        ]
+        if pairs:
+            torch.autograd.backward([one for one, _ in pairs], [seed for _, seed in pairs])
+        return _Pass(
+            [one.detach().resolve_conj().numpy() for one in outputs],
+            {
+                name: one.grad.numpy()
+                for name, one in module.named_parameters(remove_duplicate=False)
+                if one.grad is not None
+            },
+            {name: one.grad.numpy() for name, one in leaves.items() if one.grad is not None},
+        )
+
+    return with_changes_in_place(attempt)
 
 
 def _flax_gradients(
