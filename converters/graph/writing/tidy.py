@@ -9,7 +9,7 @@ from converters.graph.expression import code
 from converters.graph.writing.original.names import integer
 from converters.graph.writing.statements import turned
 
-_NEW, _AXIS = "None", ":"
+_NEW, _AXIS, _REST = "None", ":", "..."
 
 
 def tidied(tree: Any) -> Any:
@@ -28,14 +28,12 @@ class _Tidy(ast.NodeTransformer):
         if isinstance(node.ctx, ast.Load):
             index, array = _axes(node), node.value
             while index is not None and isinstance(array, ast.Subscript):
-                inner = _axes(array)
-                if inner is None or len(inner) != index.count(_AXIS):
+                joined = _joined(_axes(array), index)
+                if joined is None:
                     break
-                each = iter(inner)
-                index = [next(each) if kind == _AXIS else kind for kind in index]
-                array = array.value
+                index, array = joined, array.value
             if index is not None:
-                return code(f"{{x}}[{', '.join(_shortened(index))}]", x=self.visit(array))
+                return code(f"{{x}}[{', '.join(index)}]", x=self.visit(array))
         self.generic_visit(node)
         return node
 
@@ -64,19 +62,28 @@ def _swapped(node: ast.Call) -> ast.expr | None:
 
 
 def _axes(node: ast.Subscript) -> list[str] | None:
-    """The index `[:, None, :]` of every axis, as texts; None for an index that does more than add axes."""
+    """The index `[:, None, :]` of the first axes, or `[..., None]` of the last ones, as texts; None for an
+    index that does more than add axes.
+    """
     indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     texts = [ast.unparse(index) for index in indices]
-    return texts if _NEW in texts and set(texts) <= {_NEW, _AXIS} else None
+    if _NEW not in texts:
+        return None
+    if texts[0] == _REST:
+        return texts if set(texts[1:]) == {_NEW} else None
+    while texts[-1] == _AXIS:
+        texts.pop()
+    return texts if set(texts) <= {_NEW, _AXIS} else None
 
 
-def _shortened(index: list[str]) -> list[str]:
-    """The index without the axes at the end or, if these are fewer, at the beginning."""
-    first = index.index(_NEW)
-    last = index[::-1].index(_NEW)
-    if first and (not last or (first > 1 and last < first)):
-        return ["...", *index[first:]]
-    return index[: len(index) - last]
+def _joined(inner: list[str] | None, outer: list[str]) -> list[str] | None:
+    """The index that does what two do, one after the other; None if there is none."""
+    if inner is None or (inner[0] == _REST) != (outer[0] == _REST):
+        return None
+    if inner[0] == _REST:
+        return [*inner, *outer[1:]]
+    axes = iter(inner)
+    return [*(next(axes, _AXIS) if kind == _AXIS else kind for kind in outer), *axes]
 
 
 def _moved_back(node: ast.Call) -> ast.expr | None:

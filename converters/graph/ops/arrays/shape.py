@@ -241,9 +241,12 @@ def movedim(x: Any, source: Any, destination: Any) -> ast.expr:
     ),
 )
 def unsqueeze(x: Any, dim: int) -> ast.expr:
-    """`x[:, None, :]`; `writing.tidy` joins several of them and leaves out what may be left out."""
+    """`x[:, None]`; `writing.tidy` joins several of them."""
     axis = axis_of(dim, x.ndim + 1)
-    index = [*[ast.Slice()] * axis, _NEW, *[ast.Slice()] * (x.ndim - axis)]
+    after = x.ndim - axis
+    index: list[Any] = [*[ast.Slice()] * axis, _NEW]
+    if axis and (not after or 2 < axis > after):
+        index = [ast.Constant(...), _NEW, *[ast.Slice()] * after]
     subscript = index[0] if len(index) == 1 else ast.Tuple(index, ast.Load())
     return ast.Subscript(code("{x}", x=x), subscript, ast.Load())
 
