@@ -140,12 +140,12 @@ def test_a_method_that_differs_is_named(ported: Port, monkeypatch: pytest.Monkey
     def wrong(*args: Any, **how: Any) -> Any:
         made = compiled(*args, **how)
 
-        def write(limits: Limits) -> tuple[str, str]:
-            modeling, config = made.write(limits)
+        def write(limits: Limits, exact: bool) -> tuple[str, str]:
+            modeling, config = made.write(limits, exact)
             before, name, after = modeling.partition("    def decode")
             return before + name + after.replace("self.outward(z)", "self.outward(z) + 1"), config
 
-        modeling, config = write(Limits())
+        modeling, config = write(Limits(), False)
         return replace(made, modeling=modeling, config=config, write=write)
 
     monkeypatch.setattr(pipeline, "compiled", wrong)

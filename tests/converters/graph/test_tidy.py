@@ -1,0 +1,30 @@
+"""Indices that add axes, as one writes them: the array stays the same."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+from converters.graph.writing.tidy import tidied
+
+
+@pytest.mark.parametrize(
+    ("index", "written"),
+    [
+        ("[:, None, :][:, :, None, :]", "[:, None, None]"),
+        # Of the first axes, whatever follows: as `[..., None, None]` it would be the last ones.
+        ("[:, None, None]", "[:, None, None]"),
+        ("[:, None][..., None, :]", "[:, None][..., None, :]"),
+        ("[..., None][..., None]", "[..., None, None]"),
+        ("[None][:, :, :, None]", "[None, :, :, None]"),
+        ("[:, :, None][:, None]", "[:, None, :, None]"),
+        ("[:, None][..., None]", "[:, None][..., None]"),
+    ],
+)
+def test_axes_are_added_at_the_same_places(index: str, written: str) -> None:
+    x = np.arange(6).reshape(2, 3)
+    text = ast.unparse(tidied(ast.parse(f"x{index}", mode="eval").body))
+    assert text == f"x{written}"
+    np.testing.assert_array_equal(eval(text), eval(f"x{index}"))
