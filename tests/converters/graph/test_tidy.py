@@ -24,7 +24,7 @@ from converters.graph.writing.tidy import tidied
     ],
 )
 def test_axes_are_added_at_the_same_places(index: str, written: str) -> None:
-    x = np.arange(6).reshape(2, 3)
+    values = {"x": np.arange(6).reshape(2, 3)}
     text = ast.unparse(tidied(ast.parse(f"x{index}", mode="eval").body))
     assert text == f"x{written}"
-    np.testing.assert_array_equal(eval(text), eval(f"x{index}"))
+    np.testing.assert_array_equal(eval(text, values), eval(f"x{index}", values))
