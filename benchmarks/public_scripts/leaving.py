@@ -23,6 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts import smaller
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 STEPS = 10
@@ -128,12 +130,7 @@ def prepared(script: XlaScript, repositories: Path, scratch: Path) -> Path:
     top = script.project or str(Path(script.path).parent)
     copy = scratch / "theirs"
     shutil.copytree(source / top, copy / top, ignore=shutil.ignore_patterns("*.png", ".git"))
-    for name, old, new in script.small:
-        path = copy / name
-        text = path.read_text()
-        if old not in text:
-            raise SystemExit(f"{name}: {old!r} is not in it")
-        path.write_text(text.replace(old, new))
+    smaller(*script.small)(copy)
     return copy
 
 

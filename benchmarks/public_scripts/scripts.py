@@ -92,7 +92,7 @@ def _text(repository: Path) -> None:
     (repository / "text.txt").write_text(text)
 
 
-def _smaller(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
+def smaller(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
     """Return a function that makes a script small by edits: a file, a text in it, and its replacement."""
 
     def prepare(repository: Path) -> None:
@@ -114,14 +114,14 @@ def _initialized(script: str) -> Callable[[Path], None]:
     """
     reset = "        model.reset_parameters()\n"
     layers = "        for layer in model.layers:\n            layer.reset_parameters()\n"
-    smaller = _smaller(
+    prepared = smaller(
         (script, "n_layers=10", "n_layers=2"),
         (script, "batch_size = 32", "batch_size = 4"),
         (script, reset, reset + layers),
     )
 
     def prepare(repository: Path) -> None:
-        smaller(repository)
+        prepared(repository)
         shutil.rmtree((repository / script).parent / "checkpoints", ignore_errors=True)
 
     return prepare
@@ -144,7 +144,7 @@ SHARDED = (
         "pytorch+examples",
         "distributed/tensor_parallelism/fsdp_tp_example.py",
         stands_in="a mesh of 1 by 2, not 2 by 2; a narrow model",
-        prepare=_smaller(
+        prepare=smaller(
             (
                 "distributed/tensor_parallelism/fsdp_tp_example.py",
                 "_min_gpu_count = 4",
@@ -168,7 +168,7 @@ SHARDED = (
         "train_fsdp.py",
         "--epochs 1 --size 4 --batch_size 2 --seq_len 16",
         stands_in="a narrow model",
-        prepare=_smaller(
+        prepare=smaller(
             (
                 "train_fsdp.py",
                 "dim=4096, n_layers=2, n_heads=32, n_kv_heads=8, vocab_size=151936\n    )\n    # 7B",

@@ -9,7 +9,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 
-SCRIPT = """\
+HEAD = """\
 import os
 
 import torch
@@ -17,13 +17,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-def main(args, loader):
-    dist.init_process_group("nccl")
-    args.rank = int(os.environ["RANK"])
-    if {asked}:
-        args.kind = {first}
-    else:
-        args.kind = {second}
+"""
+TRAINING = """\
     model = DDP(torch.nn.Linear(4, 1).cuda())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x in loader:
@@ -35,6 +30,19 @@ def main(args, loader):
             shares = shares / 3
         dist.all_reduce(shares)
 """
+SCRIPT = (
+    HEAD
+    + """\
+def main(args, loader):
+    dist.init_process_group("nccl")
+    args.rank = int(os.environ["RANK"])
+    if {asked}:
+        args.kind = {first}
+    else:
+        args.kind = {second}
+"""
+    + TRAINING
+)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +66,9 @@ def test_values_set_below_a_rank_test(
     assert ("XLA314" in codes) is parts
 
 
-FUNCTION = """\
-import os
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
+FUNCTION = (
+    HEAD
+    + """\
 def kind_of(rank, size):
 {body}
 
@@ -74,17 +77,9 @@ def main(args, loader):
     dist.init_process_group("nccl")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     kind = kind_of(rank, size)
-    model = DDP(torch.nn.Linear(4, 1).cuda())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x in loader:
-        loss = model(x.cuda()).mean()
-        loss.backward()
-        optimizer.step()
-        shares = torch.stack([loss.detach(), loss.detach()])
-        if {test}:
-            shares = shares / 3
-        dist.all_reduce(shares)
 """
+    + TRAINING
+)
 
 
 @pytest.mark.parametrize(

@@ -790,7 +790,7 @@ class _Writer:
         if known.count(None) == 1 and -1 not in sides:
             return [-1 if side is None else side for side in known]
         return [
-            self._number(side, item) if value is None else value
+            self._unfollowed(side, item) if value is None else value
             for side, value in zip(sides, known, strict=True)
         ]
 
@@ -856,10 +856,13 @@ class _Writer:
 
     def _number(self, value: Any, item: Op) -> Any:
         number = self._followed_number(value, item)
-        if number is not None:
-            return number
+        return self._unfollowed(value, item) if number is None else number
+
+    def _unfollowed(self, value: int, item: Op) -> Any:
+        """A size that nothing gives: a side of what is given, as nothing else would give it for other sizes;
+        else the number, which is noted.
+        """
         frames = self._frames(item.frames)
-        # Else it is a side of what is given: nothing else would give it for other sizes.
         sides = [*self._behind(item, frames), *(number for _, number in self.arguments)]
         for number in (number for number in sides if number not in self.maybe):
             for axis, side in enumerate(self.facts[number].shape):

@@ -25,6 +25,20 @@ KEPT = PARAMS.replace(".safetensors", ".torch.safetensors")
 OutputPath = tuple[str | int, ...]
 
 
+# A function of every `interface.py` whose model has dropout.
+WITHOUT_DROPOUT = '''\
+@contextlib.contextmanager
+def _without_dropout():
+    """Make dropout the identity: two programs never draw the same masks."""
+    original = nn.Dropout.__call__
+    nn.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs
+    try:
+        yield
+    finally:
+        nn.Dropout.__call__ = original
+'''
+
+
 @dataclass(frozen=True)
 class Interface:
     """Source of `interface.py`.
@@ -397,17 +411,7 @@ def _apart(facts: ProgramFacts, places: Sequence[OutputPath] | None) -> str:
     value = "(value, _)" if statistics else "value"
     parts = []
     if facts.draws:
-        parts.append('''
-@contextlib.contextmanager
-def _without_dropout():
-    """Make dropout the identity: two programs never draw the same masks."""
-    original = nn.Dropout.__call__
-    nn.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs
-    try:
-        yield
-    finally:
-        nn.Dropout.__call__ = original
-''')
+        parts.append(f"\n{WITHOUT_DROPOUT}")
     within = "    with _without_dropout():\n    " if facts.draws else ""
     if facts.draws:
         parts.append(f"""

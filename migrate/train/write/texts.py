@@ -33,6 +33,26 @@ ROLLOUTS = (
 )
 
 
+# Functions of every program's `train.py`, whatever its state holds.
+LOAD = '''\
+def load(path=PARAMS):
+    """A fresh state with the weights of a file."""
+    tree = {}
+    for name, value in load_file(path).items():
+        *above, last = name.split("/")
+        node = tree
+        for part in above:
+            node = node.setdefault(part, {})
+        node[last] = jnp.asarray(value)
+    return start(tree)'''
+SAVE = '''\
+def save(state, path):
+    """Write the weights of a state."""
+    tree = {"params": state.params, **state.variables}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    save_file({"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}, path)'''
+
+
 @dataclass(frozen=True)
 class ProgramFacts:
     """Facts on which the texts depend.
@@ -494,16 +514,7 @@ class State(NamedTuple):
     step: int{fields}
 
 
-def load(path=PARAMS):
-    """A fresh state with the weights of a file."""
-    tree = {{}}
-    for name, value in load_file(path).items():
-        *above, last = name.split("/")
-        node = tree
-        for part in above:
-            node = node.setdefault(part, {{}})
-        node[last] = jnp.asarray(value)
-    return start(tree)
+{LOAD}
 
 
 def start(variables):
@@ -513,11 +524,7 @@ def start(variables):
     return State(*replicated((params, others, optimizer.init(params))), 0{start_average})
 
 
-def save(state, path):
-    """Write the weights of a state."""
-    tree = {{"params": state.params, **state.variables}}
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    save_file({{"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}}, path)
+{SAVE}
 
 {texts.functions}
 value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}), out_shardings=EVERYWHERE)

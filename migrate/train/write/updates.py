@@ -14,7 +14,7 @@ from typing import Any
 
 from migrate.train.watch.step import class_name
 from migrate.train.write.split import SplitSource
-from migrate.train.write.texts import PARAMS, ProgramFacts, with_rate
+from migrate.train.write.texts import LOAD, PARAMS, SAVE, ProgramFacts, with_rate
 
 
 @dataclass(frozen=True)
@@ -298,16 +298,7 @@ class State(NamedTuple):
     step: int{others_field}
 
 
-def load(path=PARAMS):
-    """A fresh state with the weights of a file."""
-    tree = {{}}
-    for name, value in load_file(path).items():
-        *above, last = name.split("/")
-        node = tree
-        for part in above:
-            node = node.setdefault(part, {{}})
-        node[last] = jnp.asarray(value)
-    return start(tree)
+{LOAD}
 
 
 def start(variables):
@@ -319,11 +310,7 @@ def start(variables):
     return State(*replicated((params, others, opt_states)), counts, 0)
 
 
-def save(state, path):
-    """Write the weights of a state."""
-    tree = {{"params": state.params, **state.variables}}
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    save_file({{"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}}, path)
+{SAVE}
 
 {in_torch}
 VALUE_AND_GRAD = {{

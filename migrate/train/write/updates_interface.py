@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from migrate.train.slice.text import FunctionNode, ScriptText
 from migrate.train.write.interface import KEPT as KEPT_FILE
-from migrate.train.write.interface import Interface, by_name_text, rollout_texts, state_text
+from migrate.train.write.interface import (
+    WITHOUT_DROPOUT,
+    Interface,
+    by_name_text,
+    rollout_texts,
+    state_text,
+)
 from migrate.train.write.public import defined
 from migrate.train.write.texts import ProgramFacts
 from migrate.train.write.updates import UpdateFacts
@@ -150,17 +156,8 @@ _PLAIN = """
 _VALUE_AND_GRAD = _train.VALUE_AND_GRAD
 """
 
-_DRAWING = '''
-@contextlib.contextmanager
-def _without_dropout():
-    """Make dropout the identity: two programs never draw the same masks."""
-    original = nn.Dropout.__call__
-    nn.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs
-    try:
-        yield
-    finally:
-        nn.Dropout.__call__ = original
-
+_DRAWING = f"""
+{WITHOUT_DROPOUT}
 
 def _undropped(loss_of):
     def loss(*arguments):
@@ -170,8 +167,8 @@ def _undropped(loss_of):
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
-_VALUE_AND_GRAD = {name: _undropped(update.loss_of) for name, update in _train.UPDATES.items()}
-'''
+_VALUE_AND_GRAD = {{name: _undropped(update.loss_of) for name, update in _train.UPDATES.items()}}
+"""
 
 _FUNCTIONS = '''
 def loss_and_gradients(state, batch, site=0):
