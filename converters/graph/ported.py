@@ -246,11 +246,15 @@ def port(
     for method in methods or {}:
         require_method(module, method, api)
     if not cache:
-        return _port(module, inputs, starts, methods or {}, api, None, repeats, constrain, arguments or {})
+        return _port(
+            module, inputs, starts, methods or {}, api, None, repeats, constrain, arguments or {}
+        )
     module.eval()
     cached = cached_forward(module, inputs)
     with with_cached_forward(module, cached):
-        return _port(module, inputs, starts, methods or {}, api, cached, repeats, constrain, arguments or {})
+        return _port(
+            module, inputs, starts, methods or {}, api, cached, repeats, constrain, arguments or {}
+        )
 
 
 def _port(
@@ -268,14 +272,18 @@ def _port(
     if cached is not None:
         others = {**others, **_cached_methods(module, inputs, cached, both)}
     try:
-        graph, drafter, model = _written(module, both, options, others, starts, api, arguments, cached)
+        graph, drafter, model = _written(
+            module, both, options, others, starts, api, arguments, cached
+        )
     except GraphError as error:
         if both.evaluation is None and all(
             recorded_method.evaluation is None for recorded_method in others.values()
         ):
             raise
         both, others = _without_training(both, others, error.what)
-        graph, drafter, model = _written(module, both, options, others, starts, api, arguments, cached)
+        graph, drafter, model = _written(
+            module, both, options, others, starts, api, arguments, cached
+        )
     if constrain:
         constrain_layers(model, graph, dict(module.named_modules(remove_duplicate=False)))
     functions = drafter.functions
