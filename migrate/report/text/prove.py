@@ -48,8 +48,11 @@ def proof_summary(
     for note in proof.notes:
         yield f"note: {escape(note)}"
     compiled = " (compilation included)" if sides[1] == "rewrite" else ""
+    seconds = (
+        f"{proof.rewritten_seconds:.1f} s{compiled}" if proof.rewritten_seconds else "not ended"
+    )
     yield (
-        f"{sides[0]} {proof.original_seconds:.1f} s, {sides[1]} {proof.rewritten_seconds:.1f} s{compiled}, "
+        f"{sides[0]} {proof.original_seconds:.1f} s, {sides[1]} {seconds}, "
         f"{proof.replicas} ranks on each side"
     )
     color = "green" if proof.equal else "red"
