@@ -32,9 +32,7 @@ def without_guard(
     libraries are reported.
     """
     message = f"runs on all replicas, no longer below `if {code(guard.test)}:`"
-    wrong = (
-        f"`if {code(guard.test)}:` lets some replicas only run what all must: take this out of it"
-    )
+    wrong = f"all replicas must run this for the save, but only some pass `if {code(guard.test)}:`"
     for statement in out:
         draw = _draw(statement, context)
         if draw is not None and context.calls.shifting[context.place(draw)]:
