@@ -43,7 +43,7 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         files = escape(", ".join(path.name for path in done.elsewhere))
         folder = escape(str(done.path.parent))
         yield (
-            f"{name}: {files}, imported by it, was not rewritten. To rewrite the whole folder: "
+            f"{name}: it imports {files}, which may need edits too. To rewrite the whole folder: "
             f"migrate rewrite {folder} -o COPY"
         )
 
