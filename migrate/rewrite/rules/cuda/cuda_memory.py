@@ -153,7 +153,7 @@ class CudaMemory(Rule):
             yield self.edit(
                 node,
                 lambda _: answer,
-                f"{name} → what torch_xla answers",
+                f"{name} → {code(answer)}",
                 consumes=[node],
                 severity=Severity.ERROR,
                 wrong=f"{name}: {catalogue.NAMES[name].says()}",
