@@ -6,9 +6,10 @@ own, and sees the weights that the updates before it left.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,12 @@ from migrate.train.proof.program import RECORD, compared_updates
 from migrate.train.record import recorded_run
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
-from migrate.train.slice.data import batch_of, batches_slice
+from migrate.train.slice.data import DataSlice, batch_of, batches_slice
+from migrate.train.slice.forwards import ForwardOf, find_forward
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
+from migrate.train.watch.forwards import ForwardCall
 from migrate.train.watch.step import class_name
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
@@ -52,6 +55,7 @@ from migrate.train.write.texts import (
     tidied,
 )
 from migrate.train.write.updates import (
+    ForwardFacts,
     UpdateFacts,
     apart,
     losses_text,
@@ -63,8 +67,7 @@ from migrate.train.write.updates import (
 from migrate.train.write.updates_interface import updates_interface_text
 
 NOTE = (
-    "the script has several optimizers: each update of train.py has its own loss, optimizer and count. "
-    "The program stores no checkpoints: --save writes the weights, and a run that is stopped starts again"
+    "the script has several optimizers: each update of train.py has its own loss, optimizer and count"
 )
 
 
@@ -85,6 +88,23 @@ class RecordedUpdate:
     loss: LossSlice
     recorded: dict[str, Any]
     folder: Path
+
+
+@dataclass(frozen=True)
+class CarriedForward:
+    """Call of a module outside of the updates that a program can have too.
+
+    Attributes:
+        of: where the script makes it.
+        module: the module, as a child of the steps.
+        port: file with its source; "" if it was not ported.
+        calls: the calls before the last recorded update.
+    """
+
+    of: ForwardOf
+    module: str
+    port: str
+    calls: Sequence[ForwardCall]
 
 
 def record_updates(
@@ -117,8 +137,69 @@ def record_updates(
         _require_plain(script, own_loss, recorded)
         parts.append(RecordedUpdate(name, calls, own_loss, recorded, folder))
     whole = _joined(script, parts)
-    (work / RECORD).write_bytes(pickle.dumps(whole))
+    _write_record(work, whole, _forwards(script, parts))
     return parts, whole
+
+
+def _write_record(
+    work: Path, whole: dict[str, Any], forwards: Sequence[CarriedForward]
+) -> None:
+    """Write the record of all updates, with calls of modules between them in their order."""
+    events = [((u["number"], 1, 0), u) for u in whole["updates"]]
+    for forward in forwards:
+        for call in forward.calls:
+            entry = {"name": forward.of.name, "micro": [{"batch": dict(call.inputs), "loss": None}]}
+            events.append(((call.after, 0, forward.of.frame.line), entry))
+    whole["events"] = [entry for _, entry in sorted(events, key=lambda event: event[0])]
+    (work / RECORD).write_bytes(pickle.dumps(whole))
+
+
+def _forwards(script: ScriptText, parts: Sequence[RecordedUpdate]) -> list[CarriedForward]:
+    """Calls of modules between the updates, each of one statement that `data.py` can have."""
+    result: list[CarriedForward] = []
+    names: dict[str, int] = {}
+    lines: set[int] = set()
+    for part in parts:
+        for moved in part.recorded["moved"]:
+            seen = moved.forwards
+            if seen is None or not seen.calls or not moved.before or moved.line in lines:
+                continue
+            if moved.modules != (seen.module,) or moved.frame is None:
+                continue
+            position = moved.frame.function, moved.frame.first
+            expressions = {
+                places[seen.module]
+                for other in parts
+                if (places := other.recorded["places"].get(position, {})) and seen.module in places
+            }
+            count = names.get(seen.module, 0) + 1
+            name = f"{seen.module}_forward" + (f"_{count}" if count > 1 else "")
+            taken = [*seen.calls[0].inputs]
+            of = find_forward(script, moved.frame, taken, expressions, part.loss, name)
+            if of is not None:
+                names[seen.module] = count
+                lines.add(moved.line)
+                result.append(CarriedForward(of, seen.module, seen.port, seen.calls))
+    return result
+
+
+def _cut(
+    cut: Callable[..., DataSlice], forwards: Sequence[CarriedForward]
+) -> tuple[Callable[..., DataSlice], DataSlice, Sequence[CarriedForward]]:
+    """Cut the batches out of the script, with those calls of modules whose inputs depend on the data alone.
+
+    With rollouts, `data.py` runs modules itself: such programs have no calls between their updates.
+
+    Returns:
+        The function that cuts them again, what it gives, and the calls.
+    """
+    if forwards:
+        more = functools.partial(cut, forwards=[forward.of for forward in forwards])
+        with contextlib.suppress(TrainError):
+            plain = more()
+            if not plain.rollouts:
+                return more, plain, forwards
+    return cut, cut(), ()
 
 
 def _require_plain(script: ScriptText, loss: LossSlice, recorded: Mapping[str, Any]) -> None:
@@ -187,7 +268,6 @@ def write_updates(
         _facts(script, parts[:n], part, *port)
         for n, (part, port) in enumerate(zip(parts, ported, strict=True))
     ]
-    facts = apart(facts)
     batches = [
         batch_of(
             script,
@@ -204,7 +284,14 @@ def write_updates(
         for position, names in part.recorded["trained"].items():
             trained.setdefault(position, []).extend(names)
     cut = functools.partial(batches_slice, script, batches, trained=trained)
-    plain = cut()
+    ported_forwards = [forward for forward in _forwards(script, parts) if forward.port]
+    cut, plain, carried = _cut(cut, ported_forwards)
+    _write_record(work, whole, carried)
+    lines = {forward.of.frame.line for forward in carried}
+    for part in parts:
+        part.recorded["moved"] = [m for m in part.recorded["moved"] if m.line not in lines]
+    facts, forwards = apart(facts, [_forward_facts(script, forward) for forward in carried])
+    sources = [written.sources for written in (*facts, *forwards)]
     if plain.rollouts and whole["unseeded"]:
         raise TrainError(
             f"{script.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
@@ -215,21 +302,23 @@ def write_updates(
     with writing(options.output) as place:
         progress("writing the program")
         files = {
-            "model.py": together([fact.sources.model for fact in facts]),
-            "loss.py": losses_text(facts, name),
-            "config.py": config_text(together([fact.config for fact in facts]), name, options.args),
+            "model.py": together([source.model for source in sources]),
+            "loss.py": losses_text(facts, forwards, name),
+            "config.py": config_text(
+                together([written.config for written in (*facts, *forwards)]), name, options.args
+            ),
             "optimizer.py": optimizers_text(facts, name),
             "train.py": updates_train_text(
-                facts, name, rollouts=plain.rollouts, starts=plain.starts
+                facts, forwards, name, rollouts=plain.rollouts, starts=plain.starts
             ),
-            "test_same.py": updates_test_text(facts, name, len(whole["updates"])),
-            **{file: carried_text(file) for file in CARRIED if file != "checkpoints.py"},
+            "test_same.py": updates_test_text(facts, forwards, name, len(whole["updates"])),
+            **{file: carried_text(file) for file in CARRIED},
             **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if plain.starts else {}),
         }
         for file, source in files.items():
             (place / file).write_text(source)
         _write_weights(place, parts, ported, work)
-        _write_recorded(place / RECORDED, whole, facts)
+        _write_recorded(place / RECORDED, whole, facts, forwards)
         progress("comparing: data")
         data, of_data = write_data(script, parts[0].calls, cut, plain, whole, options, place, work)
         if options.scores:
@@ -255,7 +344,7 @@ def write_updates(
         (place / "interface.py").write_text(interface.text)
         notes = [NOTE]
         for part, (port, _), fact in zip(parts, ported, facts, strict=True):
-            own = program_notes(part.recorded, port, fact.facts)
+            own = program_notes(part.recorded, port, replace(fact.facts, rollouts=plain.rollouts))
             notes += [*own, *fact.optimizer.notes]
         notes = list(dict.fromkeys((*notes, *tidied(place), *formatted(place))))
         comparisons: tuple[TrainComparison, ...] = ()
@@ -269,7 +358,7 @@ def write_updates(
             comparisons += (of_data,)
         elif not of_data.same:
             notes.append(f"the data differ from the script's: {of_data.what}")
-        left = _left(script, parts, data)
+        left = _left(script, parts, data, lines)
         result = TrainedProgram(
             options.output, (), options.script, comparisons, left, tuple(notes), error
         )
@@ -288,7 +377,6 @@ def write_updates(
             recorded,
             command,
             interface,
-            several=True,
         )
         (place / "README.md").write_text(page)
         written = record(place, str(options.script))
@@ -321,6 +409,18 @@ def _facts(
     sources = split(port.modeling, script.name, (), class_name(part.name))
     seen = _seen(script, before, part) if facts.statistics and facts.training else ()
     return UpdateFacts(part.name, facts, optimizer, sources, port.config, modules, seen)
+
+
+def _forward_facts(script: ScriptText, forward: CarriedForward) -> ForwardFacts:
+    """Facts of a call of a module between the updates."""
+    port = pickle.loads(Path(forward.port).read_bytes())
+    name, line = forward.of.name, forward.of.frame.line
+    title = port.model_class
+    where = f"{script.at(line)}: {script.lines[line - 1].strip()}"
+    sources = split(port.modeling, script.name, (), title)
+    return ForwardFacts(
+        name, where, tuple(forward.of.values), sources, port.config, (forward.module,), title
+    )
 
 
 def _seen(
@@ -380,21 +480,32 @@ def _write_weights(
     (place / KEPT).write_bytes(kept_path(target).read_bytes())
 
 
-def _write_recorded(file: Path, whole: Mapping[str, Any], facts: Sequence[UpdateFacts]) -> None:
+def _write_recorded(
+    file: Path,
+    whole: Mapping[str, Any],
+    facts: Sequence[UpdateFacts],
+    forwards: Sequence[ForwardFacts],
+) -> None:
     """Write batches and losses of the recorded updates, for the program's test."""
     inputs = {fact.name: fact.facts.inputs for fact in facts}
-    arrays: dict[str, Any] = {"updates": np.array(len(whole["updates"]))}
-    for number, update in enumerate(whole["updates"]):
-        arrays[f"{number}/name"] = np.array(update["name"])
-        arrays[f"{number}/micro"] = np.array(len(update["micro"]))
-        arrays[f"{number}/losses"] = np.array([micro["loss"] for micro in update["micro"]])
-        for position, micro in enumerate(update["micro"]):
-            for name in inputs[update["name"]]:
-                arrays[f"{number}/{position}/{name}"] = micro["inputs"][name]
+    calls = {forward.name for forward in forwards}
+    arrays: dict[str, Any] = {"updates": np.array(len(whole["events"]))}
+    for number, event in enumerate(whole["events"]):
+        name, micro = event["name"], event["micro"]
+        losses = [] if name in calls else [batch["loss"] for batch in micro]
+        arrays[f"{number}/name"] = np.array(name)
+        arrays[f"{number}/micro"] = np.array(len(micro))
+        arrays[f"{number}/losses"] = np.array(losses)
+        for position, batch in enumerate(micro):
+            values = batch["batch"] if name in calls else batch["inputs"]
+            for key in values if name in calls else inputs[name]:
+                arrays[f"{number}/{position}/{key}"] = values[key]
     np.savez_compressed(file, **arrays)
 
 
-def _left(script: ScriptText, parts: Sequence[RecordedUpdate], data: Any) -> tuple[str, ...]:
+def _left(
+    script: ScriptText, parts: Sequence[RecordedUpdate], data: Any, carried: Collection[int]
+) -> tuple[str, ...]:
     """Statements of the loops that no update and no batch has."""
     left: list[list[str]] = [
         left_statements(script, data, part.loss, part.calls, part.recorded["schedule_lines"])
@@ -407,6 +518,7 @@ def _left(script: ScriptText, parts: Sequence[RecordedUpdate], data: Any) -> tup
         for line in range(first, last + 1)
     }
     known |= {frame.line for part in parts for step in part.calls.steps for frame in step}
+    known |= set(carried)
     shown = {f"{script.at(line)}: " for line in known}
     every = dict.fromkeys(text for texts in left for text in texts)
     return tuple(t for t in every if not any(t.startswith(start) for start in shown))

@@ -510,6 +510,15 @@ for i in range(3):
     optimizerG.step()
 """
 
+# It looks at what the generator makes now, in training mode: that moves the statistics of its BatchNorm.
+GAN_WITH_PICTURES = (
+    GAN.replace("criterion = ", "fixed = torch.randn(5, 3)\ncriterion = ")
+    + """    if i % 2 == 0:
+        fake = netG(fixed)
+        print(fake.detach().mean())
+"""
+)
+
 # An actor and a critic that train one after another, each in a loop of its own, on what the actor sampled.
 ACTOR_AND_CRITIC = """
 import torch

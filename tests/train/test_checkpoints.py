@@ -22,10 +22,10 @@ MODULES = ("train", "devices", "loss", "optimizer", "data", "checkpoints")
 class Program:
     """The toy program in this process, imported once: its starts share compiled functions only."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, *, several: bool) -> None:
         for name in MODULES:
             patch.delitem(sys.modules, name, raising=False)
-        patch.syspath_prepend(str(write_toy(folder)))
+        patch.syspath_prepend(str(write_toy(folder, several=several)))
         import data
         import train
 
@@ -39,7 +39,8 @@ class Program:
             if number == killed_at:
                 signal.raise_signal(signal.SIGTERM)
 
-        def report(number: int, values: Any, _: Any) -> None:
+        def report(number: int, *more: Any) -> None:
+            *_, values, _ = more
             losses[number] = [float(x).hex() for x in values]
 
         self._patch.setattr(sys, "argv", ["train.py", *words])
@@ -53,12 +54,15 @@ class Program:
         return 0, losses
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+@pytest.fixture(scope="module", params=["an optimizer", "several optimizers"])
+def program(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(CHECKPOINTS, raising=False)
-        yield Program(tmp_path_factory.mktemp("toy") / "program", patch)
+        several = request.param == "several optimizers"
+        yield Program(tmp_path_factory.mktemp("toy") / "program", patch, several=several)
     for name in MODULES:
         sys.modules.pop(name, None)
     signal.signal(signal.SIGTERM, handler)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from migrate.train.watch.statistics import StatisticsWatch
+from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 
 SCRIPT = """
 class Net(nn.Module):
@@ -32,20 +34,25 @@ LINE = 1 + SCRIPT.splitlines().index("{statement}")
 
 
 @pytest.mark.parametrize(
-    ("statement", "moves"),
+    ("statement", "moves", "calls"),
     [
-        ("picture = net(x)", True),
-        ("picture = net.inner[1](torch.randn(8, 4))", True),
-        ("net.eval()(x); net.train()", False),
-        ("picture = nn.BatchNorm1d(3)(x)", False),
+        ("picture = net(x)", True, 1),
+        ("picture = [net(x), net(x)]", True, 2),
+        ("picture = net(x=x)", True, None),
+        ("picture = net.inner[1](torch.randn(8, 4))", True, None),
+        ("net.eval()(x); net.train()", False, None),
+        ("picture = nn.BatchNorm1d(3)(x)", False, None),
     ],
 )
-def test_a_call_in_training_mode_is_seen_with_its_statement(statement: str, moves: bool) -> None:
+def test_a_call_in_training_mode_is_seen_with_its_statement(
+    statement: str, moves: bool, calls: int | None
+) -> None:
     def watch_of(net: nn.Module) -> StatisticsWatch:
         step = nn.Module()
         step.add_module("net", net)
         spans = [(line, line) for line in (LINE - 2, LINE + 1)]
-        return StatisticsWatch(step, "script.py", [("<module>", 1, spans)])
+        asked = ForwardQuestion(("<module>", 1), lambda: 1, 2, Path(), (), ports=False)
+        return StatisticsWatch(step, "script.py", [("<module>", 1, spans)], asked)
 
     namespace = {"nn": nn, "torch": torch, "watch_of": watch_of, "__name__": "__main__"}
     exec(compile(SCRIPT.format(statement=statement), "script.py", "exec"), namespace)
@@ -53,5 +60,11 @@ def test_a_call_in_training_mode_is_seen_with_its_statement(statement: str, move
     assert [moved.line for moved in recorded if moved.before] == [LINE] * moves
     assert [moved.line for moved in recorded if not moved.before] == [LINE + 3]
     for moved in recorded:
+        assert moved.forwards is not None
+        of_calls = moved.forwards.calls
+        if moved.before:
+            assert (None if of_calls is None else [list(call.inputs) for call in of_calls]) == (
+                None if calls is None else [["x"]] * calls
+            )
         assert moved.modules == ("net",)
         assert "net.inner.1.running_mean" in moved.buffers

@@ -18,9 +18,10 @@ from migrate.train.errors import TrainError
 from migrate.train.find import loss_of_update, update_names, updates_of
 from migrate.train.frames import Frame
 from migrate.train.slice.data import batch_of, batches_slice
+from migrate.train.slice.forwards import find_forward
 from migrate.train.slice.text import ScriptText
 from migrate.train.write.updates import together
-from tests.train.scripts import ACTOR_AND_CRITIC, GAN, TWO_LOSSES
+from tests.train.scripts import ACTOR_AND_CRITIC, GAN, GAN_WITH_PICTURES, TWO_LOSSES
 
 
 def seen(script: ScriptText, *calls: tuple[str, str, str], optimizers: Sequence[int]) -> list[Any]:
@@ -45,9 +46,9 @@ def seen(script: ScriptText, *calls: tuple[str, str, str], optimizers: Sequence[
     return events
 
 
-def gan() -> tuple[ScriptText, Any]:
+def gan(source: str = GAN) -> tuple[ScriptText, Any]:
     """The GAN, and its two updates."""
-    script = ScriptText("gan.py", GAN)
+    script = ScriptText("gan.py", source)
     events = seen(
         script,
         ("backward", "errD_real.backward", "<module>"),
@@ -75,14 +76,48 @@ def test_losses_of_one_step_are_summed_and_random_numbers_belong_to_the_batch() 
     assert update_names(script, updates) == ["optimizerD", "optimizerG"]
 
 
-def test_batches_of_a_gan_are_given_by_name_with_the_numbers_that_the_script_draws() -> None:
-    script, updates = gan()
-    batches = [
+TRAINED = {("<module>", 1): ["netG", "netD", "optimizerD", "optimizerG"]}
+
+
+def batches_of_gan(script: ScriptText, updates: Any) -> list[Any]:
+    """The batches of its updates."""
+    return [
         batch_of(script, calls, loss, ["rows", "i", "noise"], name)
         for (calls, loss), name in zip(updates, ("D", "G"), strict=True)
     ]
-    trained = {("<module>", 1): ["netG", "netD", "optimizerD", "optimizerG"]}
-    text = batches_slice(script, batches, trained=trained).text
+
+
+@pytest.mark.parametrize(
+    ("statement", "given"),
+    [
+        ("fake = netG(fixed)", "{'input': fixed}"),
+        ("picture = netG(2 * fixed[:3]).detach()", "{'input': 2 * fixed[:3]}"),
+        ("fake = netG(netG(fixed)[:, :3])", ""),
+        ("fake = [netG(x) for x in fixed]", ""),
+        ("fake = netG(input=fixed)", ""),
+    ],
+)
+def test_a_call_between_the_updates_is_given_where_the_script_makes_it(
+    statement: str, given: str
+) -> None:
+    script, updates = gan(GAN_WITH_PICTURES.replace("fake = netG(fixed)", statement))
+    line = 1 + next(n for n, text in enumerate(script.lines) if statement in text)
+    frame = Frame(line, "<module>", 1)
+    of = find_forward(script, frame, ["input"], {"netG"}, updates[0][1], "pictures")
+    assert (of is not None) == bool(given)
+    if of is not None:
+        batches = batches_of_gan(script, updates)
+        text = batches_slice(script, batches, trained=TRAINED, forwards=[of]).text
+        *_, condition, call, end = (line.strip() for line in text.splitlines() if line.strip())
+        assert condition == "if i % 2 == 0:"
+        assert call == f"yield 'pictures', {given}"
+        assert end == "yield 'pictures', None"
+
+
+def test_batches_of_a_gan_are_given_by_name_with_the_numbers_that_the_script_draws() -> None:
+    script, updates = gan()
+    batches = batches_of_gan(script, updates)
+    text = batches_slice(script, batches, trained=TRAINED).text
     loop = [line.strip() for line in text.partition("for i in range(3):")[2].splitlines()]
     given = "{'rows': rows, 'i': i, 'noise': noise}"
     assert [line for line in loop if line and not line.startswith("#")] == [
@@ -202,9 +237,11 @@ for site in (0, 1):
 
 @pytest.mark.long
 def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: Path) -> None:
-    result = train(tmp_path, GAN, "--json", "--updates", "3")
+    result = train(tmp_path, GAN_WITH_PICTURES, "--json", "--updates", "3")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["verdict"] == "same"
+    written = json.loads(result.stdout)
+    assert written["verdict"] == "same"
+    assert [left.partition(": ")[2] for left in written["left"]] == ["print(fake.detach().mean())"]
     program = tmp_path / "jax_program"
     own = [
         sys.executable,

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from migrate.train.write.split import SplitSource
 from migrate.train.write.texts import CARRIED, ProgramFacts, carried_text, loss_text, train_text
+from migrate.train.write.updates import ForwardFacts, UpdateFacts, updates_train_text
 
 FACTS = ProgramFacts(
     "toy.py",
@@ -86,17 +88,89 @@ def batches():
 '''
 
 
-def write_toy(folder: Path) -> Path:
-    """Write the program into a folder."""
+# The same with two optimizers, and a call of a module between their updates.
+LOSSES = '''"""Losses of two layers; the first one has statistics."""
+
+import jax
+import jax.numpy as jnp
+
+
+def normed(params, state, x):
+    x = x @ params["first"]["kernel"]
+    mean = 0.9 * state["batch_stats"]["first"]["mean"] + 0.1 * x.mean(0)
+    return x - x.mean(0), {"batch_stats": {"first": {"mean": mean}}}
+
+
+def inputs_of_below(batch):
+    return {"x": batch["x"], "y": batch["y"]}
+
+
+inputs_of_above = inputs_of_below
+
+
+def below(params, state, inputs, key):
+    hidden, new = normed(params, state, inputs["x"])
+    hidden += 0.1 * jax.random.normal(key, hidden.shape)
+    return jnp.mean((jnp.tanh(hidden) @ params["last"]["kernel"] - inputs["y"][:, None]) ** 2), new
+
+
+def above(params, state, inputs, key):
+    hidden = inputs["x"] @ params["first"]["kernel"] - state["batch_stats"]["first"]["mean"]
+    return jnp.mean((jnp.tanh(hidden) @ params["last"]["kernel"] - inputs["y"][:, None]) ** 2), {}
+
+
+def first_forward(params, state, inputs):
+    return normed(params, state, inputs["x"])[1]
+'''
+OPTIMIZERS = '''"""An optimizer for each update."""
+
+import optax
+
+
+def below_optimizer():
+    rate = optax.cosine_decay_schedule(0.05, 40)
+    return optax.multi_transform(
+        {"on": optax.adamw(rate), "off": optax.set_to_zero()}, {"first": "on", "last": "off"}
+    ), rate
+
+
+def above_optimizer():
+    return optax.multi_transform(
+        {"on": optax.sgd(0.1), "off": optax.set_to_zero()}, {"first": "off", "last": "on"}
+    ), lambda count: 0.1
+'''
+DATA_OF_SEVERAL = (
+    DATA.replace("yield micro", 'yield ("below", "above")[number % 2], micro')
+    + """        if number % 4 == 3:
+            yield "first_forward", [{"x": draws.standard_normal((5, 4), np.float32)}]
+"""
+)
+_NO_SOURCE = SplitSource("", "")
+SEVERAL = [
+    UpdateFacts(name, FACTS, None, _NO_SOURCE, "", ("first", "last"), ())
+    for name in ("below", "above")
+]
+FORWARD = ForwardFacts("first_forward", "toy.py:2", ("x",), _NO_SOURCE, "", ("first",), "")
+
+
+def write_toy(folder: Path, *, several: bool = False) -> Path:
+    """Write the program into a folder; `several`: with two optimizers."""
     folder.mkdir(exist_ok=True)
     files = {
         "train.py": train_text(FACTS),
         "loss.py": loss_text(LOSS, FACTS),
         "optimizer.py": OPTIMIZER,
         "data.py": DATA,
-        **{name: carried_text(name) for name in CARRIED},
     }
-    for name, text in files.items():
+    if several:
+        train = updates_train_text(SEVERAL, [FORWARD], "toy.py", rollouts=False, starts=False)
+        files = {
+            "train.py": train,
+            "loss.py": LOSSES,
+            "optimizer.py": OPTIMIZERS,
+            "data.py": DATA_OF_SEVERAL,
+        }
+    for name, text in {**files, **{n: carried_text(n) for n in CARRIED}}.items():
         (folder / name).write_text(text)
     draws = np.random.default_rng(1)
     shapes = {
@@ -108,6 +182,12 @@ def write_toy(folder: Path) -> Path:
         "batch_stats/norm/mean": (8,),
         "batch_stats/norm/var": (8,),
     }
+    if several:
+        shapes = {
+            "params/first/kernel": (4, 8),
+            "params/last/kernel": (8, 1),
+            "batch_stats/first/mean": (8,),
+        }
     arrays = {name: draws.uniform(0.1, 1, shape).astype("f") for name, shape in shapes.items()}
     save_file(arrays, folder / "params.safetensors")
     return folder

@@ -40,11 +40,19 @@ def main() -> None:
     seen: list[Any] = []
     names: list[str] = []
     several = "parts" in recorded
-    rollouts = has_rollouts((folder / "data.py").read_text())
+    text = (folder / "data.py").read_text()
+    rollouts = has_rollouts(text)
+    if several:
+        # Calls of modules between the updates are data too, if the program has them.
+        own_names = recorded["parts"]
+        events = [e for e in recorded["events"] if e["name"] in own_names or e["name"] in text]
+        recorded = {**recorded, "updates": events}
 
     def noted() -> Iterator[Any]:
         for update in _trained(data, start, several) if rollouts else data.batches():
             name, micro = update if several else ("", update)
+            if several and len(seen) == len(recorded["updates"]) and name not in recorded["parts"]:
+                continue  # after the last recorded update
             if len(seen) < len(recorded["updates"]):
                 seen.append(micro)
             names.append(name)

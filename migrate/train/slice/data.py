@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.emit import GIVEN, Emitter
+from migrate.train.slice.forwards import ForwardOf
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
 from migrate.train.slice.loops import (
     TrainingCalls,
@@ -158,14 +159,17 @@ def batches_slice(
     batches: Sequence[BatchOf],
     restore_before: Sequence[int] = (),
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
+    forwards: Sequence[ForwardOf] = (),
 ) -> DataSlice:
     """Cut the generator of the micro-batches of all updates out of a script, as `data_slice` of one.
+
+    It also gives the inputs of `forwards`.
 
     Raises:
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     places = any(batch.places for batch in batches)
-    parts = (script, batches, restore_before, trained or {})
+    parts = (script, batches, restore_before, trained or {}, forwards)
     again = False
     try:
         return _Slicer(*parts).slice()
@@ -200,6 +204,7 @@ class _Slicer:
         batches: Sequence[BatchOf],
         restore_before: Sequence[int],
         trained: Mapping[tuple[str, int], Collection[str]],
+        forwards: Sequence[ForwardOf],
         *,
         hands_over: bool = False,
         again: bool = False,
@@ -208,7 +213,7 @@ class _Slicer:
         self._start: tuple[Frame, ast.stmt] | None = None
         self._script, self._batches = script, batches
         self._restore = set(restore_before)
-        self._trained = trained
+        self._trained, self._forwards = trained, forwards
         self._keeper = Keeper(script)
         self._places: dict[tuple[str, int], dict[str, str]] = {}
         for batch in batches if hands_over else ():
@@ -229,6 +234,7 @@ class _Slicer:
             scope = KeptPart(code.body, max(f.line for f in frames), trained=trained)  # type: ignore[attr-defined]
             for batch, n in calls:
                 self._mark(scope, code, batch, n, sliced)
+            self._mark_forwards(scope, code)
             scope.dropped -= set(scope.marks)
             self._keeper.settle(scope, {argument.arg for argument in parameters(code)})  # type: ignore[arg-type]
             self._keeper.require_untrained(scope)
@@ -329,6 +335,21 @@ class _Slicer:
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
+
+    def _mark_forwards(self, scope: KeptPart, code: ast.AST) -> None:
+        """Let calls of modules outside of the updates give their inputs."""
+        for forward in self._forwards:
+            if self._script.code(forward.frame.first, forward.frame.function) is not code:
+                continue
+            statement = self._statement(code, forward.frame.line)
+            read = set[str]().union(*(loads(ast.parse(v)) for v in forward.values.values()))
+            if statement in scope.marks or read & scope.trained:
+                raise TrainError(
+                    f"{self._script.at(forward.frame.line)}: this call depends on what is trained",
+                    "call the module on data alone",
+                )
+            scope.need(read)
+            scope.marks[statement] = forward.yielded
 
     def _computed(self, statements: Sequence[ast.stmt], trained: Collection[str]) -> list[ast.stmt]:
         """Statements that run what is trained, or read what these compute."""
@@ -437,6 +458,7 @@ class _Slicer:
             scope.body = [*tree.body[: index + 1]]
         for batch in self._batches:
             self._mark(scope, tree, batch, len(batch.frames) - 1, sliced)
+        self._mark_forwards(scope, tree)
         scope.dropped -= set(scope.marks)
         emitter = Emitter(self._script, self._restore, sliced)
         of_functions = set[str]()

@@ -36,7 +36,7 @@ from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import BEGINS, DRAWN, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.seeds import unseeded
-from migrate.train.watch.statistics import StatisticsWatch
+from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
 
 RECORD = "record.pickle"
@@ -327,7 +327,21 @@ class _Recorder:
         self._record["places"] = self._gate.module_places(frame)
         self._averages = Averages(self._gate.step, frame)
         self._copies = CopyWatch(self._gate.step)
-        self._statistics = StatisticsWatch(self._gate.step, self._script, self._question["losses"])
+        question = self._question
+        asked = ForwardQuestion(
+            tuple(question["loop"]),
+            lambda: self._steps,
+            question["updates"],
+            self._folder,
+            [name for name, _ in question["known"]],
+            question["ports"],
+        )
+        self._statistics = StatisticsWatch(
+            self._gate.step,
+            self._script,
+            question["losses"],
+            asked if question["optimizer"] >= 0 else None,
+        )
         self._record["frames"] = self._gate.running(frame)
         self._record["constructors"] = self._constructors.of(self._gate.step)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 
@@ -24,44 +25,16 @@ class LoopTexts:
     loop: str
 
 
-OF_LOADER = LoopTexts(
-    " [--checkpoints FOLDER [--every N]]",
-    "",
-    "",
-    """
+_CHECKPOINTS = """
     folder = os.environ.get("CHECKPOINTS")
     add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
-""".strip("\n"),
-    """
-    if asked.every < 1:
-        parser.error(f"--every {asked.every}: at least 1")
-    from checkpoints import PREEMPTED, Checkpoints
-    from data import batches
-
-    kept, pending = Checkpoints(asked.checkpoints, asked.every), None
-    state, rest = kept.resume(load(), batches())
-    for micro in rest:
-        if state.step >= asked.updates:
-            break
-        number = state.step
-        state, losses, rate = train_step(state, micro)
-        if pending is not None:
-            report(*pending)  # read one update late: the device need not wait
-        pending = number, losses, rate
-        if kept.ends(state, micro):
-            break
-    if pending is not None:
-        report(*pending)
-    kept.close()
-    if kept.preempted:
-        sys.exit(PREEMPTED)
-""".strip("\n"),
-)
-OF_ROLLOUTS = LoopTexts(
-    "",
-    "\nfrom torch_names import by_torch_names",
-    '''
+""".strip("\n")
+_NO_CHECKPOINTS = """
+    if os.environ.get("CHECKPOINTS"):
+        parser.error("CHECKPOINTS is set, but a program with rollouts stores none: unset it")
+""".strip("\n")
+_IN_TORCH = '''
 KEPT = PARAMS.with_suffix(".torch.safetensors")  # what the way back to torch needs
 
 
@@ -69,20 +42,59 @@ def in_torch(state):
     """Weights of a state by torch's names: module.name → array."""
     return by_torch_names({"params": state.params, **state.variables}, KEPT)
 
-''',
+'''
+
+
+def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False) -> LoopTexts:
+    """Parts of `train.py`.
+
+    Args:
+        rollouts: whether `data.py` runs the trained modules.
+        several: whether there are several kinds of updates, each with a name.
+        forwards: whether there are calls of modules between them.
     """
-    if os.environ.get("CHECKPOINTS"):
-        parser.error("CHECKPOINTS is set, but a program with rollouts stores none: unset it")
-""".strip("\n"),
-    """
+    name = "name, " if several else ""
+    batch = "(name, micro)" if several else "micro"
+    number = "sum(state.counts.values())" if several else "state.step"
+    head = f"""
+        number = {number}
+        if number >= asked.updates:
+            break
+        state, losses, rate = train_step(state, {name}micro)"""
+    if rollouts:
+        loop = f"""
     from data import batches
 
     state = load()
-    for micro in batches(lambda: in_torch(state)):
-        if state.step >= asked.updates:
+    for {name}micro in batches(lambda: in_torch(state)):{head}
+        report(number, {name}losses, rate)
+"""
+        imports = "\nfrom torch_names import by_torch_names"
+        return LoopTexts("", imports, _IN_TORCH, _NO_CHECKPOINTS, loop.strip("\n"))
+    pending = f"""
+        if pending is not None:
+            report(*pending)  # read one update late: the device need not wait
+        pending = number, {name}losses, rate"""
+    if forwards:
+        pending = f"""
+        if name in UPDATES:{textwrap.indent(pending, "    ")}"""
+    loop = f"""
+    if asked.every < 1:
+        parser.error(f"--every {{asked.every}}: at least 1")
+    from checkpoints import PREEMPTED, Checkpoints
+    from data import batches
+
+    kept, pending = Checkpoints(asked.checkpoints, asked.every), None
+    state, rest = kept.resume(load(), batches())
+    for {name}micro in rest:{head}{pending}
+        if kept.ends(state, {batch}):
             break
-        number = state.step
-        state, losses, rate = train_step(state, micro)
-        report(number, losses, rate)
-""".strip("\n"),
-)
+    if pending is not None:
+        report(*pending)
+    kept.close()
+    if kept.preempted:
+        sys.exit(PREEMPTED)
+"""
+    return LoopTexts(
+        " [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n")
+    )

@@ -11,7 +11,7 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.write.interface import Interface
 from migrate.train.write.texts import ProgramFacts
-from migrate.train.write.usage import USAGE
+from migrate.train.write.usage import CHECKPOINTS, DEVICES
 
 
 def readme_text(
@@ -23,8 +23,6 @@ def readme_text(
     recorded: Mapping[str, Any],
     command: str,
     interface: Interface | None,
-    *,
-    several: bool = False,
 ) -> str:
     """The page.
 
@@ -37,7 +35,6 @@ def readme_text(
         recorded: the recorded run.
         command: command that writes the program again.
         interface: what `interface.py` has; None if there is none.
-        several: whether the program has several optimizers: it stores no checkpoints.
     """
     spans = [script.span(first, last) for first, last in loss.lines]
     backward = script.at(loss.frame.line)
@@ -111,7 +108,8 @@ def readme_text(
     else:
         lines += ["Nothing of the training loop."]
     if interface is not None:
-        lines += [] if several else USAGE.rstrip().splitlines()
+        lines += [] if data.rollouts else CHECKPOINTS.rstrip().splitlines()
+        lines += DEVICES.rstrip().splitlines()
         lines += _interface_lines(interface)
     if result.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]

@@ -17,7 +17,7 @@ from migrate.train.slice.data import ARGUMENTS, HAND_OVER
 from migrate.train.slice.emit import DECORATED, GIVEN
 from migrate.train.write.counts import CountedSource
 from migrate.train.write.factor import UNSCALED, ScaledGradients
-from migrate.train.write.loops import OF_LOADER, OF_ROLLOUTS
+from migrate.train.write.loops import loop_texts
 from migrate.train.write.means import COUNTS, SHARES, count_text
 from migrate.train.write.shadow import GUARD
 
@@ -437,7 +437,7 @@ def train_text(facts: ProgramFacts) -> str:
     numbers = "\nKEY = jax.random.key(0)  # of random numbers" if draws else ""
     fields = "\n    average: Any" if facts.average else ""
     fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
-    texts = OF_ROLLOUTS if facts.rollouts else OF_LOADER
+    texts = loop_texts(rollouts=facts.rollouts)
     averaged = moved = option = stored = start_average = moved_field = ""
     copied = refreshed = ""
     if facts.copies_every:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate.train.watch.step import class_name
+from migrate.train.write.loops import loop_texts
 from migrate.train.write.split import SplitSource
 from migrate.train.write.texts import LOAD, PARAMS, SAVE, ProgramFacts, with_rate
 
@@ -40,8 +41,38 @@ class UpdateFacts:
     seen: tuple[str, ...]
 
 
-def apart(updates: Sequence[UpdateFacts]) -> list[UpdateFacts]:
-    """Give definitions another name that are written differently for a later update."""
+@dataclass(frozen=True)
+class ForwardFacts:
+    """Facts on which the texts of a module's call outside of the updates depend.
+
+    Attributes:
+        name: name of the function.
+        where: position and text of the script's statement.
+        inputs: inputs of the module.
+        sources: the port of the call, as model and loss.
+        config: the sizes of the module.
+        modules: the module.
+        title: name of the class of the call.
+    """
+
+    name: str
+    where: str
+    inputs: tuple[str, ...]
+    sources: SplitSource
+    config: str
+    modules: tuple[str, ...]
+    title: str
+
+
+def apart(
+    updates: Sequence[UpdateFacts], forwards: Sequence[ForwardFacts] = ()
+) -> tuple[list[UpdateFacts], list[ForwardFacts]]:
+    """Give definitions another name that are written differently for a later update, or a call after them."""
+    result = _apart([*updates, *forwards])
+    return result[: len(updates)], result[len(updates) :]
+
+
+def _apart(updates: Sequence[Any]) -> list[Any]:
     known: dict[str, str] = {}
     result = []
     for update in updates:
@@ -123,9 +154,11 @@ def _single_imports(node: ast.Import | ast.ImportFrom) -> list[str]:
     return parts
 
 
-def losses_text(updates: Sequence[UpdateFacts], script: str) -> str:
+def losses_text(
+    updates: Sequence[UpdateFacts], forwards: Sequence[ForwardFacts], script: str
+) -> str:
     """`loss.py`: for each update the step's class, its arrays of a batch, and its loss."""
-    source = together([update.sources.loss for update in updates])
+    source = together([part.sources.loss for part in (*updates, *forwards)])
     hold = ""
     if any(update.facts.frozen for update in updates):
         hold = '''
@@ -139,7 +172,7 @@ def hold(params, frozen):
 
     return jax.tree_util.tree_map_with_path(held, params)
 '''
-    parts = [_loss_text(update) for update in updates]
+    parts = [*map(_loss_text, updates), *map(_forward_text, forwards)]
     doc = f'"""The losses of {script}: what each of its updates computes of a batch."""'
     source = re.sub(r'\A""".*?"""', lambda _: doc, source, count=1, flags=re.DOTALL)
     return f"{source}{hold}\n\n" + "\n\n".join(parts)
@@ -197,6 +230,20 @@ def _loss_text(update: UpdateFacts) -> str:
     return "\n".join([*lines, "    return value, new", ""])
 
 
+def _forward_text(forward: ForwardFacts) -> str:
+    name, step = forward.name, f"{forward.name.upper()}_STEP"
+    return f'''{step} = {forward.title}({forward.title}Config())
+
+
+def {name}(params, state, inputs):
+    """New statistics after {forward.where}."""
+    _, new = {step}.apply(
+        {{**state, "params": params}}, **inputs, deterministic=False, mutable=["batch_stats"]
+    )
+    return new
+'''
+
+
 def optimizers_text(updates: Sequence[UpdateFacts], script: str) -> str:
     """`optimizer.py`: a function for each update that gives its optimizer and its learning rate."""
     head: dict[str, None] = {}
@@ -218,40 +265,45 @@ def optimizers_text(updates: Sequence[UpdateFacts], script: str) -> str:
 
 
 def updates_train_text(
-    updates: Sequence[UpdateFacts], script: str, *, rollouts: bool, starts: bool
+    updates: Sequence[UpdateFacts],
+    forwards: Sequence[ForwardFacts],
+    script: str,
+    *,
+    rollouts: bool,
+    starts: bool,
 ) -> str:
     """`train.py`: the state, the updates, and the loop."""
     names = [update.name for update in updates]
-    imported = ", ".join(sorted(text for n in names for text in (n, f"inputs_of_{n}")))
+    needed = [text for n in names for text in (n, f"inputs_of_{n}")]
+    imported = ", ".join(sorted([*needed, *(forward.name for forward in forwards)]))
+    called = _FORWARDS.format(
+        entries="".join(
+            f"    {f.name!r}: (jax.jit({f.name}, out_shardings=EVERYWHERE), {f.modules[0]!r}),\n"
+            for f in forwards
+        )
+    )
+    called, calls = (called, _CALLS_FORWARD) if forwards else ("", "")
+    counted = "updates"
+    if forwards:
+        counted = "updates, and of calls that move statistics"
     optimizers = ", ".join(sorted(f"{name}_optimizer" for name in names))
     entries = "".join(
         f"    {u.name!r}: Update({u.name}, inputs_of_{u.name}, *{u.name}_optimizer(), {u.modules!r}),\n"
         for u in updates
     )
-    in_torch = imports = others_field = same_others = ""
-    batches = "batches()"
+    texts = loop_texts(rollouts=rollouts, several=True, forwards=bool(forwards))
+    others_field = same_others = ""
     if starts:
         others_field = "\n    others: Any = None  # weights of modules that rollouts alone run"
         same_others = "\n        state.others,"
-    if rollouts:
-        batches = "batches(lambda: in_torch(state))"
-        imports = "\nfrom torch_names import by_torch_names"
-        in_torch = '''
-KEPT = PARAMS.with_suffix(".torch.safetensors")  # what the way back to torch needs
-
-
-def in_torch(state):
-    """Weights of a state by torch's names: module.name → array."""
-    return by_torch_names({"params": state.params, **state.variables}, KEPT)
-
-'''
     return f'''"""The training of {script} in JAX: {len(names)} updates, each with a loss and an optimizer.
 
-    python train.py [--updates N] [--save FILE]
+    python train.py [--updates N]{texts.usage} [--save FILE]
 """
 
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -264,7 +316,7 @@ import optax
 from devices import EVERYWHERE, by_rows, replicated
 from loss import {imported}
 from optimizer import {optimizers}
-from safetensors.numpy import load_file, save_file{imports}
+from safetensors.numpy import load_file, save_file{texts.imports}
 
 PARAMS = Path(__file__).with_name({PARAMS!r})
 KEY = jax.random.key(0)  # of random numbers
@@ -289,7 +341,7 @@ UPDATES = {{
 
 
 class State(NamedTuple):
-    """Parameters, other variables, each optimizer's state, each update's count, the number of all updates."""
+    """Parameters, other variables, each optimizer's state, each update's count, the number of all {counted}."""
 
     params: Any
     variables: Any
@@ -312,7 +364,7 @@ def start(variables):
 
 {SAVE}
 
-{in_torch}
+{texts.functions}
 VALUE_AND_GRAD = {{
     name: jax.jit(jax.value_and_grad(update.loss_of, has_aux=True), out_shardings=EVERYWHERE)
     for name, update in UPDATES.items()
@@ -326,12 +378,12 @@ def apply(name, params, opt_state, grads):
     return optax.apply_updates(params, updates), opt_state
 
 
-def train_step(state, name, micro, value_and_grad=VALUE_AND_GRAD):
+{called}def train_step(state, name, micro, value_and_grad=VALUE_AND_GRAD):
     """The update of a name over micro-batches, whose gradients are summed as torch sums them.
 
     Returns:
         The new state, the loss of each micro-batch, and the learning rate.
-    """
+    """{calls}
     update = UPDATES[name]
     params = update.part(state.params)
     variables = {{kind: dict(tree) for kind, tree in state.variables.items()}}
@@ -362,17 +414,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\\n")[0])
     add = parser.add_argument
     add("--updates", type=int, default=sys.maxsize, help="updates of the weights in all")
+{texts.options}
     add("--save", type=Path, help="file for the trained weights")
     asked = parser.parse_args()
-    from data import batches
-
-    state = load()
-    for name, micro in {batches}:
-        if state.step >= asked.updates:
-            break
-        number = state.step
-        state, losses, rate = train_step(state, name, micro)
-        report(number, name, losses, rate)
+{texts.loop}
     if asked.save is not None and jax.process_index() == 0:
         save(state, asked.save)
 
@@ -389,7 +434,32 @@ if __name__ == "__main__":
 '''
 
 
-def updates_test_text(updates: Sequence[UpdateFacts], script: str, count: int) -> str:
+_FORWARDS = '''\
+# Calls of modules outside of the updates, in training mode: data.py gives their inputs at their places.
+FORWARDS = {{
+{entries}}}
+
+
+def run_forward(state, name, inputs):
+    """The call of a name: it moves the running statistics of its module."""
+    statistics_of, module = FORWARDS[name]
+    own = {{kind: {{module: of[module]}} for kind, of in state.variables.items() if module in of}}
+    params = {{module: state.params[module]}}
+    new = statistics_of(params, own, by_rows(inputs))
+    variables = {{kind: {{**of, **new.get(kind, {{}})}} for kind, of in state.variables.items()}}
+    return state._replace(variables=variables, step=state.step + 1)
+
+
+'''
+_CALLS_FORWARD = '''
+    if name in FORWARDS:
+        [inputs] = micro
+        return run_forward(state, name, inputs), [], None'''
+
+
+def updates_test_text(
+    updates: Sequence[UpdateFacts], forwards: Sequence[ForwardFacts], script: str, count: int
+) -> str:
     """`test_same.py`: the program against the recorded run of the script."""
     noise = any(update.facts.noise for update in updates)
     linen = "from flax import linen as nn\n"
@@ -400,6 +470,7 @@ def updates_test_text(updates: Sequence[UpdateFacts], script: str, count: int) -
             f"loss.{u.name} = with_noise(loss.{u.name})\n" for u in updates
         )
     inputs = {update.name: dict(update.facts.inputs) for update in updates}
+    inputs |= {forward.name: {n: (n, ()) for n in forward.inputs} for forward in forwards}
     return f'''"""The program gives the losses of the first {count} updates of {script}.
 
     python -m pytest test_same.py

@@ -202,6 +202,7 @@ def step(state, micro, site=0, rollout=None):
 _BATCHES = '''
 def batches():
     """Yield the micro-batches of each update, in the order of the script."""
-    for _, micro in _data.batches():
-        yield micro
+    for name, micro in _data.batches():
+        if name in SITES:
+            yield micro
 '''

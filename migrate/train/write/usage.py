@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-USAGE = """
+CHECKPOINTS = """
 ## Checkpoints
 
     python train.py --checkpoints FOLDER --every 500
@@ -13,7 +13,8 @@ checkpoint is stored, and the exit code is 75.
 
 The data's position is the number of updates. `data.py` runs again, and batches of earlier updates are loaded
 again but not computed. The checkpoint has a checksum of its last batch: other data are refused.
-
+"""
+DEVICES = """
 ## Devices
 
 One device, several and a pod run the same `train.py`. Every device has the state, and computes its rows of
