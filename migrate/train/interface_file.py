@@ -41,12 +41,9 @@ def write_interface(
         if name not in recorded["tied"] and not set(weights.paths[name]) & frozen
     }
     files = ("data.py", "model.py", "optimizer.py")
-    tops: dict[str, list[str]] = {}
-    for name, paths in weights.paths.items():
-        known = tops.setdefault(name.partition(".")[0], [])
-        known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
+    tops = tops_of(weights)
     learning = {path.split("/")[1] for name in trained for path in weights.paths[name]}
-    places, failed, differs = _outputs(facts, recorded, sorted(learning), options, place, work)
+    places, failed, differs = found_outputs(facts, recorded, sorted(learning), options, place, work)
     functions = [f for f in recorded["functions"] if f.method not in differs]
     interface = interface_text(
         script,
@@ -67,17 +64,31 @@ def write_interface(
     return replace(interface, missing=(*interface.missing, *unlike))
 
 
-def _outputs(
+def tops_of(weights: Any) -> dict[str, list[str]]:
+    """Names of the top level of the program's parameters, by module of the script."""
+    tops: dict[str, list[str]] = {}
+    for name, paths in weights.paths.items():
+        known = tops.setdefault(name.partition(".")[0], [])
+        known += [path.split("/")[1] for path in paths if path.split("/")[1] not in known]
+    return tops
+
+
+def found_outputs(
     facts: ProgramFacts,
     recorded: Mapping[str, Any],
     trained: Sequence[str],
     options: TrainOptions,
     place: Path,
     work: Path,
+    step: str = "STEP",
+    functions: str = "Functions",
+    start: Path | None = None,
 ) -> tuple[list[Any], str, frozenset[str]]:
     """Find the outputs of the script's model in the program, and compare its functions.
 
-    Both are done on the first micro-batch. `trained` are trained modules of the program.
+    Both are done on the first micro-batch. `trained` are trained modules of the program, `step` and
+    `functions` the names of the step in `loss.py` and of the class in `functions.py`, `start` the weights
+    that the recorded update starts from; None: those of the program.
 
     Returns:
         Where the program has each, why they could not be looked for, and functions that are not known to give
@@ -97,6 +108,9 @@ def _outputs(
         "arguments": {"deterministic": not facts.training} if facts.takes_mode else {},
         "streams": facts.streams if facts.draws else (),
         "trained": trained,
+        "step": step,
+        "class": functions,
+        "start": "" if start is None else str(start),
         "functions": [function.method for function in recorded["functions"]],
     }
     module = "migrate.train.proof.outputs_child"

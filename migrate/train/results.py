@@ -73,7 +73,8 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
         own = [comparison for comparison in comparisons if comparison.stage == stage]
         differ = [comparison.name for comparison in own if comparison.verdict == "differs"]
         if own:
-            verdicts[stage] = f"{', '.join(differ)} differ" if differ else "same"
+            names = ", ".join(dict.fromkeys(differ))  # several updates have the same comparisons
+            verdicts[stage] = f"{names} differ" if differ else "same"
             if any(comparison.verdict == "intended" for comparison in own):
                 verdicts[stage] += INTENDED
             if any(comparison.verdict == "amplifies" for comparison in own):

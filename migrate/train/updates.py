@@ -27,11 +27,12 @@ from migrate.progress import Progress
 from migrate.train.data_file import write_data
 from migrate.train.errors import TrainError
 from migrate.train.find import Updates, update_names
+from migrate.train.interface_file import found_outputs, tops_of
 from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
-from migrate.train.proof.program import RECORD, compared_updates
+from migrate.train.proof.program import RECORD, compared_updates, written_start
 from migrate.train.record import recorded_run
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
@@ -45,7 +46,8 @@ from migrate.train.watch.step import class_name
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
-from migrate.train.write.split import split
+from migrate.train.write.roles import training_roles
+from migrate.train.write.split import functions_class, split
 from migrate.train.write.texts import (
     CARRIED,
     OF_ROLLOUT,
@@ -64,11 +66,9 @@ from migrate.train.write.updates import (
     updates_test_text,
     updates_train_text,
 )
-from migrate.train.write.updates_interface import updates_interface_text
+from migrate.train.write.updates_interface import InterfaceFacts, updates_interface_text
 
-NOTE = (
-    "the script has several optimizers: each update of train.py has its own loss, optimizer and count"
-)
+NOTE = "the script has several optimizers: each update of train.py has its own loss, optimizer and count"
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,7 @@ def record_updates(
     return parts, whole
 
 
-def _write_record(
-    work: Path, whole: dict[str, Any], forwards: Sequence[CarriedForward]
-) -> None:
+def _write_record(work: Path, whole: dict[str, Any], forwards: Sequence[CarriedForward]) -> None:
     """Write the record of all updates, with calls of modules between them in their order."""
     events = [((u["number"], 1, 0), u) for u in whole["updates"]]
     for forward in forwards:
@@ -315,6 +313,8 @@ def write_updates(
             **{file: carried_text(file) for file in CARRIED},
             **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if plain.starts else {}),
         }
+        if functions := [source.functions for source in sources if source.functions]:
+            files["functions.py"] = together(functions)
         for file, source in files.items():
             (place / file).write_text(source)
         _write_weights(place, parts, ported, work)
@@ -329,10 +329,13 @@ def write_updates(
                     "leave the option out",
                 )
             require_scores(options.scores, place, work, options.timeout)
+        progress("writing interface.py")
         interface = updates_interface_text(
             script,
-            facts,
-            {part.name: _trained(part, port[1]) for part, port in zip(parts, ported, strict=True)},
+            [
+                _interface_facts(script, part, weights, fact, options, place)
+                for part, (_, weights), fact in zip(parts, ported, facts, strict=True)
+            ],
             {file: (place / file).read_text() for file in ("data.py", "model.py")},
             replace(
                 facts[0].facts,
@@ -406,9 +409,53 @@ def _facts(
     facts = program_facts(script, part.loss, part.recorded, port, weights)
     modules = tuple(part.recorded["children"])
     optimizer = optimizer_source(script, part.recorded, weights, part.folder)
-    sources = split(port.modeling, script.name, (), class_name(part.name))
+    methods = {function.method for function in part.recorded["functions"]}
+    sources = split(port.modeling, script.name, methods, class_name(part.name))
     seen = _seen(script, before, part) if facts.statistics and facts.training else ()
     return UpdateFacts(part.name, facts, optimizer, sources, port.config, modules, seen)
+
+
+def _interface_facts(
+    script: ScriptText,
+    part: RecordedUpdate,
+    weights: Any,
+    fact: UpdateFacts,
+    options: TrainOptions,
+    place: Path,
+) -> InterfaceFacts:
+    """Facts of one update's interface: where the program has its outputs, and its functions."""
+    recorded = part.recorded
+    # Parameters of other optimizers are frozen in this update, but the script's modules are trained.
+    learning = [
+        name
+        for name in recorded["gradients"]
+        if name not in recorded["tied"]
+        and (name in recorded["others"] or not set(weights.paths[name]) & set(weights.frozen))
+    ]
+    tops = sorted({path.split("/")[1] for name in learning for path in weights.paths[name]})
+    title = class_name(part.name)
+    outputs, failed, differs = found_outputs(
+        fact.facts,
+        recorded,
+        tops,
+        options,
+        place,
+        part.folder,
+        f"{part.name.upper()}_STEP",
+        functions_class(title),
+        written_start(place, recorded, part.folder),
+    )
+    return InterfaceFacts(
+        fact,
+        part.loss,
+        recorded,
+        _trained(part, weights),
+        training_roles(script, part.calls, recorded),
+        outputs,
+        failed,
+        differs,
+        tops_of(weights),
+    )
 
 
 def _forward_facts(script: ScriptText, forward: CarriedForward) -> ForwardFacts:

@@ -17,9 +17,11 @@ from migrate.cli import commands
 from migrate.train.errors import TrainError
 from migrate.train.find import loss_of_update, update_names, updates_of
 from migrate.train.frames import Frame
+from migrate.train.results import TrainComparison, stages
 from migrate.train.slice.data import batch_of, batches_slice
 from migrate.train.slice.forwards import find_forward
 from migrate.train.slice.text import ScriptText
+from migrate.train.write.readme import table_of
 from migrate.train.write.updates import together
 from tests.train.scripts import ACTOR_AND_CRITIC, GAN, GAN_WITH_PICTURES, TWO_LOSSES
 
@@ -225,6 +227,8 @@ recorded = np.load("recorded.npz")
 batches = interface.batches()
 for site in (0, 1):
     micro = next(batches)
+    outputs = interface.outputs(state, micro[0], site)
+    assert [x.shape for x in outputs] == [[(8, 1), (8, 4), (8, 1)], [(8, 4), (8, 1)]][site]
     loss, gradients = interface.loss_and_gradients(state, micro[0], site)
     assert set(gradients) == {"netG" if site else "netD"}
     assert all(np.shape(x) == np.shape(start[m][n]) for m, of in gradients.items() for n, x in of.items())
@@ -264,10 +268,27 @@ def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: 
     losses = program / "loss.py"
     assert "stop_gradient" in losses.read_text()
     losses.write_text(losses.read_text().replace(" in frozen else value", " in () else value"))
+    optimizers = program / "optimizer.py"
+    optimizers.write_text(optimizers.read_text().replace("0.01", "0.02", 1))
     command = ["prove", str(tmp_path / "train.py"), "--against", str(program)]
     proved = CliRunner().invoke(commands, [*command, "--steps", "3"])
     assert proved.exit_code == 1, proved.output
-    assert "optimizerG" in proved.output
+    causes = [line for line in proved.output.splitlines() if "cause (" in line]
+    assert any("cause (gradients): optimizerG: netD/" in line for line in causes)
+    assert any("cause (learning rates): optimizerD: every rate is 2 times" in c for c in causes)
+    assert not any("their group" in line for line in causes)
+
+
+def test_the_table_of_a_program_has_the_cause_of_each_update() -> None:
+    comparisons = [
+        TrainComparison("gradients", True, 1e-7, 1e-5, "D: 9 parameters"),
+        TrainComparison("gradients", False, 1.0, 1e-5, "G: 9 parameters", "G: lost stop_gradient"),
+        TrainComparison("losses", False, 1.0, 1e-5, "G: 3 updates"),
+        TrainComparison("losses", False, 1.0, 1e-5, "D: 3 updates"),
+    ]
+    last = [line.split(" | ")[-1] for line in table_of(comparisons)[2:]]
+    assert last[:2] == ["D: 9 parameters |", "G: 9 parameters; cause: G: lost stop_gradient |"]
+    assert stages(comparisons)["behavioural"] == "losses differ"
 
 
 def test_a_method_that_fills_what_the_loop_reads_is_no_part_that_is_left_out() -> None:

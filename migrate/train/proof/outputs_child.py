@@ -35,13 +35,14 @@ def main() -> None:
     def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return inputs
 
-    loss, train = import_module("loss"), import_module("train")
+    step, train = getattr(import_module("loss"), options["step"]), import_module("train")
     linen.Dropout.__call__ = nothing_dropped
     with jax.default_matmul_precision("highest"):
-        state = train.load()
+        start = options.get("start")
+        state = train.load(start) if start else train.load()
         # Dropout is off; other random numbers are those that the script drew here.
         with jax_noise():
-            _, more = loss.STEP.apply(
+            _, more = step.apply(
                 {**state.variables, "params": state.params},
                 **{n.partition(":")[2]: arrays[n] for n in arrays if n.startswith("input:")},
                 **options["arguments"],
@@ -59,7 +60,7 @@ def main() -> None:
         differs = [
             method
             for method in options["functions"]
-            if not _is_same(method, loss.STEP, state, options, arrays)
+            if not _is_same(method, step, state, options, arrays)
         ]
     output.write_text(json.dumps({"outputs": places, "differs": differs}))
 
@@ -68,7 +69,7 @@ def _is_same(method: str, step: Any, state: Any, options: dict[str, Any], arrays
     """Whether a function of the program gives what the script's function gave."""
     import jax
 
-    functions = import_module("functions").Functions
+    functions = getattr(import_module("functions"), options["class"])
     taken = inspect.signature(getattr(functions, method)).parameters
     start = f"{method}:input:"
     values, _ = functions(step.config).apply(

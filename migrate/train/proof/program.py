@@ -135,12 +135,18 @@ def compared_updates(
             moved=script.moved(),
         )
         comparisons += [
-            replace(c, what=f"{name}: {c.what}")
+            replace(c, what=f"{name}: {c.what}", cause=c.cause and f"{name}: {c.cause}")
             for c in (_with_cause(c, results, expected, script) for c in own)
         ]
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     return tuple(comparisons), ""
+
+
+def written_start(place: Path, recorded: Mapping[str, Any], work: Path) -> Path | None:
+    """Write the weights that a recorded update starts from, as the program has them; None if it cannot."""
+    script = _Script(recorded, place, work)
+    return None if script.write_start() else script.start_file
 
 
 class _Script:
@@ -305,11 +311,12 @@ def _near(ours: Arrays, theirs: Arrays) -> bool:
 
 def _of_optimizer(results: Arrays, expected: Arrays, script: _Script) -> str:
     ours = part(results, "optimized")
-    right = part(expected, "optimized")
+    others = script.others()
+    right = {n: x for n, x in part(expected, "optimized").items() if n not in others}
     start = script.start
 
     def apart(theirs: Arrays) -> float:
-        return max(way_ratio(ours[name], x, start[name]) for name, x in theirs.items())
+        return max(way_ratio(ours[name], theirs[name], start[name]) for name in right)
 
     recorded = script.recorded
     nearest, named = 10 * WAY_LIMIT, ""

@@ -183,10 +183,9 @@ class Gate:
                 self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             with self._noise():
                 *self._seen, live = observe(self.step, flat(bound, data), self._file)
-            if self.owners is None:
-                self._functions = self._callable(
-                    step_functions(live, children_of_step, bound.objects, _RESERVED)
-                )
+            self._functions = self._callable(
+                step_functions(live, children_of_step, bound.objects, _RESERVED)
+            )
         attributes, names = self._question["reads"]
         self._steady = Steady(
             self.step, bound.objects, self._namespace, attributes, names, bound.constants
@@ -442,6 +441,7 @@ class Gate:
                 dict(self.step.named_children()),
                 self._folder / STEP_FILE,
                 self._functions,
+                class_name(self._question["name"]),
             )
             step.fixed = self._fixed
             methods = {function.method: function.tensors() for function in self._functions}

@@ -36,7 +36,7 @@ def constructor_text(node: ast.ClassDef, built: Built | None, flax: ast.stmt | N
     passed, used = [], set()
     for field in fields:
         if field == _CONFIG:
-            passed.append("config=StepConfig()")
+            passed.append(f"config={config_class(flax)}()")
             continue
         of = _ATTRIBUTES.get(field, field)
         source = next((name for name, sizes in built.sizes.items() if of in sizes), None)
@@ -56,6 +56,18 @@ def constructor_text(node: ast.ClassDef, built: Built | None, flax: ast.stmt | N
         f"def {node.name}({parameters}\n"
         f'    """The module `{node.name}` in Flax, without weights."""\n'
         f"{checks}    return _model.{node.name}({', '.join(passed)})\n"
+    )
+
+
+def config_class(flax: ast.stmt | None) -> str:
+    """Class of the sizes that a class of `model.py` reads; "" if it reads none."""
+    return next(
+        (
+            ast.unparse(s.annotation)
+            for s in getattr(flax, "body", ())
+            if isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == _CONFIG
+        ),
+        "",
     )
 
 
@@ -139,4 +151,4 @@ def _called_first(value: ast.expr) -> set[str]:
     return names
 
 
-__all__ = ["changes_model", "constructor_text", "makes_models"]
+__all__ = ["changes_model", "config_class", "constructor_text", "makes_models"]

@@ -24,10 +24,12 @@ class Role:
         kind: "loop" (all of it), "part" (some updates, each time it is called), "update", "gradient" (of one
             micro-batch), "optimizer" or "schedule" (which the function builds).
         call: a call of the function.
+        sites: numbers of the updates that it makes.
     """
 
     kind: str
     call: SeenCall
+    sites: tuple[int, ...] = ()
 
 
 class FunctionTexts:
@@ -41,6 +43,7 @@ class FunctionTexts:
         in_data: what `data.py` defines, by name.
         unpacked: names of the batch that a function unpacks from another one → `batch[0]`.
         rollouts: whether `data.py` runs the trained modules.
+        updates: names of the updates, if there are several.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class FunctionTexts:
         unpacked: Mapping[str, str],
         *,
         rollouts: bool = False,
+        updates: Sequence[str] = (),
     ) -> None:
+        self._updates = tuple(updates)
         self._functions = {function.qualified: function for function in functions}
         self._unpacked = unpacked
         self._roles, self._batch, self._in_data = roles, tuple(batch), in_data
@@ -223,6 +228,8 @@ class FunctionTexts:
             )
         for other in modules[1:]:
             checks += f"    _absent({other!r}, {other})\n"
+        if len(role.sites) > 1 and role.kind in (GRADIENT, OPTIMIZER, SCHEDULE):
+            return ""
         where = f"; `{state}` is a state" if modules else ""
         batch = ", ".join(f"{name!r}: {part}" for name, part in parts.items())
         if role.kind in (UPDATE, GRADIENT) and not wholes <= set(names):
@@ -236,16 +243,26 @@ class FunctionTexts:
                 f'    Returns the trained state.\n    """\n{checks}'
                 f"    state = _trained({state}, _data.micro_batches)\n{keeps}    return state\n"
             )
+        elif role.kind == UPDATE and len(role.sites) > 1:
+            text = (
+                f'    """`{call.function}`: one update of each of its kinds{where}.\n\n'
+                f"    Returns the new state, and what `step` gives beside it, by the update's name.\n"
+                f'    """\n{checks}'
+                f"    now, reports = {state}, {{}}\n"
+                f"    for site in {role.sites!r}:\n"
+                f"        now, reports[SITES[site]] = step(now, [{{{batch}}}], site)\n"
+                "    return now, reports\n"
+            )
         elif role.kind == UPDATE:
             text = (
                 f'    """`{call.function}`: one update{where}.\n\n'
                 f'    Returns the new state, and what `step` gives beside it.\n    """\n{checks}'
-                f"    return step({state}, [{{{batch}}}])\n"
+                f"    return step({state}, [{{{batch}}}]{self._site(role)})\n"
             )
         elif role.kind == GRADIENT:
             text = (
                 f'    """`{call.function}`: the loss of a micro-batch and its gradients{where}."""\n{checks}'
-                f"    return loss_and_gradients({state}, {{{batch}}})\n"
+                f"    return loss_and_gradients({state}, {{{batch}}}{self._site(role)})\n"
             )
         else:
             value = "optimizer" if role.kind == OPTIMIZER else "learning_rate_of"
@@ -254,8 +271,15 @@ class FunctionTexts:
                 if role.kind == OPTIMIZER
                 else "the learning rate of an update"
             )
+            if self._updates:
+                number = 0 if role.kind == OPTIMIZER else 1
+                value = f"{self._updates[role.sites[0]]}_optimizer()[{number}]"
             text = f'    """`{call.function}`: {what}."""\n{checks}    return _optimizer.{value}\n'
         return f"{head(node)}\n{text}"
+
+    def _site(self, role: Role) -> str:
+        """Text of the argument that says which update is meant."""
+        return f", {role.sites[0]}" if self._updates else ""
 
     def _part(self, node: ast.FunctionDef, role: Role, state: str, where: str) -> str:
         """A function that trains each time it is called: its batches are those of `data.py`."""
@@ -292,7 +316,7 @@ class FunctionTexts:
 _OF_DATA = "self._of_data"
 
 
-HELPERS = '''
+_HELPERS = '''
 @functools.cache
 def _fresh():
     """The state with which the script starts."""
@@ -323,16 +347,15 @@ class _Module:
 
 def _trained(state, batches):
     """The state after the updates of batches, which a function of data.py gives."""
-    now, micro = [state], []
+    now, micro = [state], {empty}
     if hasattr(_data, "WEIGHTS"):
         _data.WEIGHTS[:] = [lambda: _train.in_torch(now[-1])]
     with _data.command_line(), contextlib.suppress(_data.Ended):
-        for batch in batches():
+        for {batch} in batches():
             if batch is None:
-                now[:] = [_train.train_step(now[-1], micro)[0]]
-                micro = []
+{update}
             else:
-                micro.append(_data.arrays(batch))
+                {add}(_data.arrays(batch))
     return now[-1]
 
 
@@ -347,6 +370,27 @@ def _called(method, state, states, inputs):
                     variables[kind] = {**variables[kind], top: tree[top]}
     return _values(method, params, variables, {name: jnp.asarray(x) for name, x in inputs.items()})
 '''
+
+
+_OF_UPDATE = """\
+                now[:] = [_train.train_step(now[-1], micro)[0]]
+                micro = []"""
+_OF_UPDATES = """\
+                now[:] = [_train.train_step(now[-1], name, micro.pop(name, []))[0]]"""
+
+
+def helpers(*, several: bool = False) -> str:
+    """Helpers of the script's functions; `several`: `data.py` gives a name with each batch."""
+    parts = {
+        "{empty}": "{}" if several else "[]",
+        "{batch}": "name, batch" if several else "batch",
+        "{update}": _OF_UPDATES if several else _OF_UPDATE,
+        "{add}": "micro.setdefault(name, []).append" if several else "micro.append",
+    }
+    text = _HELPERS
+    for part, own in parts.items():
+        text = text.replace(part, own)
+    return text.strip()
 
 
 def head(node: ast.FunctionDef) -> str:
@@ -484,4 +528,4 @@ def _listed(names: Sequence[str]) -> str:
     return f"{every} is" if len(names) == 1 else f"{every} are"
 
 
-__all__ = ["HELPERS", "TENSORS", "FunctionNode", "FunctionTexts", "Role", "head"]
+__all__ = ["TENSORS", "FunctionNode", "FunctionTexts", "Role", "head", "helpers"]

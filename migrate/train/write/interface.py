@@ -10,7 +10,7 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.functions import PortedFunction
 from migrate.train.write.factor import UNSCALED
-from migrate.train.write.functions import HELPERS, FunctionTexts, Role
+from migrate.train.write.functions import FunctionTexts, Role, helpers
 from migrate.train.write.public import (
     EXPERIENCE,
     ROLLOUT,
@@ -99,20 +99,17 @@ def interface_text(
         rollouts=facts.starts,
     )
     written = PublicNames(script, loss, facts, recorded, files, texts).write()
-    body = "\n".join(written.functions)
-    helped = any(
-        f"{name}(" in body for name in ("_called", "_fresh", "_absent", "_like", "_trained")
-    )
     missing += [f"{name}: {why}" for name, why in written.missing.items()]
     modules = tuple(recorded["children"])
     without = sorted(name for name in recorded["state"] if name not in trained)
     taken = {} if facts.rollouts else recorded.get("taken", {})
     head = _head(facts, written.imports, bool(taken))
     own = [name for name in own_names(facts) if places is not None or name != "outputs"]
-    missing += _missing_rollouts(facts)
+    missing += missing_rollouts(facts)
+    groups = [FunctionGroup("Functions", "StepConfig", facts, functions)]
     parts = [
         head,
-        _all((*own, *sorted(written.names))),
+        all_text((*own, *sorted(written.names))),
         _constants(modules, without, places),
         _taken_text(taken),
         state_text(_averaged(facts, recorded, trained), facts.starts),
@@ -120,7 +117,7 @@ def interface_text(
         _INPUTS,
         _apart(facts, places),
         *rollout_texts(facts),
-        *([_helpers(facts, functions, tops or {})] if helped else ()),
+        *([helpers_text(groups, tops or {})] if helped_by(written.functions) else ()),
         *written.functions,
     ]
     text = "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
@@ -165,7 +162,7 @@ from torch_names import by_torch_names
 {own}'''
 
 
-def _all(names: Sequence[str]) -> str:
+def all_text(names: Sequence[str]) -> str:
     """The names for others: imports among them are there to be imported again."""
     return "\n".join(["__all__ = [", *(f"    {name!r}," for name in names), "]"])
 
@@ -200,39 +197,72 @@ def _constants(
     return "\n".join(lines)
 
 
-def _helpers(
-    facts: ProgramFacts, functions: Sequence[PortedFunction], tops: Mapping[str, Sequence[str]]
+@dataclass(frozen=True)
+class FunctionGroup:
+    """Functions of the script that are methods of one step.
+
+    Attributes:
+        title: their class in `functions.py`.
+        config: class of its sizes.
+        facts: facts of the step.
+        functions: the functions.
+    """
+
+    title: str
+    config: str
+    facts: ProgramFacts
+    functions: Sequence[PortedFunction]
+
+
+def helped_by(functions: Sequence[str]) -> bool:
+    """Whether functions of an interface need its helpers."""
+    names = ("_called", "_fresh", "_absent", "_like", "_trained")
+    return any(f"{name}(" in text for text in functions for name in names)
+
+
+def helpers_text(
+    groups: Sequence[FunctionGroup], tops: Mapping[str, Sequence[str]], *, several: bool = False
 ) -> str:
     """Constants and helpers of the script's functions."""
     head = f"# Names of each module in the parameters.\nMODULES_IN_FLAX = {dict(tops)!r}"
-    if not functions:
-        return f"{head}\n\n\n{HELPERS.strip()}"
+    own = helpers(several=several)
+    groups = [group for group in groups if group.functions]
+    if not groups:
+        return f"{head}\n\n\n{own}"
+    entries = "".join(
+        f"    {function.method!r}: ({group.title}({group.config}()), {not group.facts.training}),\n"
+        for group in groups
+        for function in group.functions
+    )
     options = []
-    if facts.draws:
-        keys = ", ".join(f'"{n}": jax.random.key({i})' for i, n in enumerate(facts.streams))
+    streams = dict.fromkeys(s for g in groups if g.facts.draws for s in g.facts.streams)
+    if streams:
+        keys = ", ".join(f'"{n}": jax.random.key({i})' for i, n in enumerate(streams))
         options.append(f"rngs={{{keys}}}")
-    statistics = facts.statistics and facts.training
+    statistics = any(group.facts.statistics and group.facts.training for group in groups)
     if statistics:
         options.append('mutable=["batch_stats"]')
     more = "".join(f", {option}" for option in options)
-    call = f"_FUNCTIONS.apply({{**variables, 'params': params}}, **inputs, **modes, method=method{more})"
+    call = f"step.apply({{**variables, 'params': params}}, **inputs, **modes, method=method{more})"
     within = (
         f"    with _without_dropout():\n        values = {call}"
-        if facts.draws
+        if streams
         else f"    values = {call}"
     )
     return f"""{head}
-_FUNCTIONS = Functions(StepConfig())
+# Functions of the script: the step with each as a method, and whether it computes in evaluation mode.
+_FUNCTIONS = {{
+{entries}}}
 
 
-{HELPERS.strip()}
+{own}
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _values(method, params, variables, inputs):
-    modes = {{"deterministic": {not facts.training}}}
-    known = inspect.signature(getattr(Functions, method)).parameters
-    modes = {{name: value for name, value in modes.items() if name in known}}
+    step, deterministic = _FUNCTIONS[method]
+    known = inspect.signature(getattr(type(step), method)).parameters
+    modes = {{"deterministic": deterministic}} if "deterministic" in known else {{}}
 {within}
     return values{"[0]" if statistics else ""}
 """
@@ -474,7 +504,7 @@ def loss_and_gradients(state, batch, site=0):
     return "\n\n\n".join(part.strip("\n") for part in parts)
 
 
-def _missing_rollouts(facts: ProgramFacts) -> list[str]:
+def missing_rollouts(facts: ProgramFacts) -> list[str]:
     """Functions for rollouts that cannot be written, each with the reason."""
     if not facts.rollouts:
         return []

@@ -95,6 +95,4 @@ def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False)
     if kept.preempted:
         sys.exit(PREEMPTED)
 """
-    return LoopTexts(
-        " [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n")
-    )
+    return LoopTexts(" [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,12 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
 from migrate.train.write.averages import average_class
-from migrate.train.write.constructors import changes_model, constructor_text, makes_models
+from migrate.train.write.constructors import (
+    changes_model,
+    config_class,
+    constructor_text,
+    makes_models,
+)
 from migrate.train.write.functions import FunctionTexts
 from migrate.train.write.numbers import function_of_numbers
 from migrate.train.write.texts import ProgramFacts
@@ -20,6 +26,8 @@ from migrate.train.write.texts import ProgramFacts
 # Functions of every interface; the script's functions of these names give way.
 OWN = ("load", "weights", "outputs", "loss_and_gradients", "step", "batches")
 EXPERIENCE, ROLLOUT = "experience", "rollout"
+# Classes of sizes that a text makes.
+_CONFIGS = re.compile(r"\b(\w*StepConfig)\(\)")
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
 
@@ -126,11 +134,14 @@ class PublicNames:
                 written.names.add(name)
             else:
                 written.missing[name] = "the program has no counterpart with these parameters"
-        ported = bool(self._recorded.get("functions"))
-        if ported:
-            written.imports.append("from functions import Functions")
-        if ported or any("StepConfig()" in text for text in written.functions):
-            written.imports.append("from config import StepConfig")
+        # Class of the methods that are functions of the script → class of its sizes.
+        classes_of = self._recorded.get("function_classes", {"Functions": "StepConfig"})
+        if self._recorded.get("functions"):
+            written.imports.append(f"from functions import {', '.join(classes_of)}")
+        configs = {name for text in written.functions for name in _CONFIGS.findall(text)}
+        configs |= set(classes_of.values() if self._recorded.get("functions") else ())
+        if configs:
+            written.imports.append(f"from config import {', '.join(sorted(configs))}")
         return written
 
     def _loss_function(self, node: ast.FunctionDef) -> str:
@@ -257,7 +268,7 @@ class PublicNames:
             return ""
         return (
             f'{_signature(node)}\n    """The model of `{node.name}` in Flax, without weights."""\n'
-            f"    return {name}(StepConfig())\n"
+            f"    return {name}({config_class(self._files.model[name]) or 'StepConfig'}())\n"
         )
 
 

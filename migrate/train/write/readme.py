@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate.train.results import TrainedProgram, amplifies
+from migrate.train.results import TrainComparison, TrainedProgram, amplifies
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
@@ -89,16 +89,9 @@ def readme_text(
             f"The program {said}: "
             f"the first {len(recorded['updates'])} updates, on the script's own batches and weights.",
             "",
-            "| stage | compared | verdict | largest relative difference | limit | |",
-            "|---|---|---|---|---|---|",
+            *table_of(result.comparisons),
+            "",
         ]
-        for comparison in result.comparisons:
-            worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
-            limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
-            verdict = comparison.verdict if comparison.same else f"**{comparison.verdict}**"
-            cells = (comparison.stage, comparison.name, verdict, worst, limit, comparison.what)
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
     lines += ["## What became of the script", "", "| script | program | |", "|---|---|---|"]
     lines += [f"| {source} | {file} | {what} |" for source, file, what in rows]
     lines += ["", "## Left by hand", ""]
@@ -114,6 +107,22 @@ def readme_text(
     if result.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines) + "\n"
+
+
+def table_of(comparisons: Sequence[TrainComparison]) -> list[str]:
+    """Lines of the table of comparisons; what explains a difference stands behind what differs."""
+    lines = [
+        "| stage | compared | verdict | largest relative difference | limit | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for comparison in comparisons:
+        worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
+        limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
+        verdict = comparison.verdict if comparison.same else f"**{comparison.verdict}**"
+        what = "; cause: ".join(filter(None, (comparison.what, comparison.cause)))
+        cells = (comparison.stage, comparison.name, verdict, worst, limit, what)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _interface_lines(interface: Interface) -> list[str]:

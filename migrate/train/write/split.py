@@ -39,7 +39,7 @@ def split(
     """
     tree = ast.parse(modeling)
     step_name = name
-    apart = _apart(tree, set(methods))
+    apart = _apart(tree, set(methods), name)
     lines = modeling.splitlines()
     head: list[str] = []
     nodes: dict[str, ast.FunctionDef | ast.ClassDef | ast.Assign] = {}
@@ -73,7 +73,7 @@ def split(
             node = nodes[name]
             dropped = {
                 line
-                for part in (apart if name == STEP else ())
+                for part in (apart if name == step_name else ())
                 for line in range(first_line(part), (part.end_lineno or 0) + 1)
             }
             span = range(first_line(node), (node.end_lineno or 0) + 1)
@@ -92,6 +92,7 @@ def split(
         f"{imports}{imported}\n\n\n{text(loss)}\n",
         _functions_text(
             script,
+            step_name,
             imports,
             apart,
             [*map(member, apart)],
@@ -102,8 +103,14 @@ def split(
     )
 
 
+def functions_class(step: str) -> str:
+    """Name of the class that has the script's functions as methods, beside those of a step."""
+    return "Functions" if step == STEP else f"{step}Functions"
+
+
 def _functions_text(
     script: str,
+    step: str,
     imports: str,
     apart: Sequence[ast.stmt],
     members: Sequence[str],
@@ -115,21 +122,22 @@ def _functions_text(
     if not apart:
         return ""
     models = f"from model import {', '.join(of_model)}\n" if of_model else ""
-    losses = ", ".join(dict.fromkeys((*of_loss, STEP)))
+    losses = ", ".join(dict.fromkeys((*of_loss, step)))
     before = f"{helpers}\n\n\n" if helpers else ""
     body = "\n\n".join(members)
     return (
         f'"""Functions of {script} that its loss calls, as methods of the step."""\n\n'
         f"{imports}\nfrom loss import {losses}\n{models}\n\n"
-        f'{before}class Functions({STEP}):\n    """The step with the functions of {script}."""\n\n{body}\n'
+        f"{before}class {functions_class(step)}({step}):\n"
+        f'    """The step with the functions of {script}."""\n\n{body}\n'
     )
 
 
-def _apart(tree: ast.Module, methods: Collection[str]) -> list[ast.stmt]:
+def _apart(tree: ast.Module, methods: Collection[str], step: str) -> list[ast.stmt]:
     return [
         member
         for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == STEP
+        if isinstance(node, ast.ClassDef) and node.name == step
         for member in node.body
         if isinstance(member, ast.FunctionDef) and member.name in methods
     ]

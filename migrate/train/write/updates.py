@@ -76,7 +76,12 @@ def _apart(updates: Sequence[Any]) -> list[Any]:
     known: dict[str, str] = {}
     result = []
     for update in updates:
-        texts = [update.sources.model, update.sources.loss, update.config]
+        texts = [
+            update.sources.model,
+            update.sources.loss,
+            update.config,
+            update.sources.functions,
+        ]
         while True:
             named = [
                 (n, ast.dump(d)) for text in texts for n, d in _definitions(ast.parse(text)).items()
@@ -90,8 +95,8 @@ def _apart(updates: Sequence[Any]) -> list[Any]:
             }
             texts = [_renamed(text, new) for text in texts]
         known |= dict(named)
-        model, loss, config = texts
-        sources = replace(update.sources, model=model, loss=loss)
+        model, loss, config, functions = texts
+        sources = SplitSource(model, loss, functions)
         result.append(replace(update, sources=sources, config=config))
     return result
 
@@ -283,9 +288,9 @@ def updates_train_text(
         )
     )
     called, calls = (called, _CALLS_FORWARD) if forwards else ("", "")
-    counted = "updates"
+    counted = "all updates"
     if forwards:
-        counted = "updates, and of calls that move statistics"
+        counted = "updates and of FORWARDS"
     optimizers = ", ".join(sorted(f"{name}_optimizer" for name in names))
     entries = "".join(
         f"    {u.name!r}: Update({u.name}, inputs_of_{u.name}, *{u.name}_optimizer(), {u.modules!r}),\n"
@@ -341,7 +346,7 @@ UPDATES = {{
 
 
 class State(NamedTuple):
-    """Parameters, other variables, each optimizer's state, each update's count, the number of all {counted}."""
+    """Parameters, other variables, each optimizer's state, updates by name, the number of {counted}."""
 
     params: Any
     variables: Any
@@ -451,10 +456,10 @@ def run_forward(state, name, inputs):
 
 
 '''
-_CALLS_FORWARD = '''
+_CALLS_FORWARD = """
     if name in FORWARDS:
         [inputs] = micro
-        return run_forward(state, name, inputs), [], None'''
+        return run_forward(state, name, inputs), [], None"""
 
 
 def updates_test_text(
