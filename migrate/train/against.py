@@ -116,7 +116,10 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
             compared_values, error = compared_updates(
                 folder, run.recorded, run.parts, run.folder, run.options.timeout
             )
-            return _proof(folder, run, [*compared_values], error)
+            of_interface = interface_comparisons(
+                folder, run.recorded, run.folder, run.options.timeout
+            )
+            return _proof(folder, run, [*of_interface, *compared_values], error)
         expected = run.recorded
         of_means: tuple[TrainComparison, ...] = ()
         if has_global_mean((folder / "train.py").read_text()):

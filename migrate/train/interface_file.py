@@ -99,9 +99,9 @@ def found_outputs(
     arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
     for function in recorded["functions"]:
         inputs_of_call, results = recorded["function_values"][function.method]
-        start = function.method
-        arrays |= {f"{start}:input:{name}": value for name, value in inputs_of_call.items()}
-        arrays |= {f"{start}:output:{number}": value for number, value in enumerate(results)}
+        method = function.method
+        arrays |= {f"{method}:input:{name}": value for name, value in inputs_of_call.items()}
+        arrays |= {f"{method}:output:{number}": value for number, value in enumerate(results)}
     file, answer = work / "outputs.npz", work / "outputs.json"
     np.savez(file, **arrays)
     asked = {

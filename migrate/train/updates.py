@@ -281,15 +281,16 @@ def write_updates(
     for part in parts:
         for position, names in part.recorded["trained"].items():
             trained.setdefault(position, []).extend(names)
-    cut = functools.partial(batches_slice, script, batches, trained=trained)
+    whole_cut = functools.partial(batches_slice, script, batches, trained=trained)
     ported_forwards = [forward for forward in _forwards(script, parts) if forward.port]
-    cut, plain, carried = _cut(cut, ported_forwards)
+    cut, plain, carried = _cut(whole_cut, ported_forwards)
     _write_record(work, whole, carried)
     lines = {forward.of.frame.line for forward in carried}
     for part in parts:
         part.recorded["moved"] = [m for m in part.recorded["moved"] if m.line not in lines]
     facts, forwards = apart(facts, [_forward_facts(script, forward) for forward in carried])
-    sources = [written.sources for written in (*facts, *forwards)]
+    sources = [fact.sources for fact in facts] + [call.sources for call in forwards]
+    configs = [fact.config for fact in facts] + [call.config for call in forwards]
     if plain.rollouts and whole["unseeded"]:
         raise TrainError(
             f"{script.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
@@ -302,9 +303,7 @@ def write_updates(
         files = {
             "model.py": together([source.model for source in sources]),
             "loss.py": losses_text(facts, forwards, name),
-            "config.py": config_text(
-                together([written.config for written in (*facts, *forwards)]), name, options.args
-            ),
+            "config.py": config_text(together(configs), name, options.args),
             "optimizer.py": optimizers_text(facts, name),
             "train.py": updates_train_text(
                 facts, forwards, name, rollouts=plain.rollouts, starts=plain.starts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,15 @@ from migrate.train.results import TrainComparison, stages
 from migrate.train.slice.data import batch_of, batches_slice
 from migrate.train.slice.forwards import find_forward
 from migrate.train.slice.text import ScriptText
+from migrate.train.watch.calls import SeenCall
+from migrate.train.watch.step import class_name
+from migrate.train.write.functions import FunctionTexts, Role
 from migrate.train.write.readme import table_of
-from migrate.train.write.updates import together
+from migrate.train.write.split import split
+from migrate.train.write.updates import UpdateFacts, apart, together
+from migrate.train.write.updates_interface import merged_roles
 from tests.train.scripts import ACTOR_AND_CRITIC, GAN, GAN_WITH_PICTURES, TWO_LOSSES
+from tests.train.toy import FACTS
 
 
 def seen(script: ScriptText, *calls: tuple[str, str, str], optimizers: Sequence[int]) -> list[Any]:
@@ -200,6 +207,78 @@ def test_sources_that_define_the_same_stand_in_a_module_once() -> None:
     assert text.count("def f(") == text.count("from a import c") == 1
     assert "SIZE = 3" in text
     assert "def g(" in text
+
+
+def test_functions_of_a_script_keep_their_names_where_another_update_computes_them_otherwise() -> (
+    None
+):
+    modeling = """
+class {name}:
+    def setup(self):
+        pass
+
+    def __call__(self, x):
+        return mean(x)
+
+    def mean(self, x):
+        return mean(x)
+
+
+def mean(x):
+    return {value}
+"""
+    updates = [
+        UpdateFacts(
+            name,
+            FACTS,
+            None,
+            split(
+                modeling.format(name=class_name(name), value=value),
+                "t.py",
+                {"mean"},
+                class_name(name),
+            ),
+            "",
+            (),
+            (),
+        )
+        for name, value in (("low", "x.mean()"), ("high", "2 * x.mean()"))
+    ]
+    [low, high], _ = apart(updates)
+    assert low.sources.functions.count("def mean(self") == 1
+    text = high.sources.functions
+    assert "class HighStepFunctions(HighStep):" in text
+    assert text.count("def mean(self, x):") == text.count("return mean_of_high(x)") == 1
+    assert "def mean_of_high(x):" in high.sources.loss
+
+
+def test_a_function_that_makes_several_updates_has_one_part_in_them() -> None:
+    call = SeenCall(
+        "Trainer.step", 3, {"self": ("other", None), "batch": ("data", {})}, held=("a",)
+    )
+    also = replace(call, held=("b",))
+    roles = [{"Trainer.step": Role("update", call)}, {"Trainer.step": Role("update", also)}]
+    merged = merged_roles(roles)
+    assert merged["Trainer.step"].sites == (0, 1)
+    assert merged["Trainer.step"].call.held == ("a", "b")
+    script = ScriptText(
+        "t.py", "class Trainer:\n    lr = 1\n    def step(self, batch):\n        pass\n"
+    )
+    texts = FunctionTexts(script, (), merged, ["batch"], {}, {}, updates=["low", "high"])
+    node = script.tree.body[0]
+    assert isinstance(node, ast.ClassDef)
+    done = []
+
+    def step(state: int, micro: Any, site: int) -> tuple[int, str]:
+        done.append((state, micro, site))
+        return state + 1, f"report {site}"
+
+    namespace: dict[str, Any] = {"step": step, "SITES": ("low", "high")}
+    exec(texts.class_(node), namespace)
+    state, reports = namespace["Trainer"](5).step("rows")
+    assert (state, reports) == (7, {"low": "report 0", "high": "report 1"})
+    assert done == [(5, [{"batch": "rows"}], 0), (6, [{"batch": "rows"}], 1)]
+    assert not merged_roles([roles[0], {"Trainer.step": Role("gradient", call)}])
 
 
 def train(folder: Path, source: str, *options: str) -> Result:

@@ -43,33 +43,49 @@ def main() -> None:
 
 
 def _compared(interface: Any, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    named: dict[str, dict[str, Any]] = {}
-    for name, tensor in recorded["state"].items():
-        module, _, rest = name.partition(".")
-        named.setdefault(module, {})[rest] = tensor.numpy()
-    state = interface.load(named)
+    updates = [*recorded.get("parts", {"": recorded}).values()]
+    every: dict[str, dict[str, Any]] = {}
+    for update in reversed(updates):  # of a module the weights that its first update finds
+        every |= _named(update)
+    state = interface.load(every)
     back = interface.weights(state)
     unlike = [
         f"{module}.{name}"
-        for module, arrays in named.items()
+        for module, arrays in every.items()
         for name, array in arrays.items()
         if not np.array_equal(back.get(module, {}).get(name), array)
     ]
-    count = len(recorded["state"])
+    count = sum(map(len, every.values()))
     what = f"{count} entries of the state dict are read and given back"
     if unlike:
         what = f"{unlike[0]} comes back with another shape or other values"
     comparisons = {"parameters": _found(not unlike, what)}
     comparisons["interface"] = _found(True, f"{', '.join(OWN)} are there, and run")
-    batch = recorded["updates"][0]["micro"][0]["batch"]
-    noise = jax_noise if recorded["noise"] else nullcontext
-    with noise():
-        interface.loss_and_gradients(state, batch)
-    if hasattr(interface, "outputs") and recorded["outputs"]:
+    ours: list[Any] = []
+    theirs: list[Any] = []
+    for site, update in enumerate(updates):
+        if site:
+            state = interface.load({**every, **_named(update)})
+        batch = update["updates"][0]["micro"][0]["batch"]
+        noise = jax_noise if update["noise"] else nullcontext
         with noise():
-            ours = interface.outputs(state, batch)
-        comparisons["outputs"] = _outputs([np.asarray(x) for x in ours], recorded["outputs"])
+            interface.loss_and_gradients(state, batch, site)
+        if hasattr(interface, "outputs") and update["outputs"]:
+            with noise():
+                ours += [np.asarray(x) for x in interface.outputs(state, batch, site)]
+            theirs += update["outputs"]
+    if theirs:
+        comparisons["outputs"] = _outputs(ours, theirs)
     return comparisons
+
+
+def _named(recorded: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The weights that an update starts from: module → name → array."""
+    named: dict[str, dict[str, Any]] = {}
+    for name, tensor in recorded["state"].items():
+        module, _, rest = name.partition(".")
+        named.setdefault(module, {})[rest] = tensor.numpy()
+    return named
 
 
 def _outputs(ours: list[Any], theirs: list[Any]) -> dict[str, Any]:

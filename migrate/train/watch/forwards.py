@@ -25,7 +25,7 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class ForwardCall:
-    """One call of a module.
+    """Call of a module.
 
     Attributes:
         after: number of updates before it.

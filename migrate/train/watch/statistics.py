@@ -40,7 +40,7 @@ class MovedStatistics:
 
 @dataclass(frozen=True)
 class ForwardQuestion:
-    """What to keep of calls that the program may have too.
+    """Limits within which calls are kept, and ported.
 
     Attributes:
         function: name of the function with the training loop, and its first line.

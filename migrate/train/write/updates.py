@@ -111,11 +111,12 @@ def _definitions(tree: ast.Module) -> dict[str, ast.stmt]:
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
-    """The text with other names, in code alone."""
+    """The text with other names, in code alone; attributes and methods keep theirs."""
     lines = text.splitlines(keepends=True)
     tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)]
     for before, token in reversed([*itertools.pairwise(tokens)]):
-        if token.type == tokenize.NAME and token.string in names and before.string != ".":
+        owned = before.string == "." or (before.string == "def" and before.start[1] > 0)
+        if token.type == tokenize.NAME and token.string in names and not owned:
             row, start = token.start
             line = lines[row - 1]
             lines[row - 1] = line[:start] + names[token.string] + line[start + len(token.string) :]
@@ -163,7 +164,8 @@ def losses_text(
     updates: Sequence[UpdateFacts], forwards: Sequence[ForwardFacts], script: str
 ) -> str:
     """`loss.py`: for each update the step's class, its arrays of a batch, and its loss."""
-    source = together([part.sources.loss for part in (*updates, *forwards)])
+    sources = [update.sources for update in updates] + [call.sources for call in forwards]
+    source = together([part.loss for part in sources])
     hold = ""
     if any(update.facts.frozen for update in updates):
         hold = '''

@@ -133,7 +133,7 @@ def updates_interface_text(
 
 
 def _missing_outputs(updates: Sequence[InterfaceFacts]) -> list[str]:
-    """Why there is no function that gives outputs; empty if there is."""
+    """Return the reason for which no function gives outputs; empty if there is a function."""
     for of in updates:
         if None in of.outputs or not of.outputs:
             nowhere = "no layer of the program gives an output of the script's modules"
