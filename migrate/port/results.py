@@ -122,7 +122,7 @@ class ProofCase:
 
     @property
     def own_gradient(self) -> float | None:
-        """How far the original's own gradient in float32 is from float64, where the port's is the worst."""
+        """Relative L2 of the original's own gradient in float32, where the port's is the worst."""
         if self.worst_gradient is None:
             return None
         rows = [*self._rows(GRADIENTS), *self._rows(TRAINING)]

@@ -77,8 +77,8 @@ def constructions() -> Iterator[ConstructionCalls]:
         if event == "return":
             for key in [key for key, at in first.items() if at is frame]:
                 del first[key]
-                module, made = constructions.calls[key]
-                constructions.calls[key] = module, _filled(made, frame.f_locals)
+                module, construction = constructions.calls[key]
+                constructions.calls[key] = module, _filled(construction, frame.f_locals)
             return
         values = frame.f_locals
         module = values.get(code.co_varnames[0])
@@ -110,17 +110,17 @@ def _construction(cls: type, code: Any, values: Mapping[str, Any]) -> Constructi
     )
 
 
-def _filled(made: Construction, values: Mapping[str, Any]) -> Construction:
+def _filled(construction: Construction, values: Mapping[str, Any]) -> Construction:
     """Return the call with the objects that the constructor put in place of None.
 
     `config = config or Config()` has its numbers in no argument. A call with that object makes the same
     model.
     """
     return replace(
-        made,
+        construction,
         arguments={
             name: values.get(name) if argument is None else argument
-            for name, argument in made.arguments.items()
+            for name, argument in construction.arguments.items()
         },
     )
 

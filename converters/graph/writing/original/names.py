@@ -195,19 +195,25 @@ def shape_taken_of(frame: Frame) -> str:
     ]
     if len(calls) != 1:
         return ""
-    how, given = calls[0]
+    how, sides_written = calls[0]
     if how.endswith("_as"):
-        return clean(given[0].id) if given and isinstance(given[0], ast.Name) else ""
-    if len(given) == 1:
-        return _shape_of(given[0])
+        return (
+            clean(sides_written[0].id)
+            if sides_written and isinstance(sides_written[0], ast.Name)
+            else ""
+        )
+    if len(sides_written) == 1:
+        return _shape_of(sides_written[0])
     tree = function_at(frame)
-    for node in ast.walk(tree) if tree is not None and len(given) > 1 else ():
+    for node in ast.walk(tree) if tree is not None and len(sides_written) > 1 else ():
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=parts)], value=value) if name := _shape_of(
                 value
             ):
                 sides = [part.id if isinstance(part, ast.Name) else "" for part in parts]
-                if sides == [side.id if isinstance(side, ast.Name) else None for side in given]:
+                if sides == [
+                    side.id if isinstance(side, ast.Name) else None for side in sides_written
+                ]:
                     return name
     return ""
 
