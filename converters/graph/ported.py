@@ -673,13 +673,16 @@ def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
 
 def _named_shapes(graph: Graph) -> list[tuple[int | str, ...]]:
     """The shape of each input, with names for free sides: `mask_length` beside another input's `length`."""
-    known: dict[str, Any] = {}
+    known: dict[tuple[str, Any], str] = {}
 
     def named(of: str, axis: int, side: Any) -> int | str:
         if not isinstance(side, Free):
             return int(side)
         name = _SIDES[axis]
-        return name if not axis or known.setdefault(name, side) == side else f"{of}_{name}"
+        if not axis:
+            return name
+        free = name if name not in known.values() else f"{of}_{name}"
+        return known.setdefault((name, side.expression), free)
 
     return [
         tuple(named(name, axis, side) for axis, side in enumerate(graph.facts[number].shape))

@@ -296,6 +296,16 @@ def test_sizes_are_read_where_the_original_reads_them() -> None:
     assert written.baked == ()
 
 
+def test_each_free_size_of_the_inputs_has_its_name() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return x.sum(1) + (y * z).sum(1)
+
+    written = port(Two(), {"x": real(2, 5), "y": real(2, 7), "z": real(2, 7)})
+    shapes = [argument.shape[1] for argument in written.inputs]
+    assert shapes == ["length", "y_length", "y_length"]
+
+
 def outputs(given: Any) -> Any:
     if not hasattr(given, "to_tuple"):
         return given
