@@ -47,8 +47,8 @@ NEED_NO_OUTPUT = words(
 )
 
 # Arguments that torch takes as Python numbers and reads where they are tensors, by the operator's last name.
-# The number is the position behind the first argument, the tensor; -1: by keyword alone. Measured call by call
-# with the counter `aten::_local_scalar_dense`. `masked_fill`, `clamp`, `pow`, `lerp` and `where` take a tensor.
+# The number is the position behind the first argument, the tensor; -1: by keyword alone. Each is measured by
+# the counter `aten::_local_scalar_dense`. `masked_fill`, `clamp`, `pow`, `lerp` and `where` take a tensor.
 _METHODS: tuple[tuple[str, dict[str, int]], ...] = (
     ("add add_ sub sub_ subtract subtract_ index_add index_add_", {"alpha": -1}),
     (

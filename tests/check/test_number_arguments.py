@@ -1,4 +1,4 @@
-"""Operators that read a tensor given as a number: the catalogue's list, measured, and what counts as a call."""
+"""Operators that read a tensor given as a number: the catalogue's list, measured, and its calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def unread() -> list[str]:
             return {"0": 0, "s": (2,), "p": (1, 1)}[kind]
         if kind == "i":
             return torch.tensor([0, 1]).to(device)
-        value = torch.rand({"v": (2,), "b": (2, 2, 2), "4": (2, 2, 2, 2)}.get(kind, (2, 2))).to(device)
+        value = torch.rand({"v": (2,), "b": (2, 2, 2), "4": (2, 2, 2, 2)}.get(kind, (2, 2))).to(
+            device
+        )
         return [value] if kind == "l" else value
 
     silent = []
@@ -143,4 +145,4 @@ def test_modules_under_the_name_of_an_operator_read_nothing(value: str, expected
 
 
 if __name__ == "__main__":
-    print(unread())
+    sys.stdout.write(f"{unread()}\n")

@@ -53,9 +53,7 @@ class Body:
         self.whole = whole
         self.computing = computing
         self.values = DeviceValues(block, batch, context)
-        all_of_it = [
-            Statement(s, self.values, context, computing=computing) for s in block.body
-        ]
+        all_of_it = [Statement(s, self.values, context, computing=computing) for s in block.body]
         self.tails = {
             index: end
             for index, statement in enumerate(all_of_it)
@@ -70,9 +68,7 @@ class Body:
 
     def with_whole(self, index: int) -> Body:
         """Return the same block, with the statement at `index` taken as a unit."""
-        return Body(
-            self.block, self.batch, self.context, self.whole | {index}, self.computing
-        )
+        return Body(self.block, self.batch, self.context, self.whole | {index}, self.computing)
 
     @cached_property
     def state(self) -> frozenset[str]:

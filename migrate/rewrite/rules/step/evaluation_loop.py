@@ -221,7 +221,9 @@ class EvaluationLoop(Rule):
             else:
                 yield from self._wrapped(step, context)
 
-    def _wrapped(self, step: TrainingStep, context: Workspace) -> Iterable[Edit | Wrap | RuleFinding]:
+    def _wrapped(
+        self, step: TrainingStep, context: Workspace
+    ) -> Iterable[Edit | Wrap | RuleFinding]:
         moved = unmoved_inputs(step, context)
         # An evaluation with inputs on the host fails at once: there is nothing to warn of.
         names = [] if isinstance(moved, UnknownInputs) else moved
