@@ -309,4 +309,4 @@ class Totals:
 """
     (tmp_path / "totals.py").write_text(text)
     findings = [f for f in checked(tmp_path / "totals.py") if f.code == "XLA314"]
-    assert [(f.line, f.fix) for f in findings] == [(13, Fix.SAFE)]
+    assert [(f.line, f.fix) for f in findings] == [(14, Fix.SAFE)]
