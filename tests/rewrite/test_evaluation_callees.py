@@ -180,6 +180,17 @@ def test_branches_of_one_evaluation(other: str, inside: str) -> None:
     assert inside in "".join(lines[at + 1 : at + 3]), text
 
 
+def test_branches_that_log() -> None:
+    text = BRANCHES.replace("{other}", "return (self.model(x) - y).mean()")
+    call = "                    loss = self.eval_other(x, y)\n"
+    text = rewritten(text.replace(call, f"{call}                    print(mode)\n"))
+    assert text.count("step():") == 2
+    assert (
+        "                        loss = self.eval_other(x, y)\n                    print(mode)"
+        in text
+    )
+
+
 SILENT = [
     # no model
     "def run(model, x):\n    return x * model.scale\n",

@@ -163,7 +163,7 @@ def _parts(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> It
     node = block.body[forward[0]]
     handed = isinstance(node, cst.With) and yields(node)
     if handed or (statement.outside is not None and forward[0] not in splits):
-        apart = statement.outside in (Outside.EVALUATION, Outside.READ)
+        apart = statement.outside in (Outside.EVALUATION, Outside.LOG, Outside.READ)
         for inner in _blocks(node) if apart or isinstance(node, cst.With) else ():
             yield from _parts(inner, batch, context)
         return  # else the forward is in a statement that reads: `out.append(model(x).cpu())`
