@@ -6,11 +6,10 @@ its result is reported as fixable. So both commands agree.
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 from migrate.check.config import Config
@@ -29,7 +28,6 @@ from migrate.rewrite.results import FileRewrite, Note, Rewrite, text_of
 from migrate.rewrite.rule import Safety
 from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.syntax.notebook.text import SUFFIX, NoCodeError, parse_notebook
-from migrate.syntax.unwarned import syntax_tree
 
 SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: Fix.NONE}
 
@@ -175,8 +173,6 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
         rule, code = rules_by_name().get(note.rule), code_of(note)
         if rule is None or (note.cell, note.line, code) in by_hazard:
             continue
-        if not note.wrong and place.is_around(note, [h for h in gone if h.code == code]):
-            continue  # the hazard says what is wrong
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
             fix, condition = SAFETY[rule.safety], rule.condition
@@ -194,26 +190,7 @@ class _Places:
         self._path = mended.path
         is_notebook = mended.path.suffix == SUFFIX
         self._notebook = parse_notebook(mended.before, mended.path) if is_notebook else None
-        self._text = "" if is_notebook else mended.before.decode(errors="replace")
-        self._lines = self._text.splitlines()
-
-    def is_around(self, note: Note, hazards: Sequence[Finding]) -> bool:
-        """Whether the statement that begins at an edit has one of `hazards` below its first line."""
-        below = [hazard.line for hazard in hazards if hazard.line > note.line]
-        return bool(below) and min(below) <= self._ends.get(note.line, 0)
-
-    @cached_property
-    def _ends(self) -> Mapping[int, int]:
-        """The last line of each statement, by its first line."""
-        try:
-            tree = syntax_tree(self._text)
-        except (SyntaxError, ValueError):
-            return {}
-        return {
-            node.lineno: node.end_lineno or node.lineno
-            for node in reversed(list(ast.walk(tree)))
-            if isinstance(node, ast.stmt)
-        }
+        self._lines = [] if is_notebook else mended.before.decode(errors="replace").splitlines()
 
     def finding(self, note: Note, severity: Severity) -> Finding:
         """Return a note of a rewrite as a finding that ends at the end of its line."""
