@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import CatalogueEntry
-from migrate.catalogue.target import TARGETS, TPU, XLA, Target
+from migrate.catalogue.target import TARGETS, TPU, Target
 from migrate.check.rules import all_hazards
 from migrate.report.text.rules import title
 from migrate.rewrite.rules import all_rules
@@ -82,11 +82,8 @@ def page() -> str:
 
 def _names() -> Iterable[tuple[str, ...]]:
     """Yield the names whose support differs between the targets."""
-    columns = {
-        target: {entry.name: entry for entry in catalogue.entries(target)} for target in TARGETS
-    }
-    for name in sorted(columns[XLA].keys() | columns[TPU].keys()):
-        cells = [_cell(columns[target].get(name)) for target in TARGETS]
+    for name in sorted({entry.name for target in TARGETS for entry in catalogue.entries(target)}):
+        cells = [_cell(catalogue.of(name, target)) for target in TARGETS]
         if cells[0] != cells[1] and not name.startswith("torch_xla"):
             yield (f"`{name}`", *cells)
 

@@ -123,7 +123,7 @@ def diagnose(
     """
     tpu = tpu_device_files()
     checks = [
-        *check_versions(versions()),
+        *check_versions(versions(), has_tpu=bool(tpu)),
         *check_torch_tpu(has_tpu=bool(tpu)),
         *check_variables(environment, has_tpu=bool(tpu)),
         _check_device_files(tpu),
@@ -193,8 +193,13 @@ def check_torch_tpu_commands(checks: Iterable[Check], tpus: int) -> Iterator[Rea
             yield Readiness(command)
 
 
-def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
-    """Yield a check for each package: there, missing, or at odds with another one."""
+def check_versions(versions: Mapping[str, str | None], *, has_tpu: bool) -> Iterator[Check]:
+    """Yield a check for each package: there, missing, or at odds with another one.
+
+    Args:
+        versions: the installed version of each package, or None.
+        has_tpu: whether this machine has a TPU, which torch_xla and jax drive with different libtpus.
+    """
     for package, version in versions.items():
         if version is None:
             users = [command for command, needs in NEEDS.items() if package in needs]
@@ -209,12 +214,12 @@ def check_versions(versions: Mapping[str, str | None]) -> Iterator[Check]:
         yield Check("torch / torch_xla", Status.FAIL, detail, remedy, ("torch_xla",))
     libtpu, jax = versions.get("libtpu"), versions.get("jax")
     if libtpu and xla and jax:
-        yield Check(
-            "libtpu",
-            Status.WARNING,
-            f"{libtpu} belongs to jax; torch_xla {xla} needs 0.0.21 on a TPU",
-            'use two environments on a TPU VM; see "Install" in the README',
-        )
+        detail = f"{libtpu} belongs to jax; torch_xla {xla} needs 0.0.21 on a TPU"
+        remedy = 'use two environments on a TPU VM; see "Install" in the README'
+        if has_tpu:
+            yield Check("libtpu", Status.WARNING, detail, remedy)
+        else:
+            yield Check("libtpu", Status.OK, f"{detail}. No TPU here: nothing to do")
 
 
 def check_torch_tpu(

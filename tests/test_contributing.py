@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +33,70 @@ def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rule:
         all_rules.cache_clear()
         sys.modules.pop("migrate.rewrite.rules.empty_cache", None)
     return found
+
+
+def test_the_rule_of_the_guide_is_clean(rule: Rule, tmp_path: Path) -> None:
+    name = str(ROOT / "migrate/rewrite/rules/cuda/empty_cache.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--stdin-filename", name, "-"],
+        input=(tmp_path / "empty_cache.py").read_text(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+# The entries that two recipes of docs/architecture.md add, and the script that uses them, for each target.
+ADDED = """
+from pathlib import Path
+
+from migrate.catalogue import torch_cuda, torch_other
+
+launcher = torch_other.launchers("forked", "run_ranks")
+torch_other.SPAWN += launcher
+torch_other.TORCH_OTHER += launcher
+ignored = torch_cuda._told("no_memory_pool", "remove it")
+torch_cuda.IGNORED += ignored
+torch_cuda.TORCH_CUDA += ignored
+
+from migrate.catalogue.target import TARGETS
+from migrate.check.config import Config
+from migrate.launch.framework import Framework
+from migrate.launch.start import start_style
+from migrate.rewrite.options import RewriteOptions
+from migrate.rewrite.pipeline import rewrite_source
+from migrate.syntax.source import parse
+
+SCRIPT = b'''
+import forked
+import torch
+
+
+def work(rank, size):
+    torch.cuda.no_memory_pool()
+    print(torch.ones(size).cuda(rank))
+
+
+if __name__ == "__main__":
+    forked.run_ranks(work, args=(3,), nprocs=4)
+'''
+for target in TARGETS:
+    options = RewriteOptions(config=Config(target=target))
+    print(rewrite_source(parse(SCRIPT, Path("train.py")), options=options).data.decode())
+print(start_style(Framework.TORCH_TPU, {"forked.run_ranks"}, set(), Path("train.py")).start)
+"""
+
+
+def test_an_entry_of_the_catalogue_is_enough() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ADDED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no_memory_pool" not in done.stdout
+    assert "torch_xla.launch(work" in done.stdout
+    assert "set_tpu_launch_env(nproc_per_node=4)" in done.stdout
+    assert done.stdout.endswith("one process per host\n")
 
 
 def test_the_rule_of_the_guide_works(rule: Rule) -> None:

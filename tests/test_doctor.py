@@ -77,21 +77,28 @@ def test_variables_that_keep_off_a_tpu() -> None:
 
 
 def test_versions_that_fit() -> None:
-    checks = {check.subject: check for check in check_versions(GOOD)}
+    checks = {check.subject: check for check in check_versions(GOOD, has_tpu=False)}
     assert all(check.status in (Status.OK, Status.MISSING) for check in checks.values())
     assert checks["libtpu"].status is Status.MISSING
     assert "pip install" in checks["libtpu"].remedy
 
 
+@pytest.mark.parametrize(("has_tpu", "status"), [(True, Status.WARNING), (False, Status.OK)])
+def test_the_libtpu_of_jax_disturbs_torch_xla_on_a_tpu_only(has_tpu: bool, status: Status) -> None:
+    *_, check = check_versions({**GOOD, "libtpu": "0.0.42.1"}, has_tpu=has_tpu)
+    assert (check.subject, check.status) == ("libtpu", status)
+    assert "0.0.42.1 belongs to jax" in check.detail
+
+
 def test_versions_that_do_not_fit() -> None:
-    checks = list(check_versions({**GOOD, "torch": "2.13.0+cpu"}))
+    checks = list(check_versions({**GOOD, "torch": "2.13.0+cpu"}, has_tpu=False))
     (failed,) = [check for check in checks if check.status is Status.FAIL]
     assert failed.remedy == "pip install 'torch==2.9.*'"
 
 
 def test_what_is_missing_has_its_command() -> None:
     nothing = dict.fromkeys(GOOD)
-    for check in check_versions(nothing):
+    for check in check_versions(nothing, has_tpu=False):
         assert check.status is Status.MISSING
         assert "pip install" in check.remedy
 
@@ -153,7 +160,9 @@ def test_commands_are_ready_or_not() -> None:
 
 
 def test_a_framework_that_does_not_start_stops_its_commands() -> None:
-    (failed,) = [check for check in check_versions({**GOOD, "torch": "2.13.0"}) if check.stops]
+    (failed,) = [
+        check for check in check_versions({**GOOD, "torch": "2.13.0"}, has_tpu=False) if check.stops
+    ]
     entries = commands_of((), failed)
     assert not entries["run"].ready
     assert "torch is 2.13.0" in entries["run"].obstacle

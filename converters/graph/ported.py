@@ -207,6 +207,7 @@ class Port:
 
 
 Tensors = Mapping[str, torch.Tensor]
+Arguments = Mapping[str, Mapping[str, Any]]
 
 
 def port(
@@ -219,6 +220,7 @@ def port(
     repeats: Repeats = Repeats(),  # noqa: B008 (frozen)
     *,
     constrain: bool = False,
+    arguments: Arguments | None = None,
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -235,6 +237,8 @@ def port(
         repeats: how repeated layers are written.
         constrain: whether the activations between layers are constrained to a mesh; the source then
             imports `constrain_batch`, `conv_in_groups` and `attend_on_mesh` from a file of partition rules.
+        arguments: what the constructors of its modules were called with: path → name → value. Of a module
+            that is left out, what it and its configuration hold is taken.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -242,11 +246,15 @@ def port(
     for method in methods or {}:
         require_method(module, method, api)
     if not cache:
-        return _port(module, inputs, starts, methods or {}, api, None, repeats, constrain)
+        return _port(
+            module, inputs, starts, methods or {}, api, None, repeats, constrain, arguments or {}
+        )
     module.eval()
     cached = cached_forward(module, inputs)
     with with_cached_forward(module, cached):
-        return _port(module, inputs, starts, methods or {}, api, cached, repeats, constrain)
+        return _port(
+            module, inputs, starts, methods or {}, api, cached, repeats, constrain, arguments or {}
+        )
 
 
 def _port(
@@ -258,19 +266,24 @@ def _port(
     cached: CachedForward | None,
     repeats: Repeats,
     constrain: bool,
+    arguments: Arguments,
 ) -> Port:
     both, options, others = _recordings(module, inputs, methods)
     if cached is not None:
         others = {**others, **_cached_methods(module, inputs, cached, both)}
     try:
-        graph, drafter, model = _written(module, both, options, others, starts, api, cached)
+        graph, drafter, model = _written(
+            module, both, options, others, starts, api, arguments, cached
+        )
     except GraphError as error:
         if both.evaluation is None and all(
             recorded_method.evaluation is None for recorded_method in others.values()
         ):
             raise
         both, others = _without_training(both, others, error.what)
-        graph, drafter, model = _written(module, both, options, others, starts, api, cached)
+        graph, drafter, model = _written(
+            module, both, options, others, starts, api, arguments, cached
+        )
     if constrain:
         constrain_layers(model, graph, dict(module.named_modules(remove_duplicate=False)))
     functions = drafter.functions
@@ -478,6 +491,7 @@ def _written(
     others: Mapping[str, Both],
     starts: Starts | None,
     api: Api,
+    arguments: Arguments,
     cached: CachedForward | None = None,
 ) -> tuple[Graph, Drafter, Model]:
     """The graph in its final form, and the classes written from it.
@@ -515,7 +529,7 @@ def _written(
         *(method_recording.modes.statistics for method_recording in others.values())
     )
     modes = replace(both.modes, statistics=statistics)
-    drafter = Drafter(graph, module, constants, modes, starts, api)
+    drafter = Drafter(graph, module, constants, modes, starts, api, arguments)
     model = classes(drafter)
     for path in sorted(modes.statistics):
         layer = drafter.layer(path)

@@ -134,29 +134,30 @@ class FlaxCall:
         return "; ".join(filter(None, notes))
 
 
-def own(api: Api, name: str, sizes: Mapping[str, Value], **rest: Any) -> FlaxCall:
-    """Create the call of a class of Flax; `rest` are other fields of `FlaxCall`."""
-    return _made(f"flax.{api}.{name}", api, sizes, **rest)
+def own(
+    api: Api, name: str, sizes: Mapping[str, Value], *, takes_rngs: bool = True, **rest: Any
+) -> FlaxCall:
+    """Create the call of a class of Flax.
+
+    Args:
+        api, name: the package and the class in it.
+        sizes: as in `FlaxCall`.
+        takes_rngs: whether the class of nnx has the argument `rngs`.
+        rest: other fields of `FlaxCall`.
+    """
+    return _made(f"flax.{api}.{name}", api, sizes, takes_rngs, **rest)
 
 
-def ours(api: Api, name: str, sizes: Mapping[str, Value], **rest: Any) -> FlaxCall:
-    """Create the call of a class of `converters.modules`; `rest` are other fields of `FlaxCall`."""
-    return _made(f"{_OURS}.{api}.{name}", api, sizes, **rest)
+def ours(
+    api: Api, name: str, sizes: Mapping[str, Value], *, takes_rngs: bool = True, **rest: Any
+) -> FlaxCall:
+    """Create the call of a class of `converters.modules`; the arguments are those of `own`."""
+    return _made(f"{_OURS}.{api}.{name}", api, sizes, takes_rngs, **rest)
 
 
-def _made(of: str, api: Api, sizes: Mapping[str, Value], **rest: Any) -> FlaxCall:
-    rngs = {"rngs": RNGS} if api == "nnx" and of not in _WITHOUT_RNGS else {}
+def _made(of: str, api: Api, sizes: Mapping[str, Value], takes_rngs: bool, **rest: Any) -> FlaxCall:
+    rngs = {"rngs": RNGS} if api == "nnx" and takes_rngs else {}
     return FlaxCall(of, sizes, {**rest.pop("settings", {}), **rngs}, **rest)
-
-
-# Modules that draw nothing and take no rngs.
-_WITHOUT_RNGS = {
-    "flax.nnx.PReLU",
-    "converters.modules.nnx.WeightNorm",
-    "converters.modules.nnx.SpectralNorm",
-    "converters.modules.nnx.TransformerEncoder",
-    "converters.modules.nnx.TransformerDecoder",
-}
 
 
 def changed(**arguments: tuple[Value, Value]) -> dict[str, Value]:

@@ -2,14 +2,17 @@ r"""Repeated blocks as one rule: `layer.0.…`, `layer.1.…` as `layer\.(\d+)\.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"(\d+)")
 # In keys only whole steps are numbers: `linear1` and `linear2` are two layers, not a repetition.
 _STEP = re.compile(r"(?<![^.])(\d+)(?![^.])")
+# With more varying steps in a key, either all of them are open or none is: subsets would be too many.
+_MOST_COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,9 @@ def _fold(group: list[FoldEntry], keys: Iterable[str]) -> list[Folded]:
     texts = _texts(group, columns, varying)
     if texts is not None:
         group_keys = {entry.key for entry in group}
-        for pattern in (
-            _pattern(group[0].key, dict.fromkeys(varying, r"(\d+)")),
-            _pattern(group[0].key, {at: _choice(columns[at]) for at in varying}),
-        ):
+        for open_columns in _subsets(varying):
+            steps = {at: r"(\d+)" if at in open_columns else _choice(columns[at]) for at in varying}
+            pattern = _pattern(group[0].key, steps)
             expression = re.compile(pattern)
             if {key for key in keys if expression.fullmatch(key)} == group_keys:
                 return [Folded(pattern, texts, group[0])]
@@ -82,6 +84,15 @@ def _fold(group: list[FoldEntry], keys: Iterable[str]) -> list[Folded]:
     for entry in group:
         parts[_STEP.findall(entry.key)[varying[-1]]].append(entry)
     return [folded for part in parts.values() for folded in _fold(part, keys)]
+
+
+def _subsets(columns: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield subsets of columns, larger ones first: a model with more layers has other numbers there."""
+    if len(columns) > _MOST_COLUMNS:
+        yield from (tuple(columns), ())
+        return
+    for size in range(len(columns), -1, -1):
+        yield from itertools.combinations(columns, size)
 
 
 def _pattern(key: str, groups: dict[int, str]) -> str:

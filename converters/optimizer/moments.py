@@ -1,4 +1,7 @@
-"""Moments of a torch optimizer as arrays, each arranged like its weight."""
+"""Moments of a torch optimizer as arrays, each arranged like its weight, and their groups and steps.
+
+Which state tensors an optimizer has is in `kinds.py`.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def of_import(name: str, target: Target = XLA) -> CatalogueEntry | None:
 
 
 def _longest(name: str, entries: Mapping[str, CatalogueEntry]) -> CatalogueEntry | None:
-    known = public(name)
+    known = name if name in entries else public(name)
     entry = entries.get(known)
     while entry is None and "." in known:
         known = known.rpartition(".")[0]

@@ -34,6 +34,9 @@ IGNORED = (
     ),
     *_told("reset_max_memory_allocated reset_max_memory_cached", "remove it"),
     *_told("reset_peak_memory_stats set_per_process_memory_fraction", "remove it"),
+    *Family("torch.cuda.memory", RAISES, "XLA802", "cuda-memory")(
+        "_record_memory_history", "remove it"
+    ),
     *Family("torch.accelerator", NOTHING, "XLA802", "cuda-memory")("empty_cache", "remove it"),
     *Family("torch.accelerator", RAISES, "XLA802", "cuda-memory")(
         "reset_accumulated_memory_stats reset_peak_memory_stats", "remove it"

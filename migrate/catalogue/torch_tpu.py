@@ -11,7 +11,7 @@ from dataclasses import replace
 from migrate.catalogue.entry import CatalogueEntry, OnXla
 from migrate.catalogue.libraries import APEX, HUB_KERNELS, LAUNCHERS, LIBRARIES
 from migrate.catalogue.target import GENERATOR, UNMEASURED
-from migrate.catalogue.torch_cuda import TYPES
+from migrate.catalogue.torch_cuda import IGNORED, TYPES
 from migrate.catalogue.torch_distributed import HOOKS, REDUCTIONS
 
 RAISES, WRONG, WORKS, NOTHING, CALLED = (
@@ -152,22 +152,21 @@ RENAMED = (
         "knows no generator of a TPU",
     ),
 )
-REMOVED = (
-    *_removed(
-        "torch.cuda.ipc_collect torch.cuda.init torch.cuda.set_per_process_memory_fraction "
-        "torch.cuda.set_sync_debug_mode torch.cuda.change_current_allocator "
-        "torch.cuda.caching_allocator_enable",
-        RAISES,
-        "manages the memory of a GPU",
-    ),
-    *_removed(
-        "torch.cuda.reset_accumulated_memory_stats torch.cuda.reset_peak_host_memory_stats "
-        "torch.cuda.reset_accumulated_host_memory_stats "
-        "torch.accelerator.reset_accumulated_memory_stats",
-        RAISES,
-        "is not implemented on a TPU",
-    ),
+_NO_STATISTICS = _removed(
+    "torch.cuda.reset_accumulated_memory_stats torch.cuda.reset_peak_host_memory_stats "
+    "torch.cuda.reset_accumulated_host_memory_stats "
+    "torch.accelerator.reset_accumulated_memory_stats",
+    RAISES,
+    "is not implemented on a TPU",
 )
+_NAMED = {entry.name for entry in (*RENAMED, *_NO_STATISTICS)}
+# What is ignored on torch_xla and has no counterpart here.
+_OF_A_GPU = (
+    entry.name
+    for entry in IGNORED
+    if entry.name.startswith("torch.cuda.") and entry.name not in _NAMED
+)
+REMOVED = (*_removed(" ".join(_OF_A_GPU), RAISES, "manages the memory of a GPU"), *_NO_STATISTICS)
 _CUDA = (
     *_entries(
         "torch.cuda", WRONG, "remove it, or use torch.accelerator", "has no meaning on a TPU"

@@ -24,6 +24,7 @@ from migrate.reading.project.workers import kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.values.entries import StepFunction
 from migrate.syntax.source import Source, parse
+from migrate.syntax.tree import nodes
 
 NAMES = frozenset({cst.Name, cst.Attribute})
 
@@ -84,7 +85,10 @@ def check_context(context: Script, config: Config) -> tuple[Finding, ...]:
 
 
 def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Finding, ...]:
-    """Return the hazards of a script. Unless `whole`: only in functions that steps of other files run."""
+    """Return the hazards of a script.
+
+    Unless `whole`: only in functions that steps of other files run, and in functions that make batches.
+    """
     hazards = [
         hazard
         for hazard in all_hazards()
@@ -96,14 +100,16 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
     path = context.source.path
     findings = []
     doubtful: list[tuple[Finding, str]] = []  # with the code that is more specific on its line
-    entered = None if whole else facts.steps.entered
+    batches = frozenset() if whole else _in_batch_functions(facts)
+    entered = None if whole else facts.steps.entered | batches
     for hazard, hit in hits(facts, hazards, entered):
         origin = facts.steps.origin(hit.node) if facts.entries else ""
         start = context.position(hit.node)
         if id(hit.node) in context.for_cuda:
             continue  # a script that uses shims runs this code on CUDA only
         again = facts.steps.knows_more and facts.steps.inside(hit.node)
-        if not (whole or origin or again) or silenced(hazard.code, (start.line,), comments):
+        ran = whole or origin or again or id(hit.node) in batches
+        if not ran or silenced(hazard.code, (start.line,), comments):
             continue
         idle = never_runs(hit.node, context)
         if idle == "":
@@ -130,6 +136,17 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
                 name = "unused-ignore"
                 findings.append(_finding(path, context, hit, UNUSED_IGNORE, name, severity))
     return tuple(sorted(findings, key=lambda finding: (finding.line, finding.column, finding.code)))
+
+
+def _in_batch_functions(facts: Facts) -> frozenset[int]:
+    """Return the ids of the nodes in functions that a loader runs for each batch: `collate_fn`."""
+    collating = facts.context.calls.collating
+    return frozenset(
+        id(below)
+        for node in (facts.context.all_of(cst.FunctionDef) if collating else ())
+        if facts.context.position(node.name).line in collating
+        for below in nodes(node)
+    )
 
 
 def hits(

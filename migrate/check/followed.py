@@ -84,7 +84,7 @@ class Followed:
         self.workers.__exit__(kind, error, _)
 
     def jobs(self, wanted: Callable[[Path], bool]) -> list[CheckJob]:
-        """Return the jobs: the files, and the other files that steps reach if they are `wanted`."""
+        """Return the jobs: the files, and the files that steps reach or that make batches, if `wanted`."""
         jobs = []
         for path in self._files:
             here = path.resolve()
@@ -97,11 +97,11 @@ class Followed:
                 done.add(here)
                 known = ProjectFacts(self._calls[here], self._entries.get(here, {}))
                 jobs.append(CheckJob(path, known))
-        for here, entries in self._entries.items():
-            path = self._named.get(here, _shown(here))
-            if entries and here not in done and wanted(path):
+        for here, calls in self._calls.items():
+            entries, path = self._entries.get(here, {}), self._named.get(here, _shown(here))
+            if (entries or calls.collating) and here not in done and wanted(path):
                 whole = here in self._named
-                jobs.append(CheckJob(path, ProjectFacts(self._calls.get(here), entries, whole)))
+                jobs.append(CheckJob(path, ProjectFacts(calls, entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
 
     def _handed_names(self) -> Iterator[Path]:

@@ -1,4 +1,7 @@
-"""A program as the frameworks hand it to a compiler: of a JAX function, of a torch module."""
+"""A program for the compiler, and the programs of forward passes, which `parity` compiles.
+
+The programs of training steps, which `fit` compiles, are made in `fit/lowered/`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class CompilerProgram:
 
 
 def program_of_jax(function: Any, *args: Any, name: str = "") -> CompilerProgram:
-    """A JAX function lowered for a TPU, with its source lines; arguments may be shapes only."""
+    """Return a JAX function lowered for a TPU, with its source lines; arguments may be shapes only."""
     import jax
 
     # A function that is jitted already keeps its static arguments.
@@ -60,7 +63,7 @@ def on_tpu(devices: int) -> Iterator[None]:
 
 
 def program_of_torch(module: Any, inputs: Sequence[Any] | Mapping[str, Any]) -> CompilerProgram:
-    """A torch module as torch_xla lowers it, with the source lines of the calls.
+    """Return the forward pass of a torch module, as torch_xla lowers it, with the source lines of the calls.
 
     Has to run in a process that has torch_xla (`PJRT_DEVICE=CPU` will do); `XLA_HLO_DEBUG=1` is not needed.
     The module is copied, and left where it is.

@@ -1,4 +1,4 @@
-"""Cost of each line of the user's code: the roofline of a compiled program, line by line."""
+"""Roofline of a compiled program: the least time of a step, and the share of each line of the user's code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LineCost:
 def bound_of(
     work: Iterable[InstructionWork], collectives: Iterable[Collective], chip: Generation
 ) -> StepBound:
-    """The lower bound of a step on one device."""
+    """Return the lower bound of a step on one device."""
     done = list(work)
     return StepBound(
         sum(instruction.flops for instruction in done) / chip.flops,
@@ -67,7 +67,7 @@ def bound_of(
 
 
 def links_seconds(collectives: Iterable[Collective], chip: Generation) -> float:
-    """The least time of exchanges: a chip sends over all of its links at once."""
+    """Return the least time of exchanges: a chip sends over all of its links at once."""
     return sum(collective.sent for collective in collectives) * chip.devices / chip.link
 
 
@@ -77,7 +77,7 @@ def least_seconds(instruction: InstructionWork, chip: Generation) -> float:
 
 
 def lines_of(work: Sequence[InstructionWork], chip: Generation) -> tuple[LineCost, ...]:
-    """The lines of a program, the most expensive first."""
+    """Return the lines of a program, the most expensive first."""
     seconds: dict[str, float] = defaultdict(float)
     flops: dict[str, float] = defaultdict(float)
     moved: dict[str, int] = defaultdict(int)

@@ -8,13 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from migrate.catalogue import torch_distributed
-from migrate.catalogue.launchers import SCRIPT, XLA_LAUNCHES
+from migrate.catalogue.launchers import SCRIPT, SPAWN, XLA_LAUNCHES
 from migrate.catalogue.words import GROUP_VARIABLES
 from migrate.launch.framework import Framework
 from shims._started.script import find_start
 
 _SHIMS_LAUNCHES = frozenset({"shims.launch", SCRIPT})
-_SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 _SPMD = frozenset({"torch_xla.runtime.use_spmd"})
 _GROUPS = torch_distributed.JOINS | {"shims.init_distributed"}
 _JOINS_JAX = frozenset({"jax.distributed.initialize"})
@@ -62,7 +61,7 @@ def start_style(
     if framework is Framework.TORCH_XLA and calls & (XLA_LAUNCHES | _SHIMS_LAUNCHES | _SPMD):
         return StartStyle(ProcessStart.HOST)
     expected = find_start(script, [str(script.parent)])
-    if calls & _SPAWNS or expected.style == "spawn":
+    if calls & SPAWN or expected.style == "spawn":
         # It starts the ranks of its host; of other hosts it knows only by a variable.
         joins = bool(strings & _HOST_VARIABLES)
         return StartStyle(ProcessStart.HOST, joins_hosts=joins)

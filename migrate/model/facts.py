@@ -284,7 +284,7 @@ class ModuleCalls:
         unread_imports: if only this file is rewritten: the unreadable files that it imports, directly or
             indirectly.
         accelerated_imports: if only this file is rewritten: the files of the project that it imports,
-            directly or indirectly, and that name an accelerator.
+            directly or indirectly, and that name an accelerator or make batches.
         replicated: whether any file of the project uses several processes.
         joins_group: whether any file of the project names a call that joins a process group.
         launches_ranks: whether the project starts its replicas itself.

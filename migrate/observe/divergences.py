@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from migrate.observe.graph_dump import DumpFrame
-from migrate.observe.graphs import differences, without_places
+from migrate.observe.graphs import INPUT_SHAPE, differences, without_places
 from migrate.observe.places import ExecutionCause
 from migrate.observe.programs import ObservedProgram, ObservedPrograms, reads
 from migrate.observe.records import Execution, Interval
@@ -66,6 +66,20 @@ def alone_words(simulated: bool) -> str:
             "torch_xla.sync() on all replicas before and after these lines"
         )
     return "nothing waits on a TPU"
+
+
+def divergence_remedy(changes: Sequence[str]) -> str:
+    """Return what to do about replicas that run different graphs.
+
+    Args:
+        changes: what the graph of one replica has that the other's has not: `GraphDivergence.changes`.
+    """
+    if changes and changes[0].startswith(INPUT_SHAPE):
+        return (
+            "give all replicas batches of the same shape: pad to one length, or to a few that all take "
+            "together (docs/shims/static-shapes.md)"
+        )
+    return "run the same computation on every replica, and print or save the result on one"
 
 
 def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[GraphDivergence]:

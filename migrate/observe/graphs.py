@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import shims
 
 # A node: `%7 = f32[5,8]{1,0} xla::device_data(%1), start=0, location=forward@linear.py:134, xla_shape=…`
 _NODE = re.compile(r"^%\d+ = (?P<shape>\S+) (?P<op>[\w:.]+)\((?P<operands>[^)]*)\)(?P<rest>.*)$")
@@ -18,6 +23,8 @@ INPUT = "xla::device_data"
 CONSTANT = "prim::Constant"
 # Casts around sums of bfloat16 (`shims._simulated`), which a TPU does not need.
 _SIMULATED_SUMS = "half_sums.py"
+# Begins the difference that only batches of other shapes make.
+INPUT_SHAPE = "the shape of an input"
 # So many differences are told; a changed batch size alone changes most nodes of a graph.
 _TOLD = 4
 
@@ -29,7 +36,8 @@ class GraphNode:
     Attributes:
         op: such as `aten::relu`, or `xla::device_data` for an input.
         shape: such as `f32[8,16]`.
-        place: `functional.py:3458`, where torch_xla knows it; else "".
+        place: `functional.py:3458`, where torch_xla knows it; else "". A line of the simulation itself, which
+            wraps methods of tensors, is no place of the script: "".
         attributes: such as `(("start", "3"),)`.
     """
 
@@ -51,7 +59,29 @@ def parse_node(text: str) -> GraphNode | None:
         if name not in _NOT_ATTRIBUTES
     )
     shape = match["shape"].partition("{")[0]
-    return GraphNode(match["op"], shape, place["place"] if place else "", attributes)
+    known = place is not None and not _is_wrapper(place["function"], place["place"])
+    return GraphNode(match["op"], shape, place["place"] if place and known else "", attributes)
+
+
+def _is_wrapper(function: str, place: str) -> bool:
+    """Whether a location, of which torch_xla keeps no folder, is in a function of the simulated replicas."""
+    file, _, line = place.rpartition(":")
+    return file != _SIMULATED_SUMS and any(
+        int(line) in lines for lines in _wrappers().get((file, function), ())
+    )
+
+
+@cache
+def _wrappers() -> dict[tuple[str, str], list[range]]:
+    """Return the lines of the functions of the simulated replicas, by the names of file and function."""
+    folder = Path(shims.__file__).parent / "_simulated"
+    wrappers: dict[tuple[str, str], list[range]] = {}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                wrappers.setdefault((path.name, node.name), []).append(lines)
+    return wrappers
 
 
 def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -104,7 +134,7 @@ def _of_inputs(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[s
         return
     for node, other in zip(before, after, strict=True):
         if node.shape != other.shape:
-            yield f"the shape of an input: {node.shape} → {other.shape}{_at(other)}"
+            yield f"{INPUT_SHAPE}: {node.shape} → {other.shape}{_at(other)}"
 
 
 def _of_nodes(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:

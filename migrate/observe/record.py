@@ -192,7 +192,8 @@ class Observer:
             raise ReplicasDisagreeError(
                 f"up to sync {self._number}{where} replica {rank} runs a different graph with a "
                 "collective than replica 0: on a TPU they wait for each other",
-                "`migrate run` shows where they diverge; read values on all replicas that compute them",
+                "`migrate run` shows where they diverge; give all replicas batches of the same shape, and "
+                "compute and read the same values on all",
             )
 
     def _write(

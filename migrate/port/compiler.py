@@ -36,6 +36,7 @@ def compiled(
     cache: bool = False,
     repeats: Repeats = Repeats(),  # noqa: B008 (frozen)
     constrain: bool = False,
+    arguments: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
     """The Flax source of a module.
 
@@ -52,6 +53,7 @@ def compiled(
         cache: whether to port the model's cached forward.
         repeats: how repeated layers are written.
         constrain: whether activations between layers are constrained to a mesh.
+        arguments: what the constructors of its modules were called with: path → name → value.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -67,7 +69,15 @@ def compiled(
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
         port_result = port(
-            module, inputs, starts, methods, api, cache, repeats, constrain=constrain
+            module,
+            inputs,
+            starts,
+            methods,
+            api,
+            cache,
+            repeats,
+            constrain=constrain,
+            arguments=arguments,
         )
     if stages is not None:
         _write_stages(port_result.stages, stages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ class OriginalModel:
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
         construction: the call of its constructor; None: it was not seen.
         starts: how its factory was seen to initialize it; None: that could not be watched.
+        arguments: what the constructors of its modules were seen to be called with: path → name → value.
     """
 
     target: Target
@@ -49,6 +50,7 @@ class OriginalModel:
     checkpoint: Path | None
     construction: Construction | None = None
     starts: Any = None
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def module(self) -> torch.nn.Module:
@@ -152,12 +154,12 @@ def load_original(text: str, weights: Path | None, work: Path) -> OriginalModel:
         raise PortError(f"{text}: is a {runner.kind} module already", "name a torch module")
     program: Any = runner
     _require_dtypes(program.module, text)
-    construction = seen.of(program.module)
+    construction, arguments = seen.of(program.module), seen.arguments(program.module)
     folder = Path(target.spec)
     if folder.is_dir() and has_weights(folder):
         starts = _untrained_starts(folder)
         if weights is None:
-            return OriginalModel(target, program, folder, construction, starts)
+            return OriginalModel(target, program, folder, construction, starts, arguments)
     else:
         starts = watch.starts(program.module)
     if weights is not None:
@@ -165,7 +167,7 @@ def load_original(text: str, weights: Path | None, work: Path) -> OriginalModel:
         from migrate.parity.sides.side import InProcess
 
         load_file(InProcess(program, work), weights, work)
-    return OriginalModel(target, program, weights, construction, starts)
+    return OriginalModel(target, program, weights, construction, starts, arguments)
 
 
 def _untrained_starts(folder: Path) -> Any:

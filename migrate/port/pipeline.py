@@ -177,6 +177,7 @@ def port_model(
             lowerings=options.lowerings,
             stages=options.stages,
             starts=original.starts,
+            arguments=original.arguments,
             methods={name: tensors_of(inputs[0]) for name, inputs in methods.items()},
             api=options.api,
             cache=options.cache,

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 from migrate.catalogue.target import XLA, Target
-from migrate.observe.divergences import GraphDivergence, alone, alone_words, is_cut, partings
+from migrate.observe.divergences import (
+    GraphDivergence,
+    alone,
+    alone_words,
+    divergence_remedy,
+    is_cut,
+    partings,
+)
 from migrate.observe.records import read_lines
 from migrate.place import Place
 from migrate.progress import Progress, no_progress
@@ -397,9 +404,10 @@ def parted_replicas(folder: Path, *, stopped: bool = False) -> str:
         stopped: whether a replica was stopped before its end: see `migrate.observe.divergences.partings`.
     """
     for parting in partings(read_lines(folder / OBSERVED), stopped=stopped):
+        to_do = divergence_remedy(parting.changes)
         return (
             f"the replicas of the rewrite diverge at sync {parting.step}: {_in_words(parting)}; on a TPU "
-            "they may wait for each other in the next collective"
+            f"they may wait for each other in the next collective. To do: {to_do}"
         )
     return ""
 

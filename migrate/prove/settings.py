@@ -76,7 +76,8 @@ class Settings:
             changes.append("autocast was switched off on both sides")
         if self.steps is not None and steps >= self.steps:
             changes.append(
-                f"at most {many(self.steps, 'optimizer step')} of each rank were run (--steps)"
+                f"each rank stopped after {many(self.steps, 'optimizer step')} (--steps): what follows, "
+                "such as evaluation and saves, was not compared"
             )
         elif self.steps is not None and steps:
             changes.append(

@@ -98,7 +98,7 @@ class Rewrite:
         data: the rewritten content.
         edits, findings: what was done, and what remains to do by hand.
         elsewhere: other files whose functions its steps call, or which it imports and which name an
-            accelerator. Nothing is reported about them.
+            accelerator or make batches. Nothing is reported about them.
         unread: why imported files could not be read. What they do is unknown.
         hints: further findings that cost little. `migrate check` shows them.
         comments: the comments that silence findings.

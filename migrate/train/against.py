@@ -16,6 +16,7 @@ from migrate.progress import Progress
 from migrate.train.errors import TrainError
 from migrate.train.find import find_training, script_text
 from migrate.train.means import global_mean
+from migrate.train.notes import idle_notes
 from migrate.train.options import TrainOptions
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import (
@@ -150,6 +151,7 @@ def _proof(
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     notes = [UNSEEDED] if run.recorded["unseeded"] else []
+    notes += idle_notes(run.recorded)
     notes += ["dropout was off on both sides"] if run.recorded["dropout"] else []
     notes += ["both sides drew the same random numbers"] if run.recorded["noise"] else []
     return ProgramProof(

@@ -37,6 +37,7 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "program does not have (evaluation) may draw from the same random generators, and so change "
             "the order of later batches"
         )
+    notes += idle_notes(recorded)
     if facts.rollouts:
         notes.append(ROLLOUTS)
     if facts.counted:
@@ -94,3 +95,12 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "compared with the script without autocast"
         )
     return notes
+
+
+def idle_notes(recorded: Mapping[str, Any]) -> list[str]:
+    """Return a line for each optimizer that the script built and did not step while it was watched."""
+    return [
+        f"{line}: this optimizer was not stepped while the script was watched, and the program does not "
+        "have it. If the script steps it later, the program trains otherwise from there on"
+        for line in recorded["idle"]
+    ]

@@ -58,6 +58,9 @@ def recorded_run(
                 replace(m, text=f"{script.at(m.line)}: {script.lines[m.line - 1].strip()}")
                 for m in recorded["moved"]
             ]
+            recorded["idle"] = [
+                f"{script.at(n)}: {script.lines[n - 1].strip()}" for n in recorded["idle"]
+            ]
             return recorded, loss, folder
         refused = refused or recorded["refused"]  # the first one names what changes
         line, what, remedy = refused

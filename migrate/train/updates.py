@@ -158,6 +158,7 @@ def _joined(script: ScriptText, parts: Sequence[RecordedUpdate]) -> dict[str, An
         "noise": any(part.recorded["noise"] for part in parts),
         "dropout": any(part.recorded["dropout"] for part in parts),
         "unseeded": any(part.recorded["unseeded"] for part in parts),
+        "idle": list(dict.fromkeys(line for part in parts for line in part.recorded["idle"])),
     }
 
 

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import os
 import signal
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -25,6 +27,14 @@ from shims._simulated import replica as _replica
 from shims._simulated.reads import READ_REMEDY
 from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
 
+# The ends of the files whose frames start a replica.
+_STARTING = (
+    "shims/_simulated/launch.py",
+    "torch_xla/_internal/pjrt.py",
+    "concurrent/futures/_base.py",
+    "concurrent/futures/thread.py",
+)
+_OWN = ("shims", "migrate")
 # Seconds that the other replicas get after a failure to report their state, before they are killed.
 _GRACE_SECONDS = 3.0
 
@@ -130,7 +140,7 @@ def _replica_main(
     except BaseException as error:
         outcome = _Outcome(
             rank,
-            error=(type(error).__name__, str(error), traceback.format_exc()),
+            error=(type(error).__name__, str(error), _trace(error)),
             peer_lost=isinstance(error, PeerLostError),
         )
     if watch is not None:
@@ -138,6 +148,28 @@ def _replica_main(
     with contextlib.suppress(BrokenPipeError):
         sender.send(outcome)
     sender.close()
+
+
+def _trace(error: BaseException) -> str:
+    """Return the traceback of a replica's exception, without the frames that start the replica.
+
+    The simulation's own finding, that replicas disagree, ends at the line of the script.
+    """
+    formatted = traceback.TracebackException.from_exception(error)
+    frames = formatted.stack
+    while len(frames) > 1 and frames[0].filename.endswith(_STARTING):
+        del frames[0]
+    if isinstance(error, ReplicasDisagreeError):
+        while len(frames) > 1 and not _is_of_script(frames[-1].filename):
+            del frames[-1]
+    return "".join(formatted.format())
+
+
+def _is_of_script(file: str) -> bool:
+    """Whether `file` is no part of Python, of an installed package, or of tpu-migrate."""
+    package = str(Path(__file__).parents[2])
+    installed = (*sysconfig.get_paths().values(), *(f"{package}/{name}/" for name in _OWN))
+    return not file.startswith(installed)
 
 
 def _outcomes(processes: list[Any], connections: list[Connection]) -> dict[int, _Outcome]:

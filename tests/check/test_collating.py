@@ -43,6 +43,11 @@ def severities(lines: str) -> list[str]:
         "most = max(len(s) for s in batch)\nreturn [F.pad(s, (0, most - len(s))) for s in batch]",
         "most = max([s.shape[0] for s in batch])\nout = torch.zeros(len(batch), most)\nreturn out",
         "sizes = [len(s) for s in batch]\nreturn torch.zeros(len(batch), max(sizes))",
+        "rows, sizes = zip(*batch)\nmost = int(max(sizes))\nreturn torch.stack(rows)[:, :most]",
+        "rows, sizes = map(torch.stack, zip(*batch))\nreturn rows[:, : sizes.max()]",
+        "masks = torch.stack(batch)\nmost = torch.max(masks.sum(1)).item() + 1\nreturn torch.arange(most)",
+        "sizes = torch.tensor([s['length'] for s in batch])\nmost = min(longest, sizes.amax().item())\n"
+        "return batch[0].new_zeros(8, most)",
     ],
 )
 def test_batches_of_their_own_length(lines: str) -> None:
@@ -57,6 +62,9 @@ def test_samples_that_may_be_equally_long() -> None:
     "lines",
     [
         "return torch.stack([s for s in batch])",
+        "rows = torch.stack(batch)\nreturn rows[:, :longest] / rows.max()",
+        "rows, sizes = zip(*batch)\nmost = math.ceil(max(sizes) / 64) * 64\n"
+        "return torch.stack(rows)[:, :most]",
         "return torch.cat([s.unsqueeze(0) for s in batch])",
         "return torch.cat([s[None] for s in batch]), len(batch)",
         "return torch.cat([s[:longest] for s in batch])",
@@ -295,3 +303,21 @@ def test_a_list_beside_a_batch(lines: str) -> None:
 )
 def test_no_list_of_tensors_beside_a_batch(lines: str) -> None:
     assert severities(lines) == []
+
+
+@pytest.mark.parametrize(("imported", "reported"), [("cut", ["data.py"]), ("other", [])])
+def test_a_script_alone_is_checked_with_the_batches_that_another_file_makes(
+    tmp_path: Path, imported: str, reported: list[str]
+) -> None:
+    (tmp_path / "data.py").write_text(
+        "import torch\n\n\ndef cut(samples):\n    rows, sizes = zip(*samples)\n"
+        "    return torch.stack(rows)[:, : max(sizes)]\n\n\ndef other(samples):\n"
+        "    return torch.stack(samples)\n"
+    )
+    (tmp_path / "train.py").write_text(
+        f"from data import {imported}\nfrom torch.utils.data import DataLoader\n\n"
+        f"loader = DataLoader([], 8, collate_fn={imported}, drop_last=True)\n"
+    )
+    done = check_paths([tmp_path / "train.py"], Config())
+    assert [f.path.name for f in done.findings if f.code == "XLA109"] == reported
+    assert done.imported == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 import shims
+from migrate.observe.divergences import divergence_remedy
 from migrate.observe.graph_dump import DumpFrame, executions
 from migrate.observe.graphs import differences, parse_node, without_places
 from migrate.observe.places import ExecutionCause, cause_of, is_the_users, users_frame
@@ -62,6 +63,20 @@ class TestWhatDiffers:
         assert differences(*sides) == (
             "the shape of aten::relu: bf16[8,4] → bf16[5,4] (train.py:3)",
         )
+
+    def test_a_line_of_the_simulation_is_no_place_of_the_script(self) -> None:
+        source = (Path(shims.__file__).parent / "_simulated" / "reads.py").read_text()
+        inside = source[: source.index("def watch_reads(")].count("\n") + 2
+        for line in (inside, 9999):
+            sides = [
+                [node("xla::device_data", f"s64[16,{n}]", f"location=watch_reads@reads.py:{line}")]
+                for n in (30, 32)
+            ]
+            place = " (reads.py:9999)" if line == 9999 else ""
+            (said,) = differences(*sides)
+            assert said == f"the shape of an input: s64[16,30] → s64[16,32]{place}"
+            assert "batches of the same shape" in divergence_remedy([said])
+        assert "the same computation" in divergence_remedy(["1 more: aten::add"])
 
     def test_the_shape_of_an_input_and_not_all_that_follows_from_it(self) -> None:
         before = [node("xla::device_data", "f32[8,4]"), node("aten::relu", "f32[8,4]")]

@@ -58,13 +58,40 @@ def test_the_norms_shown_are_those_that_differ(
 @pytest.mark.parametrize(
     ("taken", "said"),
     [
-        (20, "at most 20 optimizer steps of each rank were run (--steps)"),
+        (
+            20,
+            "each rank stopped after 20 optimizer steps (--steps): what follows, such as evaluation and "
+            "saves, was not compared",
+        ),
         (16, "the script takes 16 optimizer steps, fewer than --steps 20"),
     ],
 )
 def test_a_script_that_ends_before_the_limit_was_not_stopped(taken: int, said: str) -> None:
     assert Settings(steps=20).notes(taken) == (said,)
     assert Settings().notes(taken) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model1.head.bias", "model1.head.bias (model1: the second model that the script made)"),
+        ("model1.bias", "model1.bias (model1: the second model that the script made)"),
+        ("model2.bias", "model2.bias (model2: model number 3 that the script made)"),
+        ("head.bias", "head.bias"),
+        ("model1", "model1"),
+    ],
+)
+def test_the_model_of_a_weight_is_named(name: str, said: str) -> None:
+    weights = (WeightComparison(rank=0, name=name, difference=1e-7, gate=1e-5),)
+    lines = [
+        str(part) for part in proof_summary(replace(proof(ProofVerdict.EQUAL), weights=weights))
+    ]
+    assert f"largest difference {said} on rank 0" in " ".join(lines)
+
+
+def test_a_side_that_was_stopped_has_no_time() -> None:
+    stopped = replace(proof(ProofVerdict.PARTED), rewritten_seconds=0.0)
+    assert any("rewrite not ended, 2 ranks" in str(part) for part in proof_summary(stopped))
 
 
 def test_a_run_of_the_original_is_not_called_the_rewrite() -> None:

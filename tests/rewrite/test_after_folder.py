@@ -63,10 +63,13 @@ def test_a_single_script_names_the_files_that_only_the_folder_form_looks_into(
     done = rewrite_file(script)
     assert done.elsewhere == (tmp_path.resolve() / "metrics.py",)
     *_, last = rewrite_summary(done, None)
-    assert "metrics.py, imported by it, may need edits as well; pass the folder" in str(last)
+    assert "it imports metrics.py, which may need edits too" in str(last)
+    assert f"migrate rewrite {tmp_path} -o COPY" in str(last)
     script.write_text(inspect.cleandoc(TRAIN).replace("accuracy(out, y)", "out") + "\n")
     assert rewrite_file(script).elsewhere == ()
     (tmp_path / "metrics.py").write_text("def place(x):\n    return x.cuda()\n")
+    assert rewrite_file(script).elsewhere == (tmp_path.resolve() / "metrics.py",)
+    (tmp_path / "metrics.py").write_text("def collate(rows):\n    return max(map(len, rows))\n")
     assert rewrite_file(script).elsewhere == (tmp_path.resolve() / "metrics.py",)
 
 

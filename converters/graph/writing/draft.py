@@ -110,6 +110,7 @@ class Drafter:
         modes: Modes = Modes(),  # noqa: B008 (frozen)
         starts: Starts | None = None,
         api: Api = "linen",
+        arguments: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.graph = graph
         self.api: Api = api
@@ -119,7 +120,7 @@ class Drafter:
         # Sizes that the source holds as numbers, each with where: the original does not say what gives them.
         self.baked: dict[str, None] = {}
         self.modules = dict(root.named_modules(remove_duplicate=False))
-        self.settings = Settings(root)
+        self.settings = Settings(root, arguments or {})
         self.training = Training(graph, self.modules, modes, api)
         self.initial = Initial(self, starts)
         self.layers: dict[str, Layer] = {}

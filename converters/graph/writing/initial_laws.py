@@ -246,7 +246,7 @@ class InitialLaws:
             transposed = module.transposed
             attribute = "out_channels" if transposed else "in_channels"
             channels = settings.of_layer(module, attribute, getattr(module, attribute))
-            area = math.prod(module.kernel_size)
+            area = self._area(module)
             if module.groups != 1:
                 groups = settings.of_layer(module, "groups", module.groups)
                 if getattr(channels, "text", "") == getattr(groups, "text", "") != "":
@@ -261,6 +261,19 @@ class InitialLaws:
                 return code("{n} ** -0.5", n=channels)
             return code("({n} * {a}) ** -0.5", n=channels, a=area)
         return None
+
+    def _area(self, module: Any) -> Any:
+        """Product of the sides of a convolution's kernel: a number, or an expression of settings."""
+        sides = self._settings.of_layer(module, "kernel_size", module.kernel_size)
+        said = [getattr(side, "text", "") for side in sides]
+        if not any(said):
+            return math.prod(sides)
+        if len(set(said)) == 1 and len(sides) > 1:
+            return code("{k} ** {n}", k=sides[0], n=len(sides))
+        area = as_code(sides[0])
+        for side in sides[1:]:
+            area = code("{a} * {b}", a=area, b=side)
+        return area
 
     def formula(self, law: Formula) -> ast.expr:
         """Operators on draws: a function of the key."""

@@ -44,7 +44,10 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     # nnx uses the model's `eval()` and `train()`.
     running = {"use_running_average": DETERMINISTIC} if api == "linen" and tracked else {}
     replicas = type(layer).__name__ == "SyncBatchNorm"
-    about = {"channels_last": True, "remarks": ("axis_name of the replicas",) if replicas else ()}
+    about: dict[str, Any] = {
+        "channels_last": True,
+        "remarks": ("axis_name of the replicas",) if replicas else (),
+    }
     calls = []
     if tracked and layer.momentum is not None:
         sizes = {**size, **use_scale(layer), **use_bias(layer)}

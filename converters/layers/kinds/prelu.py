@@ -18,7 +18,7 @@ def _weights(layer: Any) -> Weights:
 
 def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     if layer.num_parameters == 1:
-        return (own(api, "PReLU", {}),)
+        return (own(api, "PReLU", {}, takes_rngs=False),)
     sizes = {"num_parameters": layer.num_parameters}
     return (ours(api, "PReLU", sizes, channels_last=True),)
 

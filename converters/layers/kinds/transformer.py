@@ -106,7 +106,8 @@ def _stack_flax(kind: str) -> Any:
         if layer.norm is not None:
             norm = layer_norm.flax(layer.norm, api)[0].construction
             sizes |= {"final_norm": Maker(norm)} if api == "linen" else {"norm": norm}
-        return (ours(api, kind, sizes, options=_options(api, inside)),)
+        options = _options(api, inside)
+        return (ours(api, kind, sizes, takes_rngs=False, options=options),)
 
     return flax
 

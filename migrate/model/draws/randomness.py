@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate import draws
-from migrate.catalogue import drawing, libraries, torch_cuda, torch_distributed, torch_other
+from migrate.catalogue import (
+    drawing,
+    launchers,
+    libraries,
+    torch_cuda,
+    torch_distributed,
+    torch_other,
+)
 from migrate.catalogue.entry import names
 from migrate.model.calls.callers import callers_of, reaching
 from migrate.model.calls.kinds import External
@@ -41,7 +48,9 @@ SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
 # Libraries that start the replicas of a script.
 LED_BY = frozenset(entry.name for entry in libraries.LAUNCHERS)
 # Calls that start replicas, by the last part of the name.
-LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
+LAUNCHES = frozenset(
+    {"launch", "notebook_launcher", *(name.rpartition(".")[2] for name in launchers.SPAWN)}
+)
 
 
 class Start(StrEnum):

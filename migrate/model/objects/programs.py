@@ -28,6 +28,7 @@ from migrate.model.calls.kinds import External, Values
 from migrate.model.calls.order import closure
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.objects.asked import is_module
+from migrate.model.objects.collating import collating_of
 from migrate.model.project.decided import idle_nodes
 from migrate.model.project.project import SourceModule
 from migrate.syntax.walk_ast import walk
@@ -306,11 +307,15 @@ class ProjectPrograms:
         return self._signs_of(self._analysis.scopes[path].module)[0]
 
     def accelerated_imports(self, path: Path) -> list[Path]:
-        """Return the files that the file `path` imports, directly or not, and that name an accelerator."""
+        """Return the files that the file `path` imports, directly or not, and that a rewrite may concern.
+
+        They name an accelerator, or have functions that make batches.
+        """
+        batches = {function.module.path for function in collating_of(self._analysis)}
         modules, imports = self._analysis.project.modules, self._analysis.project.imports
         reached = closure([path], lambda file: imports(modules[file]) if file in modules else ())
         known = (file for file in reached if file != path and file in self._analysis.scopes)
-        return sorted(file for file in known if self.names_accelerator(file))
+        return sorted(file for file in known if file in batches or self.names_accelerator(file))
 
     def is_accelerated(self, path: Path) -> bool:
         """Whether the file `path`, or a file that imports it, names an accelerator."""

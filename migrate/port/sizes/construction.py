@@ -59,6 +59,14 @@ class ConstructionCalls:
         seen = self.calls.get(id(module))
         return seen[1] if seen is not None and seen[0] is module else None
 
+    def arguments(self, module: Any) -> dict[str, Mapping[str, Any]]:
+        """Arguments of the constructors of a module and of those below it: path → name → value.
+
+        Modules whose constructor was not seen (copies of others) are left out.
+        """
+        calls = {path: self.of(below) for path, below in module.named_modules()}
+        return {path: call.arguments for path, call in calls.items() if call is not None}
+
 
 @contextmanager
 def constructions() -> Iterator[ConstructionCalls]:

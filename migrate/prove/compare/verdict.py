@@ -313,9 +313,9 @@ def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) 
     if floor is None:
         return []
     lines = [
-        f"the original was run {_TIMES[floor.runs]}: where it rounds as XLA might, it differs from itself by "
-        f"up to {_figures(floor)}. The tolerance of a step is {MARGIN:g} times its noise, if that is more "
-        "than the fixed tolerance"
+        f"the original was run {_TIMES[floor.runs]}, with other rounding, and differs from itself by up to "
+        f"{_figures(floor)}. This is the noise. The tolerance of a step is {MARGIN:g} times its noise, if "
+        "that is more than the fixed tolerance"
     ]
     far = [
         weight.name

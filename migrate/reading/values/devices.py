@@ -7,6 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
+from migrate.catalogue.launchers import SPAWN
 from migrate.model.calls.devices import ACCELERATOR, CURRENT, DEVICE
 from migrate.model.calls.kind import ACCELERATORS, Kind
 from migrate.reading.names.parsed import Parsed
@@ -114,7 +115,6 @@ class Devices:
             "torch.accelerator.",
             "torch.cuda.",
             "torch.distributed.",
-            "torch.multiprocessing.spawn",
             "torch_xla.",
         )
         # Other rules add these also to scripts that use no accelerator.
@@ -124,7 +124,10 @@ class Devices:
             for node in self._context.all_of(cst.Attribute, cst.Name)
             if not isinstance(self._context.parent(node), cst.Attribute)
         )
-        if any(name.startswith(packages) and not name.startswith(added) for name in names):
+        if any(
+            name in SPAWN or (name.startswith(packages) and not name.startswith(added))
+            for name in names
+        ):
             return True
         # If another file moves the model, the loop still gets its step here.
         calls = self._context.calls

@@ -83,7 +83,8 @@ _VERDICTS: dict[ProofVerdict, tuple[str, State, str]] = {
     ProofVerdict.PARTED: (
         "Replicas diverge",
         "wrong",
-        "run the same computation on every replica, and print or save the result on one.",
+        "give all replicas batches of the same shape, run the same computation on every replica, and print "
+        "or save the result on one.",
     ),
 }
 

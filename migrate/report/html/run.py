@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from migrate.counts import many
-from migrate.observe.divergences import alone_words
+from migrate.observe.divergences import alone_words, divergence_remedy
 from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Interval
 from migrate.observe.report import Divergence, Observed
@@ -113,7 +113,7 @@ def _problems(report: Observed, script: Path) -> Iterator[tuple[str, str, str]]:
         yield (
             "Replicas run different graphs",
             f"{_where(report.divergences[0])} On a TPU, they may wait for each other forever.",
-            "Run the same computation on every replica, and print or save the result on one.",
+            sentence(divergence_remedy(report.divergences[0].changes)),
         )
     if report.unended:
         most = max(unended.steps for unended in report.unended)

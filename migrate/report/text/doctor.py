@@ -54,7 +54,7 @@ def _commands(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     if diagnosis.light:
         yield "No framework is installed: this is enough to rewrite, check and launch."
     if _FROM_A_CLONE in str(diagnosis):
-        yield "Run pip install '.[…]' in a clone of tpu-migrate; no package index has it yet."
+        yield "Run each pip install '.[…]' above in a clone of tpu-migrate: no package index has it."
 
 
 def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:

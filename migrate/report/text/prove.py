@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,17 +44,29 @@ def proof_summary(
         worst = max(judged, key=lambda weight: weight.difference)
         yield (
             f"final weights: {len(judged)} compared on every rank, largest difference "
-            f"{escape(worst.name)} on rank {worst.rank}: {worst.difference:.1e} relative L2"
+            f"{escape(_model_said(worst.name))} on rank {worst.rank}: {worst.difference:.1e} relative L2"
         )
     for note in proof.notes:
         yield f"note: {escape(note)}"
     compiled = " (compilation included)" if sides[1] == "rewrite" else ""
+    seconds = (
+        f"{proof.rewritten_seconds:.1f} s{compiled}" if proof.rewritten_seconds else "not ended"
+    )
     yield (
-        f"{sides[0]} {proof.original_seconds:.1f} s, {sides[1]} {proof.rewritten_seconds:.1f} s{compiled}, "
+        f"{sides[0]} {proof.original_seconds:.1f} s, {sides[1]} {seconds}, "
         f"{proof.replicas} ranks on each side"
     )
     color = "green" if proof.equal else "red"
     yield f"[bold {color}]{proof.verdict.value}[/bold {color}]: {escape(proof.message)}"
+
+
+def _model_said(name: str) -> str:
+    """Return the name of a parameter; of a further model, `model1.head.bias`, with what `model1` is."""
+    match = re.match(r"(model(\d+))\.", name)
+    if match is None:
+        return name
+    ordinal = "the second model" if match[2] == "1" else f"model number {int(match[2]) + 1}"
+    return f"{name} ({match[1]}: {ordinal} that the script made)"
 
 
 def resume_summary(proof: ResumeProof) -> Iterator[RenderableType]:

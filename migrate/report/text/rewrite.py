@@ -41,7 +41,11 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
     yield from findings_summary(done)
     if done.elsewhere:
         files = escape(", ".join(path.name for path in done.elsewhere))
-        yield f"{name}: {files}, imported by it, may need edits as well; pass the folder to rewrite it all"
+        folder = escape(str(done.path.parent))
+        yield (
+            f"{name}: it imports {files}, which may need edits too. To rewrite the whole folder: "
+            f"migrate rewrite {folder} -o COPY"
+        )
 
 
 def findings_summary(done: Rewrite) -> Iterator[RenderableType]:

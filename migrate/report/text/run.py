@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from migrate.observe.divergences import alone_words
+from migrate.observe.divergences import alone_words, divergence_remedy
 from migrate.report.text.quantities import shown_bytes
 from migrate.report.text.tables import plain_table
 
@@ -45,6 +45,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
     if report.divergences:
         yield "\n[bold red]replicas run different graphs[/bold red]: on a TPU they may wait forever"
         yield _divergences(report.divergences)
+        yield f"To do: {divergence_remedy(report.divergences[0].changes)}"
     if pending := [entry for entry in report.alone if entry.pending]:
         yield (
             "\n[bold yellow]replicas run different graphs after a read[/bold yellow]: it is unknown whether "

@@ -174,7 +174,7 @@ def _origin_of_read(
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     """Return the other files of the project that need the look that only a folder's rewrite takes, in order.
 
-    They have functions that steps of the script call, or name an accelerator.
+    They have functions that steps of the script call, make batches, or name an accelerator.
     """
     context, here = facts.context, facts.context.file
     calls = [call for call, _ in facts.steps.calls]

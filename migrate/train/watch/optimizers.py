@@ -38,6 +38,7 @@ class OptimizerRecorder:
     def __init__(self, script: str, rate: tuple[str, str] | None) -> None:
         self._script, self._rate = script, rate
         self._lines: dict[int, int] = {}
+        self._stepped: set[int] = set()
         self._schedules: list[tuple[Any, RecordedSchedule, list[int]]] = []
         self._steps: dict[int, int] = {}
         self._first: dict[str, Any] = {}
@@ -52,6 +53,14 @@ class OptimizerRecorder:
     def built_optimizer(self, optimizer: Any) -> None:
         """Note the line that builds an optimizer."""
         self._lines[id(optimizer)] = self._line()
+
+    def stepped_optimizer(self, optimizer: Any) -> None:
+        """Note that an optimizer is stepped."""
+        self._stepped.add(id(optimizer))
+
+    def idle_lines(self) -> list[int]:
+        """Lines that build optimizers which were never stepped."""
+        return sorted(n for known, n in self._lines.items() if known not in self._stepped)
 
     def built_schedule(self, scheduler: Any) -> None:
         """Note a schedule. Schedules within it are its own from now on."""

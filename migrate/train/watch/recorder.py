@@ -426,6 +426,7 @@ class _Recorder:
     def _before_step(self, optimizer: Any) -> None:
         frames, frame, _ = script_frames(self._script)
         line = frames[0].line if frames else 0
+        self._optimizers.stepped_optimizer(optimizer)
         if self._is_others_step(optimizer) and line in self._question["others"]:
             return
         if self._gate is None or self._done:
@@ -572,6 +573,8 @@ class _Recorder:
             average = self._averages.recorded()
             names = [average.name] if average else []
             self._record["unknown_averages"] = [*names, *self._averages.unknown()]
+        # A script that ended has shown all of its steps.
+        self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._gate is not None and "refused" not in self._record:
             without = [n for n, g in self._record["gradients"].items() if g is None]

@@ -92,6 +92,24 @@ def computed(**sizes: int) -> nn.Module:
     return Computed(**sizes)
 
 
+class Patches(nn.Module):
+    """A model whose constructor computes sizes of arguments that no module keeps."""
+
+    def __init__(self, image: int, patch: int, dim: int, inner: int | None = None) -> None:
+        super().__init__()
+        count = (image // patch) ** 2
+        inner = inner or dim * 3
+        self.embed = nn.Conv2d(3, dim, patch, patch)
+        self.position = nn.Parameter(torch.ones(1, count, dim))
+        self.up, self.down = nn.Linear(dim, inner), nn.Linear(inner, dim)
+        self.mix = nn.Linear(count, count)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2) + self.position
+        x = x + self.down(torch.relu(self.up(x)))
+        return self.mix(x.transpose(1, 2))
+
+
 def llama(**sizes: Any) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -129,6 +147,12 @@ CASES: dict[
             {"x": real(2, 20, 3, 2), "mask": torch.arange(6).expand(2, 6) < 4},
             {"x": real(3, 18, 3, 2), "mask": torch.arange(6).expand(3, 6) < 5},
         ],
+    ),
+    "arguments that no module keeps": (
+        Patches,
+        {"image": 12, "patch": 4, "dim": 6},
+        {"image": 20, "patch": 5, "dim": 8},
+        [{"x": real(2, 3, 12, 12)}, {"x": real(3, 3, 20, 20)}],
     ),
     "llama": (
         llama,
@@ -206,7 +230,8 @@ CASES: dict[
 def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -> None:
     factory, own, others, (first, second) = CASES[name]
     torch.manual_seed(0)
-    written = port(factory(**own).eval(), first)
+    arguments = {"": {"inner": None, **own}} if factory is Patches else None
+    written = port(factory(**own).eval(), first, arguments=arguments)
     other = factory(**others).eval()
     flax = load(written, **named(written, others))
     weights = variables(other, written, second)

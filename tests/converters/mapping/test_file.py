@@ -48,6 +48,12 @@ def mixed():
     return model
 
 
+def blocks(depth):
+    """Blocks of two Linears and a norm: the Linears share a rule, at every depth."""
+    parts = [(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)) for _ in range(depth)]
+    return nn.ModuleDict({"blocks": nn.ModuleList(nn.Sequential(*block) for block in parts)})
+
+
 MODELS = {
     "mlp": lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)),
     "tied": tied,
@@ -114,6 +120,14 @@ def test_a_rule_takes_no_other_rules_keys():
     infos = infos_of(model)
     text = mapping_text(make_plan("x", infos, read_slots(model)))
     assert r"(\d+)\.weight" not in text  # Linear, Conv and norms have keys of one form
+
+
+def test_rules_of_two_blocks_fit_three(tmp_path):
+    two, three = blocks(2), blocks(3)
+    save_mapping(make_plan("x", infos_of(two), read_slots(two)), tmp_path / "mapping.yaml")
+    infos = infos_of(three)
+    slots = load_mapping(tmp_path / "mapping.yaml").slots(infos)
+    assert make_plan("x", infos, slots) == make_plan("x", infos, read_slots(three))
 
 
 def rules(tmp_path, text, version="version: 1"):

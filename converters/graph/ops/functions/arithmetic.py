@@ -1,4 +1,4 @@
-"""Arithmetic and activations that jax.numpy and jax.nn lack."""
+"""Source for ports: arithmetic and activations that jax.numpy and jax.nn lack."""
 
 from __future__ import annotations
 

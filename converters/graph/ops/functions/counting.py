@@ -1,4 +1,4 @@
-"""Counting and finding."""
+"""Source for ports: counts of elements, and positions of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initializers that Flax does not have."""
+"""Source for ports: initializers that Flax does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear algebra that jax.numpy lacks."""
+"""Source for ports: linear algebra that jax.numpy lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of classes."""
+"""Source for ports: losses of classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalization with weights that are given, channels second."""
+"""Source for ports: norms whose weights are arguments, channels second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling of images (N, C, …), channels second."""
+"""Source for ports: pooling of images (N, C, …), channels second."""
 
 from __future__ import annotations
 

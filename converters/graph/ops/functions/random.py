@@ -1,4 +1,4 @@
-"""Drawing."""
+"""Source for ports: random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows, diagonals and pixels that jax.numpy lacks."""
+"""Source for ports: windows, diagonals and pixels that jax.numpy lacks."""
 
 from __future__ import annotations
 

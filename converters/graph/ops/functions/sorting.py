@@ -1,4 +1,4 @@
-"""The largest and the middle along any axis."""
+"""Source for ports: the largest and the middle values along an axis."""
 
 from __future__ import annotations
 

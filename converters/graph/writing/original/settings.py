@@ -72,10 +72,19 @@ class _Made:
 
 
 class Settings:
-    """The settings of a model."""
+    """The settings of a model.
 
-    def __init__(self, root: torch.nn.Module) -> None:
+    Args:
+        root: the model.
+        arguments: what the constructors of its modules were called with, as far as that was seen: path →
+            name → value.
+    """
+
+    def __init__(
+        self, root: torch.nn.Module, arguments: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         self.root = root
+        self._arguments = arguments or {}
         self.modules = dict(root.named_modules())
         self.paths = {id(module): path for path, module in self.modules.items()}
         self.choices = (
@@ -367,6 +376,9 @@ class Settings:
         named = name.strip("_")
         if _NO_SETTING.search(named):
             return None
+        passed = self._arguments.get("", {})
+        if name in passed:
+            return _element_of(named, passed[name], value, index)
         config = configuration_of(self.root)
         held = read_setting(config, name)
         if held is None:
@@ -425,6 +437,20 @@ class Settings:
         if name in constructors.arguments(cls):
             for above, passed in self._given(path, name, depth + 1):
                 yield from self._handed(above, passed, depth + 1)
+
+    def _passed(self, path: str, name: str, index: int | None) -> Any:
+        """What a constructor was called with for an argument.
+
+        None: that was not seen, is no number, or the constructor assigns another value to the name.
+        """
+        passed = self._arguments.get(path, {})
+        if name not in passed:
+            return None
+        trees = constructors.constructors(_class(self.modules[path]))
+        if any(name in names.assigned(tree) for tree in trees):
+            return None
+        value = _element(passed[name], index)
+        return value if isinstance(value, int | float) else None
 
     @cached_property
     def _arguments_of_root(self) -> dict[str, int | float]:
@@ -573,7 +599,8 @@ class Settings:
             if origin is not None:
                 return origin
         if name in constructors.arguments(cls):
-            held = getattr(self.modules[path], name, None)
+            held = self._passed(path, name, index)
+            held = getattr(self.modules[path], name, None) if held is None else held
             if isinstance(held, int | float) and not _is(held, value):
                 return None
             origin = self._argument(path, name, value, depth + 1, index)
@@ -599,6 +626,9 @@ class Settings:
             return None
         creation = self._made(path)
         if creation is None:
+            passed = self._arguments.get("", {}).get(holder)
+            if passed is not None:
+                return _element_of(name.strip("_"), read_setting(passed, name), value, index)
             return self._of_root(name, value, index)
         for above, expression in self._given(path, holder):
             if isinstance(expression, ast.Name):
@@ -663,6 +693,9 @@ class Settings:
             case ast.Attribute(attr=name):
                 return _element(read_setting(self._config(path), name), index)
             case ast.Name(id=name):
+                passed = self._passed(path, name, index)
+                if passed is not None:
+                    return passed
                 held = getattr(self.modules[path], name, None)
                 if isinstance(held, int | float | tuple):
                     return _element(held, index)

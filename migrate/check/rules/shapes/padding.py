@@ -12,6 +12,7 @@ from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import NEW_SHAPE
 from migrate.check.rules.shapes.largest_sizes import (
+    DEPTH,
     FILLED,
     first_of,
     is_left_as_lists,
@@ -34,6 +35,11 @@ JOINS = frozenset(
         *(f"numpy.{name}" for name in ("concatenate", "hstack", "vstack")),
     }
 )
+LARGEST = frozenset(
+    f"{library}.{name}" for library in ("torch", "numpy") for name in ("max", "amax")
+)
+ARANGES = frozenset({"torch.arange", "numpy.arange"})
+SIZED = frozenset({"expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros"})
 ROUNDS = re.compile(r"ceil|round|bucket|multiple|power", re.IGNORECASE)
 BATCHES = frozenset({"batch", "samples", "examples", "instances", "features", "data_list"})
 
@@ -55,6 +61,8 @@ KEEP_NUMBER = frozenset(
     }
 )
 
+REPLICAS = "replicas with batches of other lengths may wait for each other"
+PAD = "pad to one length, or to a few that all replicas take together (`shims.BucketSampler`)"
 AS_LISTS = (
     "hands on lists with a part of each sample: where these differ in length, as the boxes of images do, "
     "each batch is a compilation, and replicas differ; pad and stack them"
@@ -65,10 +73,12 @@ class Padding(Hazard):
     """Batches are padded to their own longest sample, or hold as many rows as their samples have.
 
     **Why.** Nearly every batch has a length of its own then, and every length is a compilation of the
-    whole step.
+    whole step. Replicas get batches of different lengths, run different graphs, and may wait for each other
+    forever in the collectives of these graphs.
 
-    **What to do.** Pad to one length, or to one of a few: `shims.pad_collate`, `padding="max_length"`,
-    `pad_to_multiple_of=128`. Samples that a `collate_fn` puts one after another by `torch.cat` are padded
+    **What to do.** Pad to one length: `padding="max_length"`. Or pad to one of a few: `shims.pad_collate`,
+    `pad_to_multiple_of=128`. On several replicas, `shims.BucketSampler` gives all of them the same length in
+    each step. Samples that a `collate_fn` puts one after another by `torch.cat` are padded
     to a fixed number of rows in all, with a mask. The indices of a mask, `mask.nonzero()`, are padded to a
     fixed number too, or the mask itself is handed out.
 
@@ -173,6 +183,46 @@ class Padding(Hazard):
         example(
             """
             import torch
+            from torch.utils.data import DataLoader
+
+
+            def cut(samples):
+                rows, lengths = zip(*samples)
+                longest = int(max(lengths))  # XLA109
+                rows = torch.stack(rows)[:, :longest]
+                return rows, torch.arange(longest) < torch.stack(lengths)[:, None]
+
+
+            def cut_by_mask(samples):
+                rows = torch.stack([sample["ids"] for sample in samples])
+                masks = torch.stack([sample["mask"] for sample in samples])
+                count = masks.sum(1).max().item()  # XLA109
+                return rows.narrow(1, 0, count), masks[..., :count]
+
+
+            def cut_to_few(samples):
+                rows, lengths = zip(*samples)
+                longest = (int(max(lengths)) + 127) // 128 * 128
+                return torch.stack(rows)[:, :longest]
+
+
+            def scaled(samples):
+                rows = torch.stack(samples)
+                largest = rows.abs().max()
+                return rows[:, :512] / largest
+
+
+            loaders = [
+                DataLoader(data, collate_fn=cut, drop_last=True),
+                DataLoader(data, collate_fn=cut_by_mask, drop_last=True),
+                DataLoader(data, collate_fn=cut_to_few, drop_last=True),
+                DataLoader(data, collate_fn=scaled, drop_last=True),
+            ]
+            """
+        ),
+        example(
+            """
+            import torch
 
 
             def largest_of(shapes):
@@ -258,7 +308,7 @@ class Padding(Hazard):
                     yield self.hit(part, f"{code(part)} {AS_LISTS}", Severity.INFO)
             return
         name = facts.names.of(node.func) or ""
-        message = "pads to the longest of each batch: a compilation for each length; pad to a few"
+        message = f"pads to the longest of each batch: each length is a compilation, and {REPLICAS}; {PAD}"
         collates = collating_function(node, facts)
         if collates is not None and _pads_on(collates, facts):
             return
@@ -307,12 +357,13 @@ class Padding(Hazard):
             yield self.hit(call, message, Severity.INFO)
         elif name in FILLED and call.args:
             yield from self._of_own_shape(call, facts)
-        elif code(call.func) == "max" and not facts.names.of(call.func):
-            lengths = [*_lengths(call, facts)]
-            if lengths and not _is_rounded(call, function, facts):
+        elif _takes_largest(call, name):
+            is_longest = code(call.func) == "max" and any(_lengths(call, facts))
+            is_size = is_longest or _is_size(call, function, facts)
+            if is_size and not _is_rounded(call, function, facts):
                 message = (
-                    f"`{code(call)}` is the longest of each batch: padding to it is a compilation for each "
-                    "length; round it up to one of a few"
+                    f"`{code(call)}` is the longest of each batch: each length is a compilation, and "
+                    f"{REPLICAS}; {PAD}"
                 )
                 yield self.hit(call, message)
 
@@ -459,6 +510,49 @@ def _lengths(call: cst.Call, facts: Facts) -> Iterator[cst.CSTNode]:
             values += [addition.value for addition in facts.bindings.put_into(arg.value)]
         for value in values:
             yield from (node for node in nodes(value) if _is_length(node))
+
+
+def _takes_largest(call: cst.Call, name: str) -> bool:
+    """Whether `call` is a largest value: `max(lengths)`, `lengths.max()`, `torch.max(lengths)`."""
+    if name:
+        return name in LARGEST
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value in ("max", "amax")
+    return code(call.func) == "max"
+
+
+def _is_size(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether the function cuts or makes tensors in the size that `call` gives: `x[:, : max(lengths)]`.
+
+    The largest of whole shapes is reported where a batch of that shape is made.
+    """
+    if sizes_in(call, facts) is not None:
+        return False
+    return any(_follows(size, call, facts, DEPTH) for size in _sizes(function, facts))
+
+
+def _sizes(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the ends of slices, and what makes, extends or pads a tensor is given as a size."""
+    for node in nodes(function.body):
+        if isinstance(node, cst.Slice) and node.upper is not None:
+            yield node.upper
+        elif isinstance(node, cst.Call):
+            last = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+            if last in SIZED or (facts.names.of(node.func) or "") in FILLED | ARANGES:
+                yield from (arg.value for arg in node.args)
+
+
+def _follows(value: cst.BaseExpression, call: cst.Call, facts: Facts, depth: int) -> bool:
+    """Whether `value` has `call` in it, or a name that is bound to such a value."""
+    if any(node is call for node in nodes_of(value, cst.Call)):
+        return True
+    return depth > 0 and any(
+        assignment.how is How.VALUE
+        and assignment.value is not None
+        and _follows(assignment.value, call, facts, depth - 1)
+        for name in nodes_of(value, cst.Name)
+        for assignment in facts.bindings.given(name)
+    )
 
 
 def _is_rounded(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool:

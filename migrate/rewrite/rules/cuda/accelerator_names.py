@@ -130,7 +130,9 @@ class AcceleratorNames(Rule):
         assert isinstance(node, cst.Name | cst.Attribute)
         name = context.qualified_name(node)
         entry = None if name is None else catalogue.of(name, context.target)
-        if name is None or entry is None or entry.rule != self.name or entry.name != public(name):
+        if name is None or entry is None or entry.rule != self.name:
+            return
+        if entry.name not in (name, public(name)):
             return
         above = context.parent(node)
         if isinstance(above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import OnXla, names
+from migrate.catalogue.entry import OnXla, names, public
 from migrate.catalogue.prescan import spelled
 from migrate.catalogue.torch_cuda import ANSWERED, ASKED, ELSEWHERE, IGNORED, INITIALIZED, XM
 from migrate.check.hazard import Severity
@@ -56,6 +56,7 @@ class CudaMemory(Rule):
 
 
             def train(model, epochs):
+                torch.cuda.memory._record_memory_history()
                 for epoch in range(epochs):
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats()
@@ -92,7 +93,7 @@ class CudaMemory(Rule):
             """
             import torch
 
-            print(f"{torch.cuda.memory_allocated() / 1e6:.0f} MB")
+            print(f"{torch.cuda.memory.memory_allocated() / 1e6:.0f} MB")
             print(f'{torch.cuda.get_device_name(0)}')
             """,
             """
@@ -137,7 +138,7 @@ class CudaMemory(Rule):
                 yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
         assert isinstance(node, cst.Call)
-        name = context.qualified_name(node.func) or ""
+        name = public(context.qualified_name(node.func) or "")
         if context.portable and name in FIELDS:
             shims = context.imports.require("shims")
             figure = cst.parse_expression(f"{shims}.memory(missing=0).{FIELDS[name]}")
@@ -152,7 +153,7 @@ class CudaMemory(Rule):
             yield self.edit(
                 node,
                 lambda _: answer,
-                f"{name} → what torch_xla answers",
+                f"{name} → {code(answer)}",
                 consumes=[node],
                 severity=Severity.ERROR,
                 wrong=f"{name}: {catalogue.NAMES[name].says()}",

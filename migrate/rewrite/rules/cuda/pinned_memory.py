@@ -17,7 +17,7 @@ from migrate.check.hazard import Severity
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import facts_of
 from migrate.reading.values.devices import names_cuda
-from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.edits.nodes import argument, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
@@ -256,7 +256,7 @@ class PinnedMemory(Rule):
             yield self.edit(
                 node,
                 replace,
-                f"remove {code(gone[0])}: it is for CUDA",
+                f"remove {argument(gone[0])}: only CUDA uses pinned memory",
                 consumes=gone,
                 wrong=raises if makes else NO_USE,
                 severity=Severity.ERROR if tensor else Severity.INFO,
@@ -317,7 +317,7 @@ class PinnedMemory(Rule):
         yield self.edit(
             pinned,
             lambda updated: updated.with_changes(value=false),
-            "pin_memory → False: it is for CUDA",
+            "pin_memory → False: only CUDA uses pinned memory",
             consumes=[pinned],
         )
 
@@ -342,7 +342,7 @@ class PinnedMemory(Rule):
                 kept[-1] = kept[-1].with_changes(comma=updated.elements[-1].comma)
             return updated.with_changes(elements=kept)
 
-        message = "remove the entry 'pin_memory': it is for CUDA"
+        message = "remove the entry 'pin_memory': only CUDA uses pinned memory"
         yield self.edit(node, replace, message, consumes=[element])
 
 

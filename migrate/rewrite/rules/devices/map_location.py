@@ -280,7 +280,7 @@ class MapLocation(Rule):
             return self.edit(value, lambda _: tpu, message, consumes=[value], wrong=wrong)
         cpu = context.string("cpu", like=value)
         message = (
-            f"map_location {code(value)} → 'cpu': XLA is no place to load to; {_move(context)}"
+            f"map_location {code(value)} → 'cpu': torch.load cannot load to XLA; {_move(context)}"
         )
         wrong = 'map_location of a device raises on XLA: "cpu", then .to("xla")'
         return self.edit(value, lambda _: cpu, message, consumes=[value], wrong=wrong)
@@ -327,7 +327,7 @@ def _is_returned(statement: cst.CSTNode, context: Workspace, depth: int) -> bool
 
 def _move(context: Workspace) -> str:
     device = context.vocabulary.device_said
-    return f"what is used without load_state_dict has to be moved to {device}"
+    return f"move to {device} what is used without load_state_dict"
 
 
 def _loads_by_shims(call: cst.Call, context: Workspace) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.names.bindings import calls_of, passed_for
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.branch import removed_with_comment
-from migrate.rewrite.edits.nodes import insert_first, with_args
+from migrate.rewrite.edits.nodes import argument, insert_first, with_args
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
 from migrate.rewrite.rules.launch.launching import only_counts, with_aliases
@@ -188,6 +188,6 @@ def _without_argument(rule: Rule, call: cst.Call, arg: cst.Arg) -> Edit:
     return rule.edit(
         call,
         lambda updated: with_args(updated, [a for i, a in enumerate(updated.args) if i != at]),
-        f"`{code(arg)}` is asked of the runtime, not passed",
+        f"`{argument(arg)}` is asked of the runtime, not passed",
         consumes=[arg],
     )

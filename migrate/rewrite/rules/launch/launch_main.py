@@ -290,7 +290,11 @@ class LaunchMain(Rule):
 
         starts = context.vocabulary.say("launch")
         message = f"each replica runs the code under the `__main__` test, as {function}; {starts} starts them"
-        yield self.edit(node, replace, message)
+        wrong = (
+            "nothing starts a replica for each chip: run the code under the `__main__` test in each, "
+            f"by {starts}"
+        )
+        yield self.edit(node, replace, message, wrong=wrong)
 
 
 def _below_launch(guard: cst.If, context: Workspace) -> Callable[[cst.If], cst.If]:

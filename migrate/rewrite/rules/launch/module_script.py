@@ -165,7 +165,11 @@ class ModuleScript(Rule):
         message = (
             f"each replica runs the file as a whole; {context.vocabulary.say('launch')} starts them"
         )
-        yield self.edit(node, replace, message)
+        wrong = (
+            "nothing starts a replica for each chip: run the file in each, by "
+            f"{context.vocabulary.say('launch')}"
+        )
+        yield self.edit(node, replace, message, wrong=wrong)
         for again in _imported_below(("os", "sys"), context.module):
             yield self.edit(
                 again,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.launchers import SPAWN, SPAWN_PARAMETERS
+from migrate.catalogue.prescan import spelled
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import sets
@@ -56,7 +57,7 @@ class TpuLaunch(Rule):
     targets = TPU_ONLY
     stage = Stage.LAUNCH
     nodes = (cst.Call,)
-    words = "spawn|start_processes|Process"
+    words = f"{spelled(SPAWN)}|Process"
     examples = (
         rewritten(
             """

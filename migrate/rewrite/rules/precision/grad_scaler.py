@@ -571,7 +571,7 @@ def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
     )
     return [
         ScalerChange(call, made, gone, message),
-        ScalerChange(line, told, None, "a comment above the line says why the scaler stays"),
+        ScalerChange(line, told, None, "add a comment: why the scaler stays"),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.rewrite.edits.nodes import argument
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.sampler_counts import PARAMETERS, SAMPLERS, own_count
 from migrate.rewrite.workspace import Workspace
@@ -169,7 +170,7 @@ class DistributedSampler(Rule):
         yield self.edit(
             count,
             lambda updated: updated.with_changes(value=asked),
-            f"{code(count)} → as many replicas as there are",
+            f"{argument(count)} → as many replicas as there are",
             consumes=[count],
         )
 

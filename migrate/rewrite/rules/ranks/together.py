@@ -265,10 +265,10 @@ class Together(Rule):
 
         yield self.edit(guard, replace, message)
         taken = {name.value for name in context.all_of(cst.Name)}
+        wrong = "some replicas only compute this: compute it on all, and print or log it on one"
         for block in work.blocks:
-            yield self.edit(
-                block, keep_to_first(asked.deep_clone()), "split: what tells stays with the first"
-            )
+            message = "split: statements that print or log stay on the first replica"
+            yield self.edit(block, keep_to_first(asked.deep_clone()), message, wrong=wrong)
         for statement in work.kept:
             lines = []
             for value, how in work.read.get(id(statement), ()):
@@ -278,7 +278,9 @@ class Together(Rule):
                 lines.append(cst.parse_statement(f"{name} = {copied}"))
                 read = f"{name}: read in all replicas"
                 yield self.edit(value, lambda _, name=name: cst.Name(name), read)
-            yield self.edit(statement, _read_above(lines), "stays the first replica's")
+            yield self.edit(
+                statement, _read_above(lines), "stays on the first replica", wrong=wrong
+            )
 
 
 def _read_above(lines: Sequence[cst.BaseStatement]) -> Callable[[cst.BaseStatement], Replacement]:

@@ -668,10 +668,12 @@ class Saving:
             yield self._rule.edit(block, keep_to_first(test), "the rest runs on all replicas")
         if not others:
             return
-        message = f"{function.name.value}: the rest runs on the first replica"
+        name = function.name.value
+        message = f"{name}: the rest runs on the first replica"
+        wrong = f"all replicas must call {name} for its save, but only the first may do what else it does"
         for statement in others:
-            yield self._rule.edit(statement, marked, message)
-        yield self._rule.edit(function.body, keep_to_first(test), message)
+            yield self._rule.edit(statement, marked, message, wrong=wrong)
+        yield self._rule.edit(function.body, keep_to_first(test), message, wrong=wrong)
 
 
 def _is_call(statement: cst.CSTNode, call: cst.Call) -> bool:

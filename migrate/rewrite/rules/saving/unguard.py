@@ -32,12 +32,13 @@ def without_guard(
     libraries are reported.
     """
     message = f"runs on all replicas, no longer below `if {code(guard.test)}:`"
+    wrong = f"all replicas must run this for the save, but only some pass `if {code(guard.test)}:`"
     for statement in out:
         draw = _draw(statement, context)
         if draw is not None and context.calls.shifting[context.place(draw)]:
-            yield rule.edit(statement, _drawn_by_first(rest, context), message)
+            yield rule.edit(statement, _drawn_by_first(rest, context), message, wrong=wrong)
             continue
-        yield rule.edit(statement, marked, message)
+        yield rule.edit(statement, marked, message, wrong=wrong)
         if draw is not None:
             yield from rule.report(
                 draw,
@@ -72,7 +73,7 @@ def without_guard(
         statements[0] = first.with_changes(leading_lines=[*above, *lines])
         return cst.FlattenSentinel([*statements, *comments_at_end(body)])
 
-    yield rule.edit(guard, replace, message)
+    yield rule.edit(guard, replace, message, wrong=wrong)
 
 
 def _draw(statement: cst.BaseStatement, context: Workspace) -> cst.Call | None:

@@ -105,7 +105,10 @@ class DdpInputs(Rule):
                 device = context.vocabulary.device(value)
                 said = context.vocabulary.device_said
                 message = f"{code(value)} → moved to {said}, as DDP did it with device_ids"
-                yield self.edit(value, lambda inputs, to=device: _moved(inputs, to), message)
+                wrong = f"{code(value)} stays on the CPU: DDP moves inputs with device_ids only"
+                yield self.edit(
+                    value, lambda inputs, to=device: _moved(inputs, to), message, wrong=wrong
+                )
             elif isinstance(value, cst.Name):
                 _, bound = context.bound_to(value)
                 if (

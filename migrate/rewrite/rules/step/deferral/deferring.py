@@ -199,7 +199,7 @@ class Deferring:
             for reading in self._found
         ]
         for reading, written in writing:
-            message = f"{code(reading.read)} is read when something looks at it"
+            message = f"{code(reading.read)} is read later, where its value is used"
             yield reading.line, written.keep, message
             for line in reading.lines[1:]:
                 yield line, lambda _: cst.RemoveFromParent(), message
@@ -209,9 +209,13 @@ class Deferring:
                 by_guard.setdefault(id(guard), (guard, []))[1].append(written)
         moved = {id(guard): [r for r in self._moved if guard in r.flushes] for guard in self._ifs()}
         for key, (guard, flushed) in by_guard.items():
-            yield guard, self._flushing(guard, flushed, moved.get(key, [])), "values are read here"
+            yield guard, self._flushing(guard, flushed, moved.get(key, [])), "read the values here"
         if writing:
-            yield self._loop, self._around([written for _, written in writing]), "values kept"
+            yield (
+                self._loop,
+                self._around([written for _, written in writing]),
+                "keep the values of the turns until they are read",
+            )
 
     def _ifs(self) -> list[cst.If]:
         return [statement for statement in self._block if isinstance(statement, cst.If)]
