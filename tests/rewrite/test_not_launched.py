@@ -52,6 +52,21 @@ def test_a_script_whose_training_another_file_runs_at_import(tmp_path: Path) -> 
     assert not said["library.py"]
 
 
+@pytest.mark.parametrize(
+    ("call", "launched"), [("pass", False), ("dist.init_process_group()", True)]
+)
+def test_a_library_that_asks_for_a_group_that_nothing_joins(
+    tmp_path: Path, call: str, launched: bool
+) -> None:
+    asks = DISTRIBUTED.replace('dist.init_process_group("nccl")', "several = dist.is_initialized()")
+    asks = asks.replace(
+        "DistributedDataParallel(model)", "DistributedDataParallel(model) if several else model"
+    )
+    start = f"import torch.distributed as dist\nfrom library import run\n\n{call}\nrun([], None)\n"
+    said = findings(tmp_path, {"library.py": asks, "train.py": start})
+    assert bool(said["train.py"]) is launched
+
+
 START = "from library import run\n\nrun([], None)\n"
 
 
