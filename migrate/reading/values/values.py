@@ -721,19 +721,33 @@ class Values:
 
         A number read from a tensor does not count.
         """
+        elements = self.returned_elements(binding)
+        return bool(elements) and all(
+            self.kind(element) is Kind.HOST and not self._is_read_from_tensor(element)
+            for element in elements
+        )
+
+    def returned_elements(self, binding: Assignment) -> list[cst.BaseExpression]:
+        """Return the element that a name gets of each tuple that functions of the script return.
+
+        Empty if the name gets no such element, or one of the functions returns something else.
+        """
         call = binding.value
         if binding.index is None or not isinstance(call, cst.Call):
-            return False
+            return []
         functions = self._context.called(call)
         returned = [value for f in functions for value in self.bindings.returns.get(id(f), [])]
-        return bool(returned) and all(
+        if all(
             isinstance(value, cst.Tuple)
             and len(value.elements) == binding.count
             and all(isinstance(element, cst.Element) for element in value.elements)
-            and self.kind(value.elements[binding.index].value) is Kind.HOST
-            and not self._is_read_from_tensor(value.elements[binding.index].value)
             for value in returned
-        )
+        ):
+            return [
+                cst.ensure_type(value, cst.Tuple).elements[binding.index].value
+                for value in returned
+            ]
+        return []
 
     def _is_read_from_tensor(self, value: cst.CSTNode, depth: int = 3) -> bool:
         """Whether `value` is computed with `.item()` or a similar read."""
