@@ -416,9 +416,12 @@ class Values:
         if self._is_setting_of_group(node):
             return Kind.HOST
         kind = held([self.kind(node.value)])
+        index = node.slice[0].slice
+        key = string_value(index.value) if isinstance(index, cst.Index) else None
+        if kind is Kind.UNKNOWN and key is not None and isinstance(node.value, cst.Name):
+            put = {self.kind(value) for value in self.bindings.put_by_others(node.value, key)}
+            return Kind.ON_DEVICE if Kind.ON_DEVICE in put else kind
         if kind is Kind.TENSOR and isinstance(node.value, cst.Name):
-            index = node.slice[0].slice
-            key = string_value(index.value) if isinstance(index, cst.Index) else None
             parts = [part for part in self.bindings.put_into(node.value) if part.key == key]
             if key is not None and parts:
                 return held(self.kind(part.value) for part in parts)

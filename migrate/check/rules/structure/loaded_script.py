@@ -16,8 +16,8 @@ MOVES = frozenset({"cuda", "to"})
 class LoadedScript(Hazard):
     """A TorchScript module is loaded from a file, and does not move to XLA.
 
-    **Why.** What `torch.jit.load` returns stays on the host: `.to("xla")` raises an `AssertionError` without a
-    message, also for a module that holds it, `map_location` takes no XLA device, and on the host it raises
+    **Why.** What `torch.jit.load` returns stays on the host: `.to("xla")` raises an `AssertionError` without
+    a message, also for a module that holds it, and `map_location` takes no XLA device. On the host it raises
     for a tensor of the device.
 
     **What to do.** Make the module in Python, load `loaded.state_dict()` into it, and move that. Or run the
