@@ -197,8 +197,10 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
     by_item = isinstance(call.func, cst.Subscript) and facts.values.calls_model(call)
     if by_item or facts.values.computes_by_method(call):
         return True
-    if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
+    if facts.values.kind(call.func) is Kind.MODEL:
         return True
+    if CALLED_MODEL.fullmatch(named):
+        return not facts.values.only_asks(call)
     if facts.context.place(call.func) in facts.context.calls.models:
         return True
     around = facts.context.class_around(call)

@@ -355,7 +355,20 @@ class Values:
             return self._is_item_a_model(call.func)
         if self.computes_by_method(call):
             return True
-        return v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+        named = v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+        return named and not self.only_asks(call)
+
+    def only_asks(self, call: cst.Call) -> bool:
+        """Whether a function of the script that is named like a model only asks about its argument.
+
+        Example: `get_module(model)`, which returns `model.module` if there is one.
+        """
+        functions = self._context.called(call)
+        return bool(functions) and all(
+            function.name.value == last_part(call.func)
+            and all(code(inner.func) in v.DESCRIBING for inner in nodes_of(function.body, cst.Call))
+            for function in functions
+        )
 
     def computes_by_method(self, call: cst.Call) -> bool:
         """Whether `call` is `model.encode_text(x)`: a computing method of a module, not its forward."""
