@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.catalogue.words import (
     CALLED_MODEL,
+    HOST_ROOTS,
     NO_GRADIENTS,
     NUMBERS,
     OF_HOST,
@@ -112,7 +113,7 @@ def is_sampling(loop: Loop, facts: Facts) -> bool:
 
 def computed_in(loop: Loop, facts: Facts) -> DeviceValues:
     """Return the values that a turn of `loop` computes, as far as names show them."""
-    return DeviceValues(loop.body, _bound(loop), facts.context)
+    return DeviceValues(loop.body, _bound(loop, facts), facts.context)
 
 
 def _turns(loop: Loop, facts: Facts) -> float:
@@ -227,8 +228,10 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
     by_item = isinstance(call.func, cst.Subscript) and facts.values.calls_model(call)
     if by_item or facts.values.computes_by_method(call):
         return True
-    if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
+    if facts.values.kind(call.func) is Kind.MODEL:
         return True
+    if CALLED_MODEL.fullmatch(named):
+        return not facts.values.only_asks(call)
     if facts.context.place(call.func) in facts.context.calls.models:
         return True
     around = facts.context.class_around(call)
@@ -445,12 +448,16 @@ def ends_graph(loop: Loop, facts: Facts) -> bool:
     return any(_ends_by(call, facts) for call in nodes_of(loop, cst.Call))
 
 
-def _bound(loop: Loop) -> list[str]:
-    """Return the names that a turn of `loop` computes from a model's output, as far as names show it."""
+def _bound(loop: Loop, facts: Facts) -> list[str]:
+    """Return the names that a turn of `loop` computes from a model's output, as far as names show it.
+
+    What NumPy and other libraries of the host give is no such output.
+    """
     return [
         name.value
         for assign in nodes_of(loop.body, cst.Assign)
         if isinstance(assign.value, cst.Call)
+        and (facts.names.of(assign.value.func) or "").partition(".")[0] not in HOST_ROOTS
         for target in targets(assign)
         for name in nodes_of(target, cst.Name)
     ]

@@ -439,7 +439,7 @@ class Settings:
                 yield from self._handed(above, passed, depth + 1)
 
     def _passed(self, path: str, name: str, index: int | None) -> Any:
-        """What a constructor was called with for an argument.
+        """Value that a constructor was called with for an argument.
 
         None: that was not seen, is no number, or the constructor assigns another value to the name.
         """

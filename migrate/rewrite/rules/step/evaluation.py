@@ -77,6 +77,8 @@ def evaluation_steps(loop: Loop, context: Workspace) -> tuple[TrainingStep | Und
         return ()  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return ()
+    if _is_over_models(loop, context):
+        return ()  # all of them get one batch
     over_parameters = isinstance(loop, cst.For) and holds_parameters(loop.iter, context)
     if over_parameters or is_in_optimizer(loop, context):
         return ()  # an update, a norm, an average of weights: a part of the step
@@ -398,6 +400,18 @@ def _in_a_model(loop: Loop, context: Workspace) -> bool:
         isinstance(method, cst.FunctionDef) and method.name.value == "forward"
         for method in around.body.body
     )
+
+
+def _is_over_models(loop: Loop, context: Workspace) -> bool:
+    """Whether the turns run one model each on what the loop does not yield: `for net in nets: net(x)`."""
+    if not isinstance(loop, cst.For):
+        return False
+    yielded = {name.value for name in nodes_of(loop.target, cst.Name)}
+    called, passed = set(), set()
+    for call, _ in _models(loop.body, context):
+        called.add((get_full_name_for_node(call.func) or "").partition(".")[0])
+        passed |= {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    return called <= yielded and not (passed & yielded)
 
 
 def _in_a_step(loop: Loop, context: Workspace) -> bool:
