@@ -19,7 +19,7 @@ from migrate.train.watch.constructors import Built
 from migrate.train.watch.functions import Output, PortedFunction, outputs, run, step_functions
 from migrate.train.watch.step import bind, build, children, flat
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
-from migrate.train.write.functions import HELPERS, LOOP, PART, UPDATE, FunctionTexts, Role
+from migrate.train.write.functions import LOOP, PART, UPDATE, FunctionTexts, Role, helpers
 
 SCRIPT = '''
 import torch
@@ -157,7 +157,7 @@ def test_functions_take_states_and_refuse_other_numbers(texts: FunctionTexts) ->
         return state, micro
 
     namespace: dict[str, Any] = {"functools": __import__("functools")}
-    exec(HELPERS, namespace)
+    exec(helpers(), namespace)
 
     def require(name: str, value: Any, expected: Any) -> None:
         if value != expected:
@@ -243,7 +243,7 @@ def test_a_function_that_trains_at_each_call_trains_on_its_own_batches() -> None
     exec(PARTS, vars(data))
     train: Any = types.SimpleNamespace(train_step=lambda state, micro: (f"{state}'",))
     namespace: dict[str, Any] = {"functools": functools, "contextlib": contextlib}
-    exec(HELPERS, namespace)
+    exec(helpers(), namespace)
     namespace |= {"_data": data, "_train": train, "_fresh": lambda: "first"}
     for node in own.values():
         text = texts.class_(node) if isinstance(node, ast.ClassDef) else texts.function(node)
@@ -293,7 +293,7 @@ def test_functions_that_make_or_change_the_model_give_states() -> None:
     nodes = {n.name: n for n in script.tree.body if isinstance(n, ast.FunctionDef)}
     modules = dict.fromkeys(("policy", "reference", "model", "base"), "Net")
     namespace: dict[str, Any] = {"functools": __import__("functools")}
-    exec(HELPERS, namespace)
+    exec(helpers(), namespace)
     namespace["_fresh"] = lambda: "state"
     exec(makes_models(script, nodes["build"], modules), namespace)
     exec(makes_models(script, nodes["pair"], modules), namespace)
