@@ -702,3 +702,33 @@ def test_a_sample_that_is_moved_and_computed_with_is_no_model(
     assert (
         bool([one for one in findings_of([path], Config())[1] if one.code == "XLA805"]) is reported
     )
+
+
+COPY = """
+import copy
+import torch
+
+net = torch.nn.Linear(8, 8){here}
+twin = copy.deepcopy(net)
+{before}
+optimizer = torch.optim.AdamW({of}.parameters(), lr=0.1)
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("here", "before", "of", "after", "reported"),
+    [
+        ("", "twin.cuda()", "net", "net.cuda()", True),
+        ("", "", "twin", "twin.cuda()", True),
+        ("", "", "twin", "net.cuda()", False),
+        (".cuda()", "", "twin", "twin.cuda()", False),
+    ],
+)
+def test_a_deep_copy_moves_alone(
+    tmp_path: Path, here: str, before: str, of: str, after: str, reported: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(COPY.format(here=here, before=before, of=of, after=after))
+    messages = [hit.message for hit in findings_of([path], Config())[1] if hit.code == "XLA805"]
+    assert any("moves only in line" in message for message in messages) is reported

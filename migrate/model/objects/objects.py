@@ -39,6 +39,8 @@ MOVES = frozenset({"to", "cuda", "to_empty"})
 WRAPPERS = re.compile(
     r"torch\.compile$|torch\.jit\.\w+$|.*(DataParallel|AveragedModel)$|copy\.(deep)?copy$"
 )
+# Those that have weights of their own, equal to those that they get.
+COPIES = re.compile(r"copy\.deepcopy$|.*AveragedModel$")
 # Modules of torch that only hold other modules.
 HOLDERS = re.compile(r"torch\.nn\.(modules\.container\.)?(ModuleDict|ModuleList|Sequential)")
 # Methods of containers that return their contents.
@@ -52,7 +54,7 @@ CALLERS = 3  # maximum number of functions up to a `with torch.device(…)`
 Call = tuple[ast.Call, Scope]
 Position = tuple[int, int]
 How = Literal["value", "elements"] | int | tuple[str]
-Role = Literal["same", "whole", "part"]
+Role = Literal["same", "whole", "part", "copied"]
 # Nodes and scopes by identity, and the other parts of a step.
 StepKey = tuple[object, ...]
 # A call, or a parameter or attribute of which nothing is known.
@@ -78,7 +80,8 @@ class TraceStep(NamedTuple):
         node, scope: the expression.
         how: the expression itself, its elements, its element number `how`, or its item of that key.
         stack: the calls that led the search into the functions around.
-        role: whether it is the object, something that contains the object, or a part of it.
+        role: whether it is the object, something that contains the object, a part of it, or what the object
+            is a deep copy of.
         before: only bindings before this position count in this scope.
         certain: whether a move on the way has happened for certain.
     """
@@ -104,6 +107,7 @@ class Origin:
 
     Args:
         sites, wholes, parts: the calls that make the object, its containers, and its contents.
+        originals: the calls that make what it is a deep copy of: moves count only where they come before.
         unknown: the parameters (a function and a name) with unknown arguments.
         moved: whether it is certainly created on an accelerator, or moved on the way here.
         on_meta: whether it is created on the device "meta", or moved there on the way here.
@@ -112,28 +116,30 @@ class Origin:
     sites: set[Site] = field(default_factory=set)
     wholes: set[Site] = field(default_factory=set)
     parts: set[Site] = field(default_factory=set)
+    originals: set[Site] = field(default_factory=set)
     unknown: set[tuple[Function, str]] = field(default_factory=set)
     moved: bool = False
     on_meta: bool = False
 
     def covers(self, other: Origin) -> bool:
-        """Whether an operation on this object affects all of `other`."""
-        return not (
-            self.sites.isdisjoint(other.sites)
-            and self.sites.isdisjoint(other.wholes)
-            and self.parts.isdisjoint(other.sites)
-            and self.parts.isdisjoint(other.wholes)
-        )
+        """Whether an earlier operation on this object affects all of `other`, or what that is a copy of."""
+        own = self.sites | self.parts
+        return self._has(other) or not own.isdisjoint(other.originals)
 
     def touches(self, other: Origin) -> bool:
         """Whether an operation on this object affects `other`, or a part of it."""
-        return self.covers(other) or not self.wholes.isdisjoint(other.sites)
+        return self._has(other) or not self.wholes.isdisjoint(other.sites)
+
+    def _has(self, other: Origin) -> bool:
+        own = self.sites | self.parts
+        return not (own.isdisjoint(other.sites) and own.isdisjoint(other.wholes))
 
     def add(self, other: Origin) -> None:
         """Add what another expression of this object says of it."""
         self.sites |= other.sites
         self.wholes |= other.wholes
         self.parts |= other.parts
+        self.originals |= other.originals
         self.unknown |= other.unknown
         self.moved |= other.moved
         self.on_meta |= other.on_meta
@@ -398,7 +404,8 @@ class Objects:
             yield step._replace(node=receiver)
             return
         if step.role != "part" and is_module(receiver, step.scope, self._analysis):
-            yield step._replace(node=receiver, how="value", role="whole")
+            role: Role = "copied" if step.role == "copied" else "whole"
+            yield step._replace(node=receiver, how="value", role=role)
         if members or not fields:
             yield from self._bound(members, step, origin)
 
@@ -450,11 +457,13 @@ class Objects:
             if isinstance(step.how, int):  # model, optimizer = amp.initialize(model, optimizer)
                 if step.how < len(node.args):
                     yield step._replace(node=node.args[step.how], how="value")
-            else:
+            elif not any(COPIES.match(name) for name in names):
                 yield from self._given(node, step, step.role)
+            elif step.role != "part":
+                yield from self._given(node, step, "copied")
 
     def _given(self, node: ast.Call, step: TraceStep, role: Role) -> Iterator[TraceStep]:
-        if role == "part" and step.role == "whole":
+        if role == "part" and step.role in ("whole", "copied"):
             return
         for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
             how: How = "elements" if isinstance(arg, ast.List | ast.Tuple | ast.Dict) else "value"
@@ -462,13 +471,14 @@ class Objects:
 
     def _made(self, node: ast.Call, step: TraceStep, origin: Origin) -> None:
         _add(origin, step.role, node)
-        if step.role != "part" and self._is_made_there(node, step.scope):
+        if step.role != "part" and self._is_made_there(node, step):
             origin.moved = True
-        if step.role != "part" and self._is_within(node, step.scope, self._meta_lines):
+        if step.role != "part" and self._is_within(node, step.scope, self._meta_lines, step.stack):
             origin.on_meta = True
 
-    def _is_made_there(self, node: ast.Call, scope: Scope) -> bool:
+    def _is_made_there(self, node: ast.Call, step: TraceStep) -> bool:
         """Whether `node` creates its object on an accelerator."""
+        scope = step.scope
         for keyword in node.keywords:
             if keyword.arg == "device":
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
@@ -476,22 +486,36 @@ class Objects:
                 held = self._evaluator.contents.at_key(keyword.value, "device", scope)
                 if any(may_be_accelerator(self._evaluator.values(*item)) for item in held):
                     return True
-        return self._by_default or self._is_within(node, scope, self._device_lines)
+        return self._by_default or self._is_within(node, scope, self._device_lines, step.stack)
 
     def _is_to_meta(self, move: ast.Call, scope: Scope) -> bool:
         """Whether `move` moves its receiver to the device "meta", which few files name."""
         return b"meta" in scope.top.module.data and is_to_meta(move, scope, self._analysis)
 
-    def _is_within(self, node: ast.Call, scope: Scope, lines: Lines, depth: int = CALLERS) -> bool:
-        """Whether `node`, or each call that leads to it, is in `lines`."""
+    def _is_within(
+        self,
+        node: ast.Call,
+        scope: Scope,
+        lines: Lines,
+        stack: tuple[Call, ...] = (),
+        depth: int = CALLERS,
+    ) -> bool:
+        """Whether `node`, or the last call of `stack` that leads to it, is in `lines`.
+
+        Where the stack does not lead to it, each of its callers has to.
+        """
         here = lines.get(scope.top, ())
         if any(first <= node.lineno <= last for first, last in here):
             return True
         if not isinstance(scope, Function) or not depth or not lines:
             return False
+        if stack and scope in self._analysis.running[stack[-1][0]].functions:
+            return self._is_within(*stack[-1], lines, stack[:-1], depth - 1)
         callers = callers_of(self._analysis).get(scope, ())
         return bool(callers) and all(
-            self._is_within(call, at, lines, depth - 1) for call, at in callers if at is not scope
+            self._is_within(call, at, lines, (), depth - 1)
+            for call, at in callers
+            if at is not scope
         )
 
     @cached_property
@@ -581,7 +605,8 @@ def end(node: ast.expr) -> Position:
 
 
 def _add(origin: Origin, role: Role, site: Site) -> None:
-    {"same": origin.sites, "whole": origin.wholes, "part": origin.parts}[role].add(site)
+    of = {"same": origin.sites, "whole": origin.wholes, "part": origin.parts}
+    of.get(role, origin.originals).add(site)
 
 
 def _holds_one(node: ast.Call) -> bool:
