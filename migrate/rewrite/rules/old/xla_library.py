@@ -71,9 +71,10 @@ class XlaLibrary(Rule):
     `xm.RateTracker`, `xu.SampleGenerator`, `xm.mesh_reduce`, `xm.all_reduce`, `xm.reduce_gradients` and
     `xm.broadcast_master_param` become short functions and classes of the script, with torch.distributed.
     `xm.optimizer_step` averages the gradients, then calls `optimizer.step()`, also of a model that may be in
-    DistributedDataParallel: an average of equal gradients changes nothing. `xm.add_step_closure(f, args)` calls `f`, `xm.master_print` prints on the first rank,
-    `xm.wait_device_ops()` is `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`. A line that
-    only prints torch_xla's metrics goes.
+    DistributedDataParallel: an average of equal gradients changes nothing. `xm.add_step_closure(f, args)`
+    calls `f`, `xm.master_print` prints on the first rank, `xm.wait_device_ops()` is
+    `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`. A line that only prints torch_xla's
+    metrics goes.
 
     **Reported.** These with options that have no counterpart: `input_sharding=` of SPMD, `groups=`,
     `optimizer_args=`. A collective of a script that joins no process group.
