@@ -732,3 +732,53 @@ def test_a_deep_copy_moves_alone(
     path.write_text(COPY.format(here=here, before=before, of=of, after=after))
     messages = [hit.message for hit in findings_of([path], Config())[1] if hit.code == "XLA805"]
     assert any("moves only in line" in message for message in messages) is reported
+
+
+TWO_OF_ONE_FACTORY = """
+import functools
+import torch
+
+
+{decorator}
+def build():
+    return torch.nn.Linear(8, 8)
+
+
+def place(net):
+    net.cuda()
+
+
+def evaluate():
+    net = build()
+    place(net)
+
+
+def train():
+    {first}
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    place(model)
+
+
+{before}
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "first", "before", "reported"),
+    [
+        ("", "", "evaluate()", True),
+        ("", "place(build())", "", True),
+        ("", "teacher = build(); place(teacher)", "", True),
+        ("@functools.cache", "", "evaluate()", False),
+    ],
+)
+def test_each_call_of_a_factory_makes_a_model_of_its_own(
+    tmp_path: Path, decorator: str, first: str, before: str, reported: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        TWO_OF_ONE_FACTORY.format(decorator=decorator, first=first or "pass", before=before)
+    )
+    assert any(hit.code == "XLA805" for hit in findings_of([path], Config())[1]) is reported

@@ -52,6 +52,7 @@ DEEPEST = 4  # maximum number of calls remembered as the way into a function
 CALLERS = 3  # maximum number of functions up to a `with torch.device(…)`
 
 Call = tuple[ast.Call, Scope]
+Chain = tuple[ast.Call, ...]
 Position = tuple[int, int]
 How = Literal["value", "elements"] | int | tuple[str]
 Role = Literal["same", "whole", "part", "copied"]
@@ -83,6 +84,7 @@ class TraceStep(NamedTuple):
         role: whether it is the object, something that contains the object, a part of it, or what the object
             is a deep copy of.
         before: only bindings before this position count in this scope.
+        chain: the calls of project functions that returned the object, as far as it was not held anywhere.
         certain: whether a move on the way has happened for certain.
     """
 
@@ -93,12 +95,14 @@ class TraceStep(NamedTuple):
     role: Role = "same"
     before: tuple[Scope, Position] | None = None
     certain: bool = True
+    chain: Chain = ()
 
     @property
     def key(self) -> StepKey:
         """Key that identifies this step."""
         calls = tuple(id(call) for call, _ in self.stack)
-        return id(self.node), id(self.scope), self.how, calls, self.role, self.certain
+        chain = tuple(id(call) for call in self.chain)
+        return id(self.node), id(self.scope), self.how, calls, self.role, self.certain, chain
 
 
 @dataclass
@@ -108,6 +112,8 @@ class Origin:
     Args:
         sites, wholes, parts: the calls that make the object, its containers, and its contents.
         originals: the calls that make what it is a deep copy of: moves count only where they come before.
+        chains: for each of these calls the calls of project functions that lead to it: two calls of one
+            function make two objects.
         unknown: the parameters (a function and a name) with unknown arguments.
         moved: whether it is certainly created on an accelerator, or moved on the way here.
         on_meta: whether it is created on the device "meta", or moved there on the way here.
@@ -117,22 +123,31 @@ class Origin:
     wholes: set[Site] = field(default_factory=set)
     parts: set[Site] = field(default_factory=set)
     originals: set[Site] = field(default_factory=set)
+    chains: dict[Site, set[Chain]] = field(default_factory=dict)
     unknown: set[tuple[Function, str]] = field(default_factory=set)
     moved: bool = False
     on_meta: bool = False
 
     def covers(self, other: Origin) -> bool:
         """Whether an earlier operation on this object affects all of `other`, or what that is a copy of."""
-        own = self.sites | self.parts
-        return self._has(other) or not own.isdisjoint(other.originals)
+        return self._has(
+            other, self.sites | self.parts, other.sites | other.wholes | other.originals
+        )
 
     def touches(self, other: Origin) -> bool:
         """Whether an operation on this object affects `other`, or a part of it."""
-        return self._has(other) or not self.wholes.isdisjoint(other.sites)
-
-    def _has(self, other: Origin) -> bool:
         own = self.sites | self.parts
-        return not (own.isdisjoint(other.sites) and own.isdisjoint(other.wholes))
+        return self._has(other, own, other.sites | other.wholes) or self._has(
+            other, self.wholes, other.sites
+        )
+
+    def _has(self, other: Origin, own: set[Site], others: set[Site]) -> bool:
+        return any(
+            _agree(chain, another)
+            for site in own & others
+            for chain in self.chains.get(site, [()])
+            for another in other.chains.get(site, [()])
+        )
 
     def add(self, other: Origin) -> None:
         """Add what another expression of this object says of it."""
@@ -140,6 +155,8 @@ class Origin:
         self.wholes |= other.wholes
         self.parts |= other.parts
         self.originals |= other.originals
+        for site, chains in other.chains.items():
+            self.chains.setdefault(site, set()).update(chains)
         self.unknown |= other.unknown
         self.moved |= other.moved
         self.on_meta |= other.on_meta
@@ -326,6 +343,7 @@ class Objects:
                     step.role,
                     (binding.scope, end(binding.value)) if near else None,
                     step.certain and (near or built or named),
+                    step.chain if named and near and binding.name in step.scope.bindings else (),
                 )
             case "scope" if isinstance(binding.scope, Function):
                 if binding.scope.is_a("property", "cached_property"):
@@ -338,6 +356,7 @@ class Objects:
         self, function: Function, name: str, step: TraceStep, origin: Origin
     ) -> Iterator[TraceStep]:
         last = step.stack[-1] if step.stack else None
+        chain = step.chain[:-1] if last is not None and step.chain[-1:] == last[:1] else ()
         if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
             receiver = last[0].func if last is not None else None
             if (
@@ -346,9 +365,11 @@ class Objects:
                 and not _is_super(receiver.value)
                 and function in self._analysis.running[last[0]].functions
             ):
-                yield TraceStep(receiver.value, last[1], step.how, step.stack[:-1], step.role)
+                yield TraceStep(
+                    receiver.value, last[1], step.how, step.stack[:-1], step.role, chain=chain
+                )
             elif last is not None and function.name in BUILDS and isinstance(receiver, ast.Name):
-                _add(origin, step.role, last[0])
+                _add(origin, step.role, last[0], chain)
             else:
                 self._instances(function.owner, step, origin)
             return
@@ -359,7 +380,14 @@ class Objects:
             if argument.node is not None:
                 before = argument.scope, end(argument.call)
                 yield TraceStep(
-                    argument.node, argument.scope, step.how, stack, step.role, before, step.certain
+                    argument.node,
+                    argument.scope,
+                    step.how,
+                    stack,
+                    step.role,
+                    before,
+                    step.certain,
+                    chain if led else (),
                 )
         default, _ = function.declared.get(name, (None, []))
         has_default = default is not None and not isinstance(default, ast.Constant)
@@ -432,9 +460,11 @@ class Objects:
         if functions:
             stack = (*step.stack, (node, scope))[-DEEPEST:]
             for callee in functions:
+                # A decorator may keep what the function returned before.
+                chain = () if callee.decorators else (*step.chain, node)[-DEEPEST:]
                 for returned in callee.returns:
                     yield TraceStep(
-                        returned, callee, step.how, stack, step.role, certain=step.certain
+                        returned, callee, step.how, stack, step.role, None, step.certain, chain
                     )
             return
         yield from self._of_library(node, step, origin)
@@ -470,7 +500,7 @@ class Objects:
             yield step._replace(node=arg, how=how, role=role)
 
     def _made(self, node: ast.Call, step: TraceStep, origin: Origin) -> None:
-        _add(origin, step.role, node)
+        _add(origin, step.role, node, step.chain)
         if step.role != "part" and self._is_made_there(node, step):
             origin.moved = True
         if step.role != "part" and self._is_within(node, step.scope, self._meta_lines, step.stack):
@@ -604,7 +634,14 @@ def end(node: ast.expr) -> Position:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _add(origin: Origin, role: Role, site: Site) -> None:
+def _agree(chain: Chain, other: Chain) -> bool:
+    """Whether the calls that lead to an object may be the same: the ends of what is known of them are."""
+    known = min(len(chain), len(other))
+    return not known or chain[-known:] == other[-known:]
+
+
+def _add(origin: Origin, role: Role, site: Site, chain: Chain = ()) -> None:
+    origin.chains.setdefault(site, set()).add(chain)
     of = {"same": origin.sites, "whole": origin.wholes, "part": origin.parts}
     of.get(role, origin.originals).add(site)
 
