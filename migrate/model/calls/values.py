@@ -745,10 +745,10 @@ class Evaluator(Families):
                     ):
                         values.add(MOVES_INPUTS)
                     if call.args:
-                        given = self.values(call.args[0], scope)
-                        back = handed_back(called, given)
+                        first = self.values(call.args[0], scope)
+                        back = handed_back(called, first)
                         if _binds(called):
-                            back = _bound_to(back | _externals(given), len(call.args) - 1)
+                            back = _bound_to(back | _externals(first), len(call.args) - 1)
                         values |= back
                         if len(call.args) == 1:
                             values |= self._prepared(called, call.args[0], scope)
