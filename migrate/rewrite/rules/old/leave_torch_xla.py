@@ -314,7 +314,7 @@ class LeaveTorchXla(Rule):
         line = context.parent(node)
         block = None if line is None else context.parent(line)
         body = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
-        if line not in body:
+        if not isinstance(line, cst.SimpleStatementLine) or line not in body:
             return False
         place = body.index(line)
         for others in (reversed(body[:place]), body[place + 1 :]):
