@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from places import free_port
 from scripts import smaller
 
 HERE = Path(__file__).parent
@@ -194,6 +195,7 @@ def record(
         "PUBLIC_SCRIPTS_SAMPLES": "128",
         "PUBLIC_SCRIPTS_SMALL_RESNET": "1",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "MASTER_PORT": str(free_port()),  # a script's own, 29500, may be in use on this machine
     }
     if side == "xla":  # a known difference of the libraries: batch norm's running variance
         variables["PUBLIC_SCRIPTS_UNBIASED"] = "1"

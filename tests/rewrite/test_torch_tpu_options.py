@@ -196,7 +196,14 @@ import torch_xla.runtime as xr
             "torch.save(state, path)",
         ),
         ("xm.optimizer_step(barrier=True, optimizer=opt)", "opt.step()"),
-        ("torch_xla.manual_seed(7 + rank)", "torch.tpu.manual_seed(7 + rank)"),
+        (
+            "torch_xla.manual_seed(7 + xr.global_ordinal())",
+            'torch.tpu.manual_seed(7 + int(os.environ.get("RANK", "0")))',
+        ),
+        (
+            "xm.set_rng_state(7 + xr.global_ordinal())",
+            'torch.tpu.manual_seed(7 + int(os.environ.get("RANK", "0")))',
+        ),
         ("torch.manual_seed(7)\ntorch_xla.manual_seed(7, d)", "torch.manual_seed(7)\n"),
         (
             "torch.manual_seed(7)\ntorch_xla.manual_seed(7 + rank)",

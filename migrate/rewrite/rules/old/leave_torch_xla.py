@@ -294,8 +294,7 @@ class LeaveTorchXla(Rule):
             message = f"remove {code(call)}: torch.manual_seed seeds the TPU too"
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
-        torch = context.imports.require("torch")
-        yield self._replaced(call, f"{torch}.tpu.manual_seed({seed})")
+        yield self._seeded(call, call.args.index(bound["seed"]), "manual_seed", context)
         function = context.function_around(node)
         calls = list(context.all_of(cst.Call))
         for later in calls[calls.index(call) + 1 :]:
@@ -308,6 +307,18 @@ class LeaveTorchXla(Rule):
                     "torch.default_generator.manual_seed"
                 )
                 yield from self.report(later, message)
+
+    def _seeded(self, call: cst.Call, seed: int, name: str, context: Workspace) -> Edit:
+        """Return the edit that hands argument number `seed` to a function of torch.tpu."""
+        torch = context.imports.require("torch")
+        function = cst.parse_expression(f"{torch}.tpu.{name}")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            return cst.Call(function, [cst.Arg(updated.args[seed].value)])
+
+        gone = [call.func, *(arg for i, arg in enumerate(call.args) if i != seed)]
+        message = f"{code(call.func)} → torch.tpu.{name}"
+        return self.edit(call, replace, message, consumes=gone)
 
     def _is_seeded_beside(self, node: cst.Expr, seed: str, context: Workspace) -> bool:
         """Whether torch gets the same seed in a line beside, with nothing but seeds between them."""
@@ -447,8 +458,7 @@ class LeaveTorchXla(Rule):
             )
             is_number = isinstance(call.args[0].value, cst.Integer)
             to = "set_rng_state" if reads and not is_number else "manual_seed"
-            torch = context.imports.require("torch")
-            yield self._replaced(call, f"{torch}.tpu.{to}({code(call.args[0].value)})")
+            yield self._seeded(call, 0, to, context)
         elif name == CHECKPOINT:
             module = context.imports.require("torch.utils.checkpoint")
             function = cst.parse_expression(f"{module}.checkpoint")
