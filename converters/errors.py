@@ -263,8 +263,16 @@ class RefusedKeysError(ConversionError):
     SHOWN = 5
 
     def __init__(self, checkpoint: str, rows: int, refused: Sequence[Any], remedy: str) -> None:
-        shown = ", ".join(f"{row.key} ({row.note})" for row in refused[: self.SHOWN])
-        more = f" and {len(refused) - self.SHOWN} more" if len(refused) > self.SHOWN else ""
+        reasons: dict[str, list[str]] = {}
+        for row in refused:
+            reasons.setdefault(row.note, []).append(row.key)
+        groups = [(why, keys[: self.SHOWN], len(keys)) for why, keys in reasons.items()]
+        shown = ", ".join(
+            f"{', '.join(keys)}{f' and {count - len(keys)} more' if count > len(keys) else ''} ({why})"
+            for why, keys, count in groups[: self.SHOWN]
+        )
+        left = sum(count for _, _, count in groups[self.SHOWN :])
+        more = f" and {left} more" if left else ""
         super().__init__(
             f"{checkpoint}: {len(refused)} of {rows} keys refused: {shown}{more}",
             remedy,

@@ -341,7 +341,7 @@ def _port(
             *recorded.notes,
             *_dtypes_note(recorded),
             *_of_mode_notes(graph),
-            *copied_starts(starts or {}, drafter.first),
+            *copied_starts(starts or {}, drafter.first, _unread(module, drafter)),
             *map(_own_gradient, recorded.own_gradients),
             *_left_note(module, others),
             *repeated.notes,
@@ -674,11 +674,8 @@ _SIDES = ("batch", "length", "features", "depth", "height", "width")
 
 def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
     arguments = []
-    for name, number in graph.inputs:
+    for (name, number), shape in zip(graph.inputs, _named_shapes(graph), strict=True):
         fact = graph.facts[number]
-        shape = tuple(
-            _SIDES[axis] if isinstance(side, Free) else side for axis, side in enumerate(fact.shape)
-        )
         narrow = graph.narrow is not None and fact.dtype == COMPUTE
         dtype = str(torch.float32 if narrow else fact.dtype).removeprefix("torch.")
         spared = name in graph.optional
@@ -688,17 +685,39 @@ def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
     return tuple(arguments)
 
 
+def _named_shapes(graph: Graph) -> list[tuple[int | str, ...]]:
+    """The shape of each input, with names for free sides: `mask_length` beside another input's `length`."""
+    known: dict[tuple[str, Any], str] = {}
+
+    def named(of: str, axis: int, side: Any) -> int | str:
+        if not isinstance(side, Free):
+            return int(side)
+        name = _SIDES[axis]
+        if not axis:
+            return name
+        free = name if name not in known.values() else f"{of}_{name}"
+        return known.setdefault((name, side.expression), free)
+
+    return [
+        tuple(named(name, axis, side) for axis, side in enumerate(graph.facts[number].shape))
+        for name, number in graph.inputs
+    ]
+
+
 def _free(graph: Graph) -> tuple[str, ...]:
     sides_by_input = []
-    for name, number in graph.inputs:
+    for (name, _), shape in zip(graph.inputs, _named_shapes(graph), strict=True):
         sides = [
-            f"{_SIDES[axis]} (axis {axis})"
-            for axis, side in enumerate(graph.facts[number].shape)
-            if isinstance(side, Free)
+            f"{side} (axis {axis})" for axis, side in enumerate(shape) if isinstance(side, str)
         ]
         if sides:
             sides_by_input.append(f"{name}: {', '.join(sides)}")
     return tuple(sides_by_input)
+
+
+def _unread(module: torch.nn.Module, drafter: Drafter) -> set[str]:
+    """The buffers that the port does not have, as no forward reads them."""
+    return {name for name, _ in module.named_buffers()} - drafter.read
 
 
 def _origin(model: Model) -> tuple[tuple[str, str, int], ...]:

@@ -47,35 +47,54 @@ NEED_NO_OUTPUT = words(
 )
 
 # Arguments that torch takes as Python numbers and reads where they are tensors, by the operator's last name.
-# The number is the position behind the first argument, the tensor; -1: by keyword alone. Measured with the
-# counter `aten::_local_scalar_dense`. `masked_fill`, `clamp`, `pow`, `lerp` and `where` take a tensor.
-_BY_NAMES: tuple[tuple[str, dict[str, int]], ...] = (
-    ("add add_ sub sub_ subtract subtract_ rsub index_add index_add_", {"alpha": -1}),
-    ("_foreach_add _foreach_add_", {"alpha": -1}),
+# The number is the position behind the first argument, the tensor; -1: by keyword alone. Each is measured by
+# the counter `aten::_local_scalar_dense`. `masked_fill`, `clamp`, `pow`, `lerp` and `where` take a tensor.
+_METHODS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("add add_ sub sub_ subtract subtract_ index_add index_add_", {"alpha": -1}),
     (
         "addmm addmm_ addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_",
         {"alpha": -1, "beta": -1},
     ),
-    ("addcdiv addcdiv_ addcmul addcmul_ _foreach_addcdiv _foreach_addcdiv_", {"value": -1}),
-    ("_foreach_addcmul _foreach_addcmul_", {"value": -1}),
-    ("clip_grad_norm_", {"max_norm": 0}),
+    ("addcdiv addcdiv_ addcmul addcmul_", {"value": -1}),
+    ("cauchy_", {"median": 0, "sigma": 1}),
+    ("clip_grad_norm_", {"max_norm": 0}),  # of a model that FSDP has wrapped
+    ("exponential_", {"lambd": 0}),
+    ("fill_", {"value": 0}),
+    ("fill_diagonal_", {"fill_value": 0}),
+    ("geometric_", {"p": 0}),
+    ("hardshrink", {"lambd": 0}),
+    ("log_normal_ normal_", {"mean": 0, "std": 1}),
+    ("nan_to_num nan_to_num_", {"nan": 0, "posinf": 1, "neginf": 2}),
+    ("new_full", {"fill_value": 1}),
+    ("uniform_", {"a": 0, "b": 1, "from": 0, "to": 1}),
+)
+# The same of functions that are no methods of a tensor: `self.elu(x)` is a module of the user.
+_FUNCTIONS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("rsub _foreach_add _foreach_add_ _foreach_sub _foreach_sub_", {"alpha": -1}),
+    ("_foreach_addcdiv _foreach_addcdiv_ _foreach_addcmul _foreach_addcmul_", {"value": -1}),
     ("clip_grad_value_", {"clip_value": 0}),
     ("constant_", {"val": 0}),
+    ("cosine_embedding_loss margin_ranking_loss triplet_margin_loss", {"margin": 2}),
+    ("cosine_similarity", {"eps": 2}),
+    ("cross_entropy", {"label_smoothing": -1}),
+    ("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout", {"p": 0}),
     ("elu elu_ celu celu_", {"alpha": 0}),
-    ("fill fill_", {"value": 0}),
-    ("full_like fill_diagonal_", {"fill_value": 0}),
-    ("hardshrink softshrink", {"lambd": 0}),
-    ("hardtanh", {"min_val": 0, "max_val": 1}),
+    ("fill", {"value": 0}),
+    ("full_like", {"fill_value": 0}),
+    ("hardtanh hardtanh_", {"min_val": 0, "max_val": 1}),
+    ("hinge_embedding_loss", {"margin": 1}),
     ("huber_loss", {"delta": -1}),
-    ("leaky_relu", {"negative_slope": 0}),
-    ("nan_to_num", {"nan": 0, "posinf": 1, "neginf": 2}),
-    ("new_full", {"fill_value": 1}),
-    ("normal_", {"mean": 0, "std": 1}),
+    ("leaky_relu leaky_relu_", {"negative_slope": 0}),
     ("pad", {"value": 2}),
+    ("rrelu rrelu_", {"lower": 0, "upper": 1}),
     ("scaled_dot_product_attention", {"scale": -1}),
     ("smooth_l1_loss", {"beta": -1}),
     ("softplus", {"beta": 0, "threshold": 1}),
-    ("threshold", {"threshold": 0, "value": 1}),
-    ("uniform_", {"a": 0, "b": 1}),
+    ("softshrink", {"lambd": 0}),
+    ("threshold threshold_", {"threshold": 0, "value": 1}),
+    ("trunc_normal_", {"mean": 0, "std": 1, "a": 2, "b": 3}),
 )
-NUMBER_ARGUMENTS = {name: numbers for names, numbers in _BY_NAMES for name in words(names)}
+NUMBERS_OF_METHODS = {name: numbers for names, numbers in _METHODS for name in words(names)}
+NUMBER_ARGUMENTS = NUMBERS_OF_METHODS | {
+    name: numbers for names, numbers in _FUNCTIONS for name in words(names)
+}

@@ -15,7 +15,13 @@ from migrate.model.calls.group_ranks import group_ranks
 from migrate.model.calls.handed_back import HandedBack, parameters_handed_back
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
-from migrate.model.calls.rank_tests import first_attributes, first_functions, unset_attributes
+from migrate.model.calls.rank_tests import (
+    apart_attributes,
+    apart_functions,
+    first_attributes,
+    first_functions,
+    unset_attributes,
+)
 from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
@@ -196,6 +202,8 @@ class ModuleCalls:
         joins: the calls that join a process group through a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
         firsts: the calls that run a function whose result says whether this is the first replica.
+        apart: the attributes that another file sets to different constants below a rank test.
+        returning_apart: the calls that run a function which returns different constants below a rank test.
         optimizers: the optimizers that it makes, and whether their models are on the device by then.
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
@@ -356,6 +364,8 @@ class ModuleCalls:
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
     forwarding: frozenset[End] = frozenset()
+    apart: frozenset[str] = frozenset()
+    returning_apart: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
     sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
@@ -538,6 +548,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
                 (samplers_of(analysis) | batch_evaluators(analysis)) & gradient_free(analysis),
             )
         ),
+        apart=frozenset(
+            name
+            for name, path in apart_attributes(analysis).items()
+            if path != scope.module.path and name.encode() in scope.module.data
+        ),
+        returning_apart=frozenset(_running(analysis, scope, apart_functions(analysis))),
         sampled=dict(_sampled(analysis, scope)),
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),

@@ -96,7 +96,8 @@ def asked(
         )
         yield ProofComparison(f"without {', '.join(spared)}", bare, layers=False)
     yield ProofComparison(LOW_PRECISION, few, precision="default")
-    for name, axes in free_axes(arguments, examples[0]).items():
+    free = free_axes(arguments, examples[0])
+    for name, axes in free.items():
         argument, axis = axes[0]
         old = examples[0][argument].shape[axis]
         for sizes in ((1,), (old + 1, 2 * old)) if name == BATCH else (_sizes(old),):
@@ -110,13 +111,50 @@ def asked(
                 ),
                 None,
             )
-            if first is None:
+            together = None if first or name == BATCH else _together(free, name, few, takes)
+            if together is not None:
+                yield ProofComparison(*together, layers=False)
+            elif first is None:
                 tried = " or ".join(map(str, sizes))
                 yield ProofComparison(
                     f"{name} {tried}", (), skipped="the original takes no such inputs"
                 )
             else:
                 yield ProofComparison(f"{name} {first[0]}", first[1], layers=False)
+
+
+def _together(
+    free: Mapping[str, Sequence[tuple[str, int]]],
+    name: str,
+    few: Sequence[Arrays],
+    takes: Callable[[Arrays], bool],
+) -> tuple[str, tuple[Arrays, ...]] | None:
+    """A size beside other sizes of the other free axes: a mask of 32 frames needs an input of 128 samples.
+
+    Returns:
+        The name of the comparison, and its inputs; None if the original takes none that were tried.
+    """
+    others = [other for other in free if other not in (name, BATCH)]
+    for number in range(len(others)):
+        for change in (_twice, _half):
+            examples = list(few)
+            sizes = []
+            for axis_name in (name, *others[: number + 1]):
+                argument, axis = free[axis_name][0]
+                size = change(few[0][argument].shape[axis])
+                examples = [resized(example, free[axis_name], size) for example in examples]
+                sizes.append(f"{axis_name} {size}")
+            if takes(examples[0]):
+                return " with ".join(sizes), tuple(examples)
+    return None
+
+
+def _twice(size: int) -> int:
+    return 2 * size
+
+
+def _half(size: int) -> int:
+    return -(-size // 2)
 
 
 def free_axes(arguments: Sequence[Any], arrays: Arrays) -> dict[str, list[tuple[str, int]]]:

@@ -120,6 +120,15 @@ class ProofCase:
         name = max(differences, key=lambda name: _rank(differences[name]), default=None)
         return None if name is None else (_weight(name), differences[name])
 
+    @property
+    def own_gradient(self) -> float | None:
+        """Relative L2 of the original's own gradient in float32, where the port's is the worst."""
+        if self.worst_gradient is None:
+            return None
+        rows = [*self._rows(GRADIENTS), *self._rows(TRAINING)]
+        own = [check.a for check in rows if _weight(check.name) == self.worst_gradient[0]]
+        return own[0] if own else None
+
     def _wrong(self) -> list[ParityCheck]:
         """The rows of gradients or of training that failed, where nothing else did."""
         if self.parity is None or self.parity.verdict is not ParityVerdict.PARTLY:

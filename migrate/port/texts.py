@@ -236,6 +236,7 @@ def convert_text(
         "import argparse",
         "import ast",
         "import importlib.util",
+        "import os",
         "import sys",
         "from pathlib import Path",
         "from typing import Any",
@@ -243,6 +244,8 @@ def convert_text(
         "from converters import ConversionError, convert, plan",
         *(["from safetensors.numpy import load_file"] if constants else []),
         "",
+        "# Shapes are all that is computed here: a TPU is neither taken nor looked for.",
+        'os.environ.setdefault("JAX_PLATFORMS", "cpu")',
         "HERE = Path(__file__).parent",
         *(
             []

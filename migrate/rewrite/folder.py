@@ -30,7 +30,7 @@ from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.codes import selected
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
-from migrate.rewrite.left.function_lines import FunctionLines
+from migrate.rewrite.left.function_lines import FunctionLines, NeighborLines
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, RewriteOptions
@@ -104,6 +104,9 @@ def rewrite_folder(
         jobs = [job(path) for path in concerned]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
         last, at_first = first, dict(calls)
+        lines = NeighborLines(contents)
+        for path in concerned:
+            lines.reported(path, done[path].file, {})
         function_lines = FunctionLines(first)
         while going_on := [path for path in concerned if done[path].draft is not None]:
             changed = {
@@ -111,17 +114,20 @@ def rewrite_folder(
             }
             last = Analysis(first.project.changed(changed), first)
             function_lines.turn(last, changed)
+            known: dict[Path, Mapping[Path, bytes]] = {}
             for path in going_on:
                 begun = done[path].draft
                 if begun is not None and begun.turns == 0:
-                    calls[path] = at_first[path]
+                    calls[path], known[path] = at_first[path], {}
                     function_lines.known_at_first(path)
                 else:
-                    calls[path] = calls_of_file(last, path)
+                    calls[path], known[path] = calls_of_file(last, path), changed
                     function_lines.known_now(path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
-        files = [rewrite.file for rewrite in done.values()]
+            for path in going_on:
+                lines.reported(path, done[path].file, known[path])
+        files = [lines.at_origin(path, rewrite.file) for path, rewrite in done.items()]
         left = {
             path.resolve(): rewrite.leaving
             for path, rewrite in done.items()
@@ -138,6 +144,7 @@ def rewrite_folder(
             function_lines,
             workers,
             options.config,
+            lines,
         )
         files = without_answered(files, last.project, calls)
         files = _with_unread(folder, first.project, files, contents)
@@ -345,6 +352,7 @@ def _with_functions(
     function_lines: FunctionLines,
     workers: Workers,
     config: Config,
+    lines: NeighborLines,
 ) -> list[FileRewrite]:
     """Return `files` with the hazards of functions that the steps of other files run.
 
@@ -365,7 +373,10 @@ def _with_functions(
         config.target,
     )
     notes = {
-        path.relative_to(root): tuple(selected(map(note_of, remaining), config))
+        path.relative_to(root): tuple(
+            lines.note_at_origin(folder / path.relative_to(root), note)
+            for note in selected(map(note_of, remaining), config)
+        )
         for path, remaining in left.items()
         if remaining and path not in led
     }

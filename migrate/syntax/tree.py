@@ -156,6 +156,14 @@ def code(node: cst.CSTNode) -> str:
     return " ".join(_EMPTY.code_for_node(node).split())
 
 
+def first_line(statement: cst.CSTNode) -> str:
+    """Return the first line of a statement, without what stands above it: `try:`, `for x in loader:`."""
+    bare = statement
+    if hasattr(statement, "leading_lines"):
+        bare = statement.with_changes(leading_lines=())
+    return _EMPTY.code_for_node(bare).strip().splitlines()[0]
+
+
 def _plain(node: cst.CSTNode) -> str:
     """Return the text of a dotted name without spaces and parentheses; empty for anything else."""
     parts: list[str] = []

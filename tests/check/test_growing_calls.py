@@ -99,6 +99,7 @@ def test_the_loop_is_reported_where_nothing_ends_the_graph(
         ("self.turns = 0; self.turns += out.sum().item()", "p", "return out.cpu()"),
         ("self.rows = 0; self.rows = self.rows + len(out)", "p", "return out.cpu()"),
         (SHARED_TOTAL, "p", "return out.cpu()"),
+        ("self.mean = self.mean.to(self.device)", "p", "return out.cpu()"),
     ],
 )
 def test_no_loop_is_reported_where_nothing_grows(

@@ -130,6 +130,34 @@ def test_a_loop_in_another_file(tmp_path: Path, before: str, after: str, reporte
     assert bool([one for one in found if one.code == "XLA868"]) is reported
 
 
+@pytest.mark.parametrize(
+    ("made", "reported"),
+    [
+        ("self.apply(partial(init, deep=1))", False),
+        ("self.apply(init); self.cuda()", True),
+        ("self.apply(init); init(self)", True),
+    ],
+)
+def test_what_an_initializer_reads_is_read_before_the_move(
+    tmp_path: Path, made: str, reported: bool
+) -> None:
+    initializer = """
+from functools import partial
+
+
+def init(module, deep=0):
+    if not getattr(module.layer.bias, "no_reinit", False):
+        module.layer.bias.data.zero_()
+"""
+    marks = f"self.layer.bias.no_reinit = True\n        {made}"
+    (tmp_path / "net.py").write_text(NET.replace("MARKS", marks) + initializer)
+    (tmp_path / "train.py").write_text("from net import Net\n\nnet = Net().cuda()\n")
+    found = check_paths([tmp_path], Config()).findings
+    assert (
+        bool([f for f in found if f.code == "XLA868" and f.severity != Severity.INFO]) is reported
+    )
+
+
 @pytest.mark.parametrize("style", ["native", "portable"])
 def test_the_rewrite_reports_it_too(tmp_path: Path, style: Style) -> None:
     project(tmp_path, "setup(net)", "pass")

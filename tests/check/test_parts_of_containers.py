@@ -241,3 +241,42 @@ def test_a_mask_of_a_list_in_a_loss_that_an_option_names(masks: str, at: str) ->
             return parser
     """
     assert ("XLA103", 14) in codes(script)
+
+
+HANDED = """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.tensorboard import SummaryWriter
+
+
+    def forward(model, batch, info):
+        info["losses"] = {given}
+        return info
+
+
+    def log(writer, info):
+        losses = info["losses"]
+        if writer is not None:
+            for name, value in losses.items():
+                writer.add_scalar(name, value, 1)
+
+
+    def train(net, loader, optimizer):
+        model = DDP(net.cuda())
+        writer = SummaryWriter() if dist.get_rank() == 0 else None
+        info = {{}}
+        for batch in loader:
+            info = forward(model, batch.cuda(), info)
+            info["losses"]["loss"].backward()
+            log(writer, info)
+            optimizer.step()
+            info = forward(model, batch.cuda(), info)
+"""
+
+
+@pytest.mark.parametrize(("given", "lines"), [("model(batch)", [16]), ('{"rows": len(batch)}', [])])
+def test_the_first_replica_reads_what_another_function_put_in(given: str, lines: list[int]) -> None:
+    script = textwrap.dedent(HANDED.format(given=given)).lstrip()
+    found = check_source(parse(script.encode(), Path("s.py")), Config())
+    assert [one.line for one in found if one.code == "XLA305"] == lines

@@ -138,7 +138,8 @@ def test_a_method_that_evaluates_one_batch(read: str) -> None:
     config = Config(select=("XLA208",))
     lines = [f.line for f in check_source(parse(text.encode(), Path("train.py")), config)]
     evaluation = "results.append(self.check_step(next(self.checks)))"
-    expected = [evaluation] if read != "right" else []
+    element = "return [self.check_step(batch) for batch in self.checks]"
+    expected = [element, evaluation] if read != "right" else []
     assert [text.splitlines()[line - 1].strip() for line in lines] == expected
 
 
@@ -153,3 +154,31 @@ def test_a_function_of_another_file_that_evaluates_one_batch(tmp_path: Path) -> 
     )
     reports = check_paths([tmp_path], Config(select=("XLA208",))).findings
     assert [(report.path.name, report.line) for report in reports] == [("train.py", 9)]
+
+
+def test_an_evaluation_below_a_training_loop_is_no_step_of_one(tmp_path: Path) -> None:
+    text = """
+import torch
+
+
+def train(env, model, steps):
+    model.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def evaluate():
+        total = torch.zeros(4, device="cuda")
+        for i in range(100):
+            with torch.no_grad():
+                total = total + model(env.reset().cuda())
+        return total.mean().item()
+
+    for step in range(steps):
+        for x in env.batches():
+            optimizer.zero_grad()
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            print(evaluate())
+"""
+    config = Config(select=("XLA208",))
+    assert not check_source(parse(text.encode(), Path("train.py")), config)

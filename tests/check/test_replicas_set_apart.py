@@ -8,6 +8,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
+from migrate.check.project import check_paths
 
 HEAD = """\
 import os
@@ -99,4 +100,43 @@ def test_values_that_a_function_returns_below_a_rank_test(
     script = tmp_path / "train.py"
     script.write_text(FUNCTION.format(body=f"    {body}", test=test))
     codes = {hit.code for hit in check_file(script, Config())}
+    assert ("XLA314" in codes) is parts
+
+
+SETUP = """
+import os
+
+import torch.distributed as dist
+
+
+def kind_of(rank, size):
+    if rank * 4 < size:
+        return "a"
+    return "b"
+
+
+def setup(args):
+    dist.init_process_group("nccl")
+    args.rank = int(os.environ["RANK"])
+    if args.rank == 0:
+        args.kind = "a"
+    else:
+        args.kind = "b"
+    args.name = "a"
+"""
+STARTED = HEAD + "from setup import kind_of, setup\n\n\ndef main(args, loader):\n    setup(args)\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "parts"),
+    [
+        ("args.kind == 'a'", True),
+        ("kind_of(args.rank, args.size) == 'a'", True),
+        ("args.name == 'a'", False),
+    ],
+)
+def test_values_that_another_file_sets_apart(tmp_path: Path, test: str, parts: bool) -> None:
+    (tmp_path / "setup.py").write_text(SETUP)
+    (tmp_path / "train.py").write_text(STARTED + TRAINING.format(test=test))
+    codes = {hit.code for hit in check_paths([tmp_path], Config()).findings}
     assert ("XLA314" in codes) is parts

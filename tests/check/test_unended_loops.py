@@ -11,6 +11,7 @@ from migrate.check.config import Config
 from migrate.check.project import check_paths
 
 SAMPLER = """
+import numpy as np
 import torch
 
 
@@ -26,6 +27,7 @@ TURNS = {
     "assigned": "x = x + dt * velocity(x, {t})",
     "in place": "x += dt * velocity(x, {t})",
     "by a name": "v = velocity(x, {t}); x = x + v * dt",
+    "numbers of the host": "r = np.cos({t}); n = int(9 * r); x = x + n * velocity(x, {t})",
 }
 LOOPS = {
     "range": ("for i in range(steps):", "i"),
@@ -50,7 +52,7 @@ def reported(folder: Path, **files: str) -> list[tuple[str, int]]:
 def test_each_way_to_write_the_loop_is_reported(tmp_path: Path, loop: str, turn: str) -> None:
     head, time = LOOPS[loop]
     script = SAMPLER.format(loop=head, turn=TURNS[turn].format(t=time))
-    assert reported(tmp_path, sample=script) == [("sample", 8)]
+    assert reported(tmp_path, sample=script) == [("sample", 9)]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,24 @@ def test_a_size_that_the_original_does_not_take_is_another_or_said(tmp_path: Pat
     )
 
 
+def test_sizes_that_go_together_are_changed_together(tmp_path: Path) -> None:
+    """A mask of half as many frames: no size of its own is taken beside the old input."""
+    one = {"x": np.zeros((2, 8, 3), np.float32), "mask": np.ones((2, 4), bool)}
+    arguments = (
+        Argument("x", "float32", ("batch", "length", 3)),
+        Argument("mask", "bool", ("batch", "mask_length")),
+    )
+
+    def takes(arrays: Arrays) -> bool:
+        return arrays["x"].shape[1] == 2 * arrays["mask"].shape[1]
+
+    cases = list(asked(write_inputs(tmp_path, [one]), arguments, takes))
+    assert {case.name: case.inputs[0]["x"].shape[1] for case in cases[-2:]} == {
+        "length 16 with mask_length 8": 16,
+        "mask_length 8 with length 16": 16,
+    }
+
+
 def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
     cases = list(asked(made(tmp_path, rows=1), ARGUMENTS, lambda _: True))
     assert [name for name in shapes(cases) if name.startswith("batch")] == ["batch 2"]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, ParityVerdict, Section
+from migrate.port.readme import worst_text
 from migrate.port.results import LOW_PRECISION, Initialization, Ported, ProofCase
 from migrate.port.sizes.results import FixedSize, Sizes
 from migrate.report.text.port import port_as_json
@@ -40,6 +41,19 @@ def test_a_port_that_is_off_as_its_original_is_no_fault(
     name: str, parity: Parity, matches: bool
 ) -> None:
     assert ProofCase(name, "x float32[2,3]", parity).matches is matches
+
+
+@pytest.mark.parametrize(
+    ("port", "text"),
+    [
+        (1.1e-2, "1.1e-02 (gradient of input x; torch's own in float32: 1.0e-02)"),
+        (1e-6, "1.0e-06 (gradient of input x)"),
+    ],
+)
+def test_a_gradient_that_is_far_off_shows_torch_s_own(port: float, text: str) -> None:
+    check = ParityCheck("gradient of input x", 1e-2, port, 1e-1, True, "measured")
+    parity = replace(matching(1), sections=(Section("gradients", (check,)),))
+    assert worst_text(ProofCase("gradients", "x float32[2,3]", parity)) == text
 
 
 def test_numbers_that_are_not_finite_leave_the_json_valid() -> None:

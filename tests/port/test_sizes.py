@@ -409,6 +409,21 @@ def test_the_arguments_of_a_constructor_are_seen() -> None:
     assert seen.of(Gated()) is None
 
 
+def test_the_configuration_that_a_constructor_makes_is_an_argument() -> None:
+    class Usual(nn.Module):
+        def __init__(self, config: Config | None = None, name: str | None = None) -> None:
+            super().__init__()
+            config = config or Config()
+            self.layer = Configured(config)
+
+    with constructions() as seen:
+        model = Usual()
+    found = seen.of(model)
+    assert found is not None
+    assert isinstance(found.arguments["config"], Config)
+    assert found.arguments["name"] is None
+
+
 def test_a_constructor_that_takes_its_list_apart_is_called_again_with_the_list() -> None:
     class Blocks(nn.Module):
         def __init__(self, blocks: list[dict[str, object]]) -> None:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from converters import convert, load_pytree
+from converters.errors import MisfitError
+from converters.request import PlanOptions
+from migrate.parity.sides.torch.convert import to_flax
 from migrate.port.texts import convert_text
 from migrate.port.weights import MAPPING, write_weights
 
@@ -58,3 +62,35 @@ def test_a_checkpoint_of_another_architecture_is_one_line(
     assert ended.value.code == 2
     assert "other.weight is matched by no rule" in capsys.readouterr().err
     assert not (port / "out").exists()
+
+
+class Counted(torch.nn.Module):
+    """A layer, and a buffer that only training reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+        self.register_buffer("average", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("ported", [True, False])
+def test_a_port_has_no_place_for_what_its_forward_does_not_read(
+    ported: bool, tmp_path: Path
+) -> None:
+    """`migrate parity ORIGINAL port:FOLDER` brings the original's weights; another target has to have all."""
+    state, shapes = tmp_path / "state.safetensors", tmp_path / "shapes.safetensors"
+    model = Counted()
+    save_file(model.state_dict(), state)
+    kernel = {"params/layer/kernel": torch.zeros(3, 2), "params/layer/bias": torch.zeros(2)}
+    save_file(kernel, shapes)
+    how = PlanOptions(model=model), state, tmp_path / "flax.safetensors", shapes
+    rules = tmp_path / "rules.yaml"
+    if ported:
+        to_flax(*how, rules, ported=True)
+        assert kernel.keys() <= load_file(tmp_path / "flax.safetensors").keys()
+    else:
+        with pytest.raises(MisfitError, match="average"):
+            to_flax(*how, rules)

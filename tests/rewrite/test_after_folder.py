@@ -153,3 +153,52 @@ def test_a_file_whose_lines_move_in_a_later_turn_keeps_its_findings(tmp_path: Pa
     assert "torch_xla.sync()" in by_name["average.py"]
     reads = [(str(name), note.line) for name, note in done.left_to_do if note.rule == "XLA201"]
     assert reads == [("average.py", 18)]
+
+
+NEIGHBOR = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def train_it(self, loader, optimizer):
+        for x in loader:
+            optimizer.zero_grad()
+            self.layer(x.cuda()).mean().backward()
+            optimizer.step()
+
+    def score(self, x):
+        y = self.layer(x)
+        return y.max().item() if y.sum().item() > 1 else float(y.mean())
+"""
+SCORED = """
+import torch
+from net import Net
+
+
+def main():
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in torch.randn(8, 2, 4):
+        x = x.cuda()
+        optimizer.zero_grad()
+        net.layer(x).mean().backward()
+        optimizer.step()
+        print(net.score(x))
+
+
+main()
+"""
+
+
+def test_lines_of_another_file_are_those_of_its_original(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NEIGHBOR)
+    (tmp_path / "train.py").write_text(SCORED)
+    done = rewrite_folder(tmp_path, processes=1)
+    line = NEIGHBOR.splitlines().index("    def score(self, x):") + 1
+    assert {file.name.name for file in done.changed} == {"net.py", "train.py"}
+    (message,) = [note.message for _, note in done.left_to_do if note.rule == "XLA208"]
+    assert message.startswith(f"score (net.py:{line}) reads")

@@ -138,6 +138,59 @@ def test_callee_that_takes_no_gradients() -> None:
     assert has_step(done, "out = ", "total += ")
 
 
+BRANCHES = """
+import torch
+
+
+class Trainer:
+    def evaluate(self, model, loader, mode):
+        self.model, total = model.cuda().eval(), 0.0
+        with torch.no_grad():
+            for x, y in loader:
+                x, y = x.cuda(), y.cuda()
+                if mode == "one":
+                    loss = self.eval_batch(x, y)
+                else:
+                    loss = self.eval_other(x, y)
+                total += loss
+        return total / len(loader)
+
+    def eval_batch(self, x, y):
+        return (self.model(x) - y).abs().mean()
+
+    def eval_other(self, x, y):
+        {other}
+"""
+ROLLED = "for _ in range(3):\n            x = self.model(x)\n        return (x - y).mean()"
+
+
+@pytest.mark.parametrize(
+    ("other", "inside"),
+    [
+        (ROLLED, 'if mode == "one":'),
+        ("return (self.model(x) - y).mean()", 'if mode == "one":'),
+        ("return (self.model(x) - y).mean().item()", "loss = self.eval_batch(x, y)"),
+    ],
+)
+def test_branches_of_one_evaluation(other: str, inside: str) -> None:
+    text = rewritten(BRANCHES.replace("{other}", other))
+    assert text.count("step():") == 1
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if "step():" in line)
+    assert inside in "".join(lines[at + 1 : at + 3]), text
+
+
+def test_branches_that_log() -> None:
+    text = BRANCHES.replace("{other}", "return (self.model(x) - y).mean()")
+    call = "                    loss = self.eval_other(x, y)\n"
+    text = rewritten(text.replace(call, f"{call}                    print(mode)\n"))
+    assert text.count("step():") == 2
+    assert (
+        "                        loss = self.eval_other(x, y)\n                    print(mode)"
+        in text
+    )
+
+
 SILENT = [
     # no model
     "def run(model, x):\n    return x * model.scale\n",

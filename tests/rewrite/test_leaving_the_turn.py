@@ -172,3 +172,41 @@ def train(model, loader, optimizer, every):
         )
         totals.append(float(done.stdout))
     assert totals[0] == totals[1]
+
+
+ASKS_OTHERS = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def joined(group, info):
+    if info["index"] != 0:
+        try:
+            dist.monitored_barrier(group=group)
+            return False
+        except RuntimeError:
+            return True
+    return False
+
+
+def train(net, loader, optimizer, group):
+    model = DDP(net.cuda())
+    info = {}
+    for index, x in enumerate(loader):
+        info["tag"] = "train"
+        info["index"] = index
+        if joined(group, info):
+            break
+        info["loss"] = model(x.cuda()).mean()
+        info["loss"].backward()
+        optimizer.step()
+"""
+
+
+def test_no_step_before_a_test_where_nothing_is_computed() -> None:
+    """Two names that were assigned above the test stood in a step of their own."""
+    source = parse(ASKS_OTHERS.lstrip().encode(), Path("train.py"))
+    lines = rewrite_source(source).data.decode().splitlines()
+    assert [line.strip() for line in lines].count("with torch_xla.step():") == 1
+    assert '        info["index"] = index' in lines

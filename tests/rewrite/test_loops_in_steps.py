@@ -207,3 +207,63 @@ def test_an_average_beside_a_loop_with_steps_puts_no_step_around_both(tmp_path: 
     before, _, main = train.after.decode().partition("def main")
     assert before.count("with torch_xla.step():") == 1
     assert "step()" not in main.replace("optimizer.step()", "")
+
+
+UPDATES = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from base import Base
+
+
+class Trainer(Base):
+    def __init__(self, rank, net, copies):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        self.model = DDP(net.cuda())
+        self.copies = {decay: copy.cuda() for decay, copy in copies.items()}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    @torch.no_grad()
+    def update(self, copy, decay):
+        weights = dict(orig_module(self.model).named_parameters())
+        for name, kept in copy.named_parameters():
+            kept.mul_(decay).add_(weights[name], alpha=1 - decay)
+
+    def train_step(self, x):
+        x = x.cuda()
+        loss = self.model(x).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            for decay, net in self.copies.items():
+                {turn}
+        return loss
+
+
+def orig_module(module):
+    return module.module if hasattr(module, "module") else module
+"""
+LOOP = """
+class Base:
+    def train_step(self, x):
+        raise NotImplementedError
+
+    def train(self, loader):
+        for x in loader:
+            loss = self.train_step(x)
+        return loss
+"""
+
+
+@pytest.mark.parametrize("turn", ["self.update(net, decay)", "self.seen = net(x).mean()"])
+def test_a_loop_over_models_in_a_step_of_another_file(tmp_path: Path, turn: str) -> None:
+    """It got a step of its own, by a function named as a module, or as an evaluation of these models."""
+    (tmp_path / "trainer.py").write_text(UPDATES.replace("{turn}", turn).lstrip())
+    (tmp_path / "base.py").write_text(LOOP.lstrip())
+    files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
+    assert "with torch_xla.step():" in files["base.py"].after.decode()
+    assert "torch_xla.step" not in files["trainer.py"].after.decode()
+    assert "XLA116" not in [note.rule for note in files["trainer.py"].findings]

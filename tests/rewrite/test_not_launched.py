@@ -52,6 +52,21 @@ def test_a_script_whose_training_another_file_runs_at_import(tmp_path: Path) -> 
     assert not said["library.py"]
 
 
+@pytest.mark.parametrize(
+    ("call", "launched"), [("pass", False), ("dist.init_process_group()", True)]
+)
+def test_a_library_that_asks_for_a_group_that_nothing_joins(
+    tmp_path: Path, call: str, launched: bool
+) -> None:
+    asks = DISTRIBUTED.replace('dist.init_process_group("nccl")', "several = dist.is_initialized()")
+    asks = asks.replace(
+        "DistributedDataParallel(model)", "DistributedDataParallel(model) if several else model"
+    )
+    start = f"import torch.distributed as dist\nfrom library import run\n\n{call}\nrun([], None)\n"
+    said = findings(tmp_path, {"library.py": asks, "train.py": start})
+    assert bool(said["train.py"]) is launched
+
+
 START = "from library import run\n\nrun([], None)\n"
 
 
@@ -231,6 +246,7 @@ GUARD = 'if __name__ == "__main__":'
         ("deepspeed", GUARD, 'dist.init_process_group("nccl")', 1),
         ("colossalai", GUARD, "dist.init_process_group()", 1),
         ("deepspeed", "if True:", 'dist.init_process_group("nccl")', 1),
+        ("deepspeed", GUARD, "import groups; groups.join_group()", 1),
         ("deepspeed", GUARD, "pass", 0),  # the framework joins
         ("submitit", GUARD, 'dist.init_process_group("nccl")', 0),  # it starts them
     ],
@@ -240,7 +256,11 @@ def test_a_launch_that_is_withheld_is_reported(
 ) -> None:
     text = OPTIONAL.format(framework=framework, guard=guard, join=join)
     (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
-    (file,) = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
+    if "groups" in join:
+        lines = "import torch.distributed as dist\n\n\ndef join_group():\n    dist.init_process_group()\n"
+        (tmp_path / "groups.py").write_text(lines)
+    files = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1).files
+    (file,) = [file for file in files if file.name.name == "train.py"]
     reported = [n.message for n in file.findings if n.rule == "launch-main"]
     assert len(reported) == count, reported
     assert all(framework in message for message in reported)

@@ -515,3 +515,65 @@ def test_parameters_collected_in_another_file(tmp_path: Path) -> None:
     done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
     edits = [e.message for f in done.files for e in f.edits if e.rule == "optimizer-order"]
     assert len(edits) == 1
+
+
+WRAPPED = """
+import torch
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.model = norm, None
+
+    def wrap(self, model):
+        self.model = model
+        return self
+
+    def to(self, device):
+        {own}
+        return self
+
+    def forward(self, x):
+        return self.model(x / self.norm)
+
+
+class Trainer:
+    def __init__(self, model, scale, device):
+        self.model, self.scale, self.device = model, scale, device
+
+    def train(self, loader, optimizer):
+        {model}
+        self.scale = self.scale.to(self.device)
+        for x in loader:
+            optimizer.zero_grad()
+            self.scale(x.to(self.device)).mean().backward()
+            optimizer.step()
+
+
+def main(loader):
+    model = torch.nn.Linear(4, 4)
+    model.load_state_dict(torch.load("start.pt", map_location="cpu"))
+    trainer = Trainer(model, Scale(torch.ones(4)).wrap(model), torch.device("cuda"))
+    trainer.train(loader, torch.optim.SGD(trainer.model.parameters(), lr=0.1))
+
+
+main([])
+"""
+FIRST = "self.model = self.model.to(self.device)"
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "switched"),
+    [
+        ("self.norm = self.norm.to(device)", FIRST, ["self.model = self.model.to("]),
+        ("self.model = self.model.to(device)", "pass", ["self.model = self.model.to("]),
+    ],
+)
+def test_a_method_of_the_project_that_moves_other_things(
+    own: str, model: str, switched: list[str]
+) -> None:
+    text = WRAPPED.replace("{own}", own).replace("{model}", model)
+    lines = rewrite_source(parse(text.encode(), Path("s.py"))).data.decode().splitlines()
+    at = [i for i, line in enumerate(lines) if "on_conversion(True)" in line]
+    assert [lines[i + 1].strip().partition("(")[0] + "(" for i in at] == switched

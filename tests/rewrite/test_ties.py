@@ -392,3 +392,30 @@ def test_a_parameter_of_any_name_that_modules_share_stays_shared(
 ) -> None:
     done = rewrite(project(tmp_path, SHARED.format(made=made, tie=tie), TRAIN))
     assert (SWAP in done.data.decode()) is kept
+
+
+@pytest.mark.parametrize(("model", "severity"), [("Other", "info"), ("Language", "error")])
+def test_a_tie_of_a_model_that_no_program_trains_is_information(
+    tmp_path: Path, model: str, severity: str
+) -> None:
+    train = f"""\
+import torch
+from model import Language
+from other import Other
+
+
+def main(make=Other):
+    model = make(({model}(4),))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.randn(8, 2, 2):
+        model(x.cuda()).mean().backward()
+        optimizer.step()
+
+
+main()
+"""
+    project(tmp_path, TIED, train)
+    (tmp_path / "other.py").write_text("def Other(layers):\n    return layers[0]\n")
+    files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
+    notes = [note for note in files["model.py"].findings if note.rule == "tied-weights"]
+    assert [note.severity.value for note in notes] == [severity]

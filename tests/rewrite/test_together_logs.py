@@ -331,3 +331,18 @@ def test_what_may_be_a_list_of_tensors_is_copied_as_one(shown: str, read: str) -
     assert "with shims.together(tells=rank == 0):" in text
     assert read in text
     assert rewrite_source(parse(done.data, Path("train_xla.py"))).data == done.data
+
+
+def test_the_message_quotes_one_line_of_a_block() -> None:
+    block = b"""\
+            try:
+                # how far off
+                error = F.l1_loss(out, y)
+                writer.add_scalar("error", error, step)
+            except ValueError:
+                pass
+"""
+    start = SCRIPT.index(b"            error =")
+    done = rewrite_source(parse(SCRIPT[:start] + block, Path("train.py")))
+    (note,) = [note for note in done.findings if "not by us" in note.message]
+    assert "(not by us: `try:` cannot be followed)" in note.message

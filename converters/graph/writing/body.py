@@ -393,10 +393,15 @@ class _Writer:
         name = target_names[min(place, len(target_names) - 1)]
         return names.clean(name) if name and name != "_" else ""
 
-    def size_argument(self, symbol: sympy.Expr) -> str:
+    def size_argument(self, size: sympy.Expr) -> str:
         """An argument for a size that none of the tensors shows."""
-        names_of = self.drafter.symbols
-        return self.sizes.setdefault(symbol, names_of.get(symbol, f"size_{len(self.sizes)}"))
+        if size not in self.sizes:
+            symbols = size.free_symbols
+            wanted = self.drafter.symbols.get(*symbols) if len(symbols) == 1 else None
+            taken = set(self.sizes.values())
+            free = wanted is not None and wanted not in taken
+            self.sizes[size] = wanted if free and wanted else f"size_{len(self.sizes)}"
+        return self.sizes[size]
 
     def value_name(self, value: Any) -> str:
         """The name of a value in this method; "" if unknown."""
@@ -512,7 +517,7 @@ class _Writer:
         written = (
             laid_out[1](lambda argument: self._lying(argument, item))
             if laid_out
-            else self._attended(item)
+            else self._attended(item) or self._shaped_as(item)
         )
         if written is not None:
             if self.drafter.graph.narrow is not None:
@@ -804,6 +809,18 @@ class _Writer:
             for axis, side in enumerate(operand.shape)
         )
         return replace(operand, shape=tuple(sides))
+
+    def _shaped_as(self, item: Op) -> ast.expr | None:
+        """A reshape to a tensor's whole shape, where the original's line says so: `y.view_as(x)`."""
+        frames = self._frames(item.frames) if item.target in _RESHAPES else ()
+        name = names.shape_taken_of(frames[-1]) if frames else ""
+        sides, of = self._resolved(item.arguments[1]) if name else (), item.arguments[0]
+        for number in self._called(name) if name else ():
+            same = self.facts[number].shape == tuple(map(self._resolved, sides))
+            if same and number not in self.maybe and number not in self.layouts:
+                x = self._operand(of, item)
+                return code("{x}.reshape({y}.shape)", x=x, y=Hole(Ref(number)))
+        return None
 
     def _attended(self, item: Op) -> ast.expr | None:
         """A Linear without bias whose weight is an embedding's: the embedding's `attend`."""
@@ -1508,7 +1525,10 @@ def _sized(target: str, value: Any) -> bool:
 
 # Operators at which an integer is a setting only where the line itself reads one.
 _COUNTED = frozenset(
-    {"floor_divide", "remainder", "div", "mul", "histc", "one_hot", "linspace", "arange"}
+    {
+        *("floor_divide", "remainder", "div", "mul", "histc", "one_hot", "linspace", "arange"),
+        *("add", "sub", "clamp", "clamp_min", "clamp_max", "minimum", "maximum"),
+    }
 )
 
 
@@ -1523,7 +1543,10 @@ def _counted(target: str, value: Any) -> bool:
     """Whether an integer at this operator is a setting or a side where the line itself reads it."""
     packet = target.split(".")[1] if "." in target else ""
     return (
-        isinstance(value, int) and not isinstance(value, bool) and value > 1 and packet in _COUNTED
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) > 1
+        and packet in _COUNTED
     )
 
 

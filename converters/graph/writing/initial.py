@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -595,17 +595,20 @@ def _guessed(tensor: Any) -> ast.expr:
     return code("nn.initializers.zeros")
 
 
-def copied_starts(starts: Mapping[str, Start], first: Mapping[str, str]) -> list[str]:
+def copied_starts(
+    starts: Mapping[str, Start], first: Mapping[str, str], unread: Collection[str] = ()
+) -> list[str]:
     """Notes on tensors that start as copies of others: a port draws each by itself.
 
     Args:
         starts: of the model.
         first: name of a tied tensor → its first name.
+        unread: tensors that the port does not have.
     """
     drawn: dict[int, str] = {}
     copies: dict[str, str] = {}
     for key, start in starts.items():
-        if first.get(key, key) != key or isinstance(start.law, Norm):
+        if key in unread or first.get(key, key) != key or isinstance(start.law, Norm):
             continue  # the norm of a weight is computed from it, or named as one that starts otherwise
         for serial in serials(start.law):
             if drawn.setdefault(serial, key) != key:

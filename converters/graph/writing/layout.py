@@ -86,6 +86,8 @@ _ELEMENTWISE = {
     "detach",
 }
 _REDUCTIONS = {"mean", "sum", "amax", "amin"}
+# Along one axis, which is their second argument.
+_ALONG = {"glu", "softmax", "log_softmax", "cumsum"}
 
 
 def layouts(
@@ -223,6 +225,8 @@ def stays(
         return _pooled(packet, item, rank)
     if packet in ("flatten", "view", "reshape") and isinstance(first, Ref):
         return _flattened(item, shape, facts)
+    if packet in _ALONG:
+        return _along(item, rank)
     if packet == "cat" and isinstance(first, tuple):
         if {
             tensor_layouts.get(element.id) if isinstance(element, Ref) else None
@@ -324,6 +328,19 @@ def _of_channels(shape: Sequence[int], state: Layout, rank: int) -> bool:
     """Whether a parameter has one number, or one for each channel of what is channels last."""
     sides = [side for axis, side in enumerate(shape) if axis - len(shape) != 1 - rank]
     return set(sides) <= {1} and (state == LAST or len(sides) == len(shape) <= 1)
+
+
+def _along(item: Op, rank: int) -> Made | None:
+    from converters.graph.ops import lowerings
+
+    first, *rest = item.arguments
+    axis, lowering = moved(rest[0] if rest else -1, rank), lowerings().get(item.target)
+    if lowering is None:
+        return None
+    out = Ref(item.outs[0])
+    return LAST, lambda operand: lowering(
+        (operand(first), axis, *rest[1:]), item.named, operand(out)
+    )
 
 
 def _pooled(packet: str, item: Op, rank: int) -> Made | None:

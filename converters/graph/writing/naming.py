@@ -233,6 +233,25 @@ class _Naming:
         }
         return all(factor.is_Integer or factor in sides for factor in expression.args)
 
+    def _passed_whole(self, expression: sympy.Expr, order: Sequence[int]) -> bool:
+        """Whether a size is an argument as it is: a rounded one, of which no tensor here shows any part.
+
+        The caller has a tensor of this size where the original does: `x.shape[1]`, and not
+        `(length - 1) // 4 + 1`.
+        """
+        if self.scope.size is None or not any(
+            type(part).__name__ in _BINARY for part in sympy.preorder_traversal(expression)
+        ):
+            return False
+        shown = {
+            symbol
+            for number in order
+            for side in self.facts[number].shape
+            if isinstance(side, Free)
+            for symbol in side.expression.free_symbols
+        }
+        return not shown & expression.free_symbols
+
     def _size(
         self, expression: sympy.Expr, order: Sequence[int], near: Sequence[int] = ()
     ) -> ast.expr:
@@ -246,6 +265,9 @@ class _Naming:
                     return code("{x}.shape[{i}]", x=Hole(Ref(number)), i=axis)
         if expression.is_Integer:
             return as_code(int(expression))
+        if self._passed_whole(expression, order):
+            assert self.scope.size is not None
+            return ast.Name(self.scope.size(expression), ast.Load())
         if expression.is_Float or expression.is_Rational:
             return as_code(float(expression))
         parts = [self._size(argument, order) for argument in expression.args]
@@ -254,16 +276,8 @@ class _Naming:
         if expression.is_Mul:
             return _joined("*", parts)
         kind = type(expression).__name__
-        binary = {
-            "FloorDiv": "//",
-            "CleanDiv": "//",
-            "Mod": "%",
-            "PythonMod": "%",
-            "IntTrueDiv": "/",
-            "FloatTrueDiv": "/",
-        }
-        if kind in binary:
-            return code(f"{{a}} {binary[kind]} {{b}}", a=parts[0], b=parts[1])
+        if kind in _BINARY:
+            return code(f"{{a}} {_BINARY[kind]} {{b}}", a=parts[0], b=parts[1])
         if kind in _ROUNDED:
             return call(_ROUNDED[kind], parts[0])
         if kind == "ToFloat":
@@ -280,6 +294,14 @@ class _Naming:
         )
 
 
+_BINARY = {
+    "FloorDiv": "//",
+    "CleanDiv": "//",
+    "Mod": "%",
+    "PythonMod": "%",
+    "IntTrueDiv": "/",
+    "FloatTrueDiv": "/",
+}
 # How sizes that were rounded are written.
 _ROUNDED = {"CeilToInt": "math.ceil", "FloorToInt": "math.floor", "TruncToInt": "math.trunc"}
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+import torch
+
 from converters.graph.expression import code
 from converters.graph.writing.original.names import integer
 from converters.graph.writing.statements import turned
 
+_LARGEST = torch.finfo(torch.float32).max
 _NEW, _AXIS, _REST = "None", ":", "..."
 
 
@@ -37,6 +40,16 @@ class _Tidy(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        limit = isinstance(node.op, ast.USub) and _is_limit(node.operand)
+        if limit:
+            return code("jnp.finfo(jnp.float32).min")
+        self.generic_visit(node)
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return code("jnp.finfo(jnp.float32).max") if _is_limit(node) else node
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
         match node:
@@ -49,6 +62,11 @@ class _Tidy(ast.NodeTransformer):
         if isinstance(node.ctx, ast.Load):
             node.elts = _leading(node.elts)
         return node
+
+
+def _is_limit(node: ast.expr) -> bool:
+    """Whether a number is the largest of float32: 3.4028234663852886e+38."""
+    return isinstance(node, ast.Constant) and node.value == _LARGEST
 
 
 def _swapped(node: ast.Call) -> ast.expr | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -175,6 +176,57 @@ def is_for_others(test: ast.expr) -> bool:
         case ast.UnaryOp(op=ast.Not()):
             return is_for_first(test.operand)
     return False
+
+
+@lru_cache(maxsize=2)
+def apart_attributes(analysis: RankAnalysis) -> Mapping[str, Path]:
+    """Return the attributes that one file alone sets, to other constants below a rank test, with the file."""
+    setting: dict[str, dict[Path, list[ValueBinding]]] = defaultdict(lambda: defaultdict(list))
+    for path, top in analysis.scopes.items():
+        for name, places in top.assigned.items():
+            setting[name][path].extend(binding for _, binding in places)
+        for class_ in top.classes:
+            for name, bindings in class_.attributes.items():
+                setting[name][path].extend(bindings)
+    return {
+        name: path
+        for name, by_file in setting.items()
+        for path, bindings in by_file.items()
+        if len(by_file) == 1 and _are_apart(bindings, analysis.evaluator)
+    }
+
+
+@lru_cache(maxsize=2)
+def apart_functions(analysis: RankAnalysis) -> frozenset[Function]:
+    """Return the functions that return other constants below a rank test, or a variable that is set so."""
+    return frozenset(
+        function
+        for top in analysis.scopes.values()
+        for function in top.functions
+        if function.returns and not function.yields and _returns_apart(function, analysis.evaluator)
+    )
+
+
+def _returns_apart(function: Function, evaluator: RankEvaluator) -> bool:
+    constants = [value for value in function.returns if isinstance(value, ast.Constant)]
+    differ = len({ast.unparse(value) for value in constants}) > 1
+    if differ and any(_guard_of(value, function, evaluator) for value in constants):
+        return True
+    return any(
+        isinstance(value, ast.Name)
+        and _are_apart(list(function.bindings.get(value.id, ())), evaluator)
+        for value in function.returns
+    )
+
+
+def _are_apart(bindings: list[ValueBinding], evaluator: RankEvaluator) -> bool:
+    """Whether all values are constants, and a rank test decides which of them holds."""
+    if not all(isinstance(binding.value, ast.Constant) for binding in bindings):
+        return False
+    texts = {ast.unparse(binding.value) for binding in bindings if binding.value is not None}
+    return len(texts) > 1 and any(
+        _guard_of(binding.value, binding.scope, evaluator) for binding in bindings
+    )
 
 
 def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:

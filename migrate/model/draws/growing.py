@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from migrate.catalogue.drawing import MAKERS, SAMPLERS
-from migrate.catalogue.words import TO_HOST
+from migrate.catalogue.words import MOVES, TO_HOST
 from migrate.draws import LIKES
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import reaching
@@ -25,6 +25,7 @@ from migrate.syntax.walk_ast import walk
 
 DEEPEST = 8  # expressions and variables between a tensor and what is computed from it
 NUMBERS = frozenset({"bool", "float", "int", "len", "range", "str"})
+MOVED = MOVES | {"contiguous", "eval", "requires_grad_", "train", "xla"}
 MADE_FIRST = frozenset({"__init__", "__post_init__", "reset", "setup"})
 
 
@@ -179,8 +180,19 @@ def _derived(attribute: str, function: Function) -> frozenset[str]:
 
 
 def _continues(value: ast.expr, attribute: str, derived: Set[str]) -> bool:
-    """Whether `value` is computed on the device from `self.attribute` or a name of `derived`."""
+    """Whether `value` is computed on the device from `self.attribute` or a name of `derived`.
+
+    A move of what is there computes nothing: `self.model = self.model.to(self.device)`.
+    """
     if _is_of_host(value):
+        return False
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in MOVED
+    ):
+        value = value.func.value
+    if ast.unparse(value) == f"self.{attribute}":
         return False
     return any(
         (isinstance(node, ast.Name) and node.id in derived)

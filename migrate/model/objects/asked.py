@@ -11,7 +11,7 @@ from pathlib import Path
 
 from migrate.catalogue.drawing import COMPOSED, HOST_TRANSFORMS
 from migrate.catalogue.prescan import concerns_rules
-from migrate.catalogue.words import MODULE_BASE
+from migrate.catalogue.words import DESCRIBING, MODULE_BASE
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.devices import (
     follows_from_index,
@@ -32,6 +32,7 @@ from migrate.model.calls.kinds import (
     Value,
     class_around,
 )
+from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
 from migrate.syntax.walk_ast import walk
 
@@ -105,6 +106,23 @@ def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     """Whether all known values of `node` are modules."""
     values = analysis.evaluator.values(node, scope) - TRAITS
     return bool(values) and all(_is_one(value, analysis) for value in values)
+
+
+def only_asks(call: ast.Call, analysis: Analysis) -> bool:
+    """Whether `call` runs functions, named like a model, that only ask about their argument.
+
+    Example: `get_module(model)`, which returns `model.module` if there is one.
+    """
+    functions = analysis.running[call].functions
+    return bool(functions) and all(
+        function.name == last_part(call.func)
+        and all(
+            last_part(inner.func) in DESCRIBING
+            for region in analysis.regions(function.region)
+            for inner, _ in region.calls
+        )
+        for function in functions
+    )
 
 
 def models_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:

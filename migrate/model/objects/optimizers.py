@@ -274,7 +274,7 @@ class ProjectOptimizers:
         return [
             (call, scope)
             for call, scope in self._evaluator.calls()
-            if self._objects.is_move(call, scope)
+            if self._objects.is_move(call, scope) and not self._runs_own_method(call)
         ]
 
     def _is_made_by(self, call: ast.Call, scope: Scope) -> bool:
@@ -425,6 +425,21 @@ class ProjectOptimizers:
             and not scripts_of(self._analysis).are_apart(to, scope)
             and any(self._moves_later(move, to, goal) for goal in goals)
         }
+
+    def _runs_own_method(self, move: ast.Call) -> bool:
+        """Whether `move` runs methods of the project that move by moves of their own, if at all.
+
+        Where they move the optimizer's model, these moves are late.
+        """
+        functions = self._analysis.running[move].functions
+        return bool(functions) and not any(
+            isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Call)
+            and isinstance(call.func.value.func, ast.Name)
+            and call.func.value.func.id == "super"
+            for function in functions
+            for call, _ in self._calls(function)
+        )
 
     def _taken_early(self, call: ast.Call, scope: Scope) -> dict[ast.Call, Scope]:
         """Return the moves of a model whose parameters the optimizer `call` gets in a list made before."""

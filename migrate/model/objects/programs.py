@@ -27,7 +27,7 @@ from migrate.model.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.model.calls.kinds import External, Values
 from migrate.model.calls.order import closure
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
-from migrate.model.objects.asked import is_module
+from migrate.model.objects.asked import is_module, only_asks
 from migrate.model.objects.collating import collating_of
 from migrate.model.project.decided import idle_nodes
 from migrate.model.project.project import SourceModule
@@ -376,7 +376,7 @@ def may_evaluate(
         )
     modules = _receivers_of_module_methods(top)
     return any(
-        _is_named_model(call.func)
+        (_is_named_model(call.func) and not only_asks(call, analysis))
         or (bool(modules) and ast.unparse(call.func) in modules)
         or is_module(call.func, scope, analysis)
         or not forwards.isdisjoint(analysis.running[call].functions)

@@ -14,7 +14,7 @@ from migrate.model.calls.kinds import UNKNOWN
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.registries import is_stored
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
-from migrate.model.objects.asked import is_module
+from migrate.model.objects.asked import is_module, only_asks
 from migrate.model.objects.programs import programs_of
 from migrate.syntax.walk_ast import walk
 
@@ -173,7 +173,7 @@ def is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
         func = func.value
     name = last_part(func.func if isinstance(func, ast.Call) else func)
     if CALLED_MODEL.fullmatch(name):
-        return True
+        return not only_asks(call, analysis)
     # A loss is a module too, and runs on the host as often.
     is_loss = "crit" in name.lower() or "loss" in name.lower()
     return not is_loss and is_module(func, scope, analysis)

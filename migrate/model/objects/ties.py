@@ -21,7 +21,7 @@ from migrate.model.calls.kinds import UNKNOWN, ClassInstance, External, Value, c
 from migrate.model.calls.makers import bound_to, made_by, same_as
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import last_part
-from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.objects.objects import objects_of
 from migrate.model.objects.parts import is_untied, parts_of
 
@@ -67,6 +67,7 @@ class FileTies:
     Args:
         moves: the calls `model.to(…)` and `model.cuda(…)` whose model has ties.
         lost: the ties of the file, by line, whose model has no known move.
+        untrained: the lines of ties that no program reaches that trains, where the project has such programs.
         imported: by the line of an import, the ties of other files whose model this script has no known move
             for; only if the script is analyzed by itself.
         loads: whether a file of the project loads a state dict. torch then also exchanges parameters, and
@@ -75,6 +76,7 @@ class FileTies:
 
     moves: Mapping[End, tuple[Tie, ...]] = field(default_factory=dict)
     lost: Mapping[int, Tie] = field(default_factory=dict)
+    untrained: frozenset[int] = frozenset()
     imported: Mapping[int, tuple[Tie, ...]] = field(default_factory=dict)
     loads: bool = False
 
@@ -132,8 +134,27 @@ class Ties:
         return FileTies(
             ends,
             {tie.line: tie for tie in own if tie not in moved},
+            frozenset(tie.line for tie in own if tie in self._untrained),
             self._imported(path, elsewhere) if elsewhere else {},
             self._loads,
+        )
+
+    @cached_property
+    def _untrained(self) -> frozenset[Tie]:
+        """Ties in no program that trains, as far as calls show; none if the project has no such program."""
+        analysis = self._analysis
+        trained: set[Region] = set()
+        for path in analysis.scopes:
+            reached = analysis.reached_from(path)
+            if not reached.isdisjoint(analysis.step_loops):
+                trained |= reached
+        if not trained:
+            return frozenset()
+        return frozenset(
+            tie
+            for scope, ties in self._own.items()
+            for tie, _ in ties
+            if scope.region not in trained
         )
 
     @cached_property

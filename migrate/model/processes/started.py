@@ -14,6 +14,7 @@ from migrate.model.objects.programs import programs_of
 from migrate.model.processes.one_by_one import starting_replicas
 
 MEANS_SEVERAL = torch_distributed.JOINS | DDP | names(*torch_other.SAMPLERS)
+ASKS_FOR_GROUP = "torch.distributed.is_initialized"
 # Calls that start the replicas, or pass the script to a starter.
 BY_OTHERS = names(*libraries.LAUNCHERS) | SUBMITTERS
 
@@ -27,6 +28,8 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
     called = set(_called(analysis, reached))
     if called.isdisjoint(MEANS_SEVERAL) or not called.isdisjoint(LAUNCHERS):
         return False
+    if ASKS_FOR_GROUP in called and not any(map(_may_join, called)):
+        return False  # one process: nothing that it runs joins the group for which it asks
     starting = {id(call) for calls in starting_replicas(analysis).values() for call in calls}
     if starting and any(id(call) in starting for region in reached for call, _ in region.calls):
         return False
@@ -39,6 +42,16 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
         for root in scope.roots
         for region in analysis.regions(root)
         if region in loops
+    )
+
+
+def _may_join(name: str) -> bool:
+    """Whether the function `name` of a library joins a process group, or makes one: `init_distributed`."""
+    last = name.rpartition(".")[2]
+    return (
+        name in torch_distributed.JOINS
+        or last in ("DeviceMesh", "fully_shard")
+        or ("init" in last and ("dist" in last or "process" in last) and last != "is_initialized")
     )
 
 

@@ -165,6 +165,7 @@ def _converted(
             rules,
             conversion.drop,
             conversion.example,
+            flax.ported,
         )
     )
     leaves = _leaves(state, rules)

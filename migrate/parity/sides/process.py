@@ -114,7 +114,7 @@ class SideProcess(ComparedSide):
         super().__init__(work)
         self.label, self.target = label, target
         if target.kind == "port":
-            self.lies_as_torch = True
+            self.lies_as_torch = self.ported = True
             self.constants = port_constants(target)
         self._python, self._timeout, self._seed = python, timeout, seed
         self._turns = turns

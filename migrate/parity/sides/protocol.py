@@ -303,6 +303,7 @@ class Convert(Request[tuple[str, ...]]):
         rules: file for the mapping that was used.
         drop: regular expressions of torch's keys that Flax's model has no use for.
         example: the shapes of the model's inputs; None: not images.
+        ported: whether the Flax side is a port of this model, which names its weights as the conversion does.
     """
 
     to: Literal["linen", "nnx"]
@@ -313,6 +314,7 @@ class Convert(Request[tuple[str, ...]]):
     rules: Path
     drop: Sequence[str] = ()
     example: Sequence[tuple[int, ...]] | None = None
+    ported: bool = False
 
     def answer(self, runner: Any) -> tuple[str, ...]:
         """Convert the weights; return the notes of the conversion."""
@@ -324,7 +326,7 @@ class Convert(Request[tuple[str, ...]]):
             options = replace(options, mapping=self.mapping)
         else:
             options = replace(options, model=runner.module, example=self.example)
-        return to_flax(options, self.state, self.output, self.shapes, self.rules)
+        return to_flax(options, self.state, self.output, self.shapes, self.rules, self.ported)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,14 @@ class ComparedSide(ABC):
         lies_as_torch: whether its inputs and outputs have torch's layout, though it is Flax's: a port, or a
             model of transformers 4.
         constants: arrays that its model has besides weights (a port's), by path; None: there are none.
+        ported: whether it is a folder of `migrate port`.
     """
 
     kind: Kind
     takes_turns = False
     lies_as_torch = False
     constants: Path | None = None
+    ported = False
 
     def __init__(self, work: Path) -> None:
         self.work = work

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -76,14 +76,23 @@ def constructions() -> Iterator[ConstructionCalls]:
     constructions = ConstructionCalls()
     before = sys.getprofile()
 
+    first: dict[int, FrameType] = {}  # the constructor of each class, not those that it calls above
+
     def watch(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event != "call" or code.co_name != "__init__" or not code.co_argcount:
+        if event not in ("call", "return") or code.co_name != "__init__" or not code.co_argcount:
+            return
+        if event == "return":
+            for key in [key for key, at in first.items() if at is frame]:
+                del first[key]
+                module, construction = constructions.calls[key]
+                constructions.calls[key] = module, _filled(construction, frame.f_locals)
             return
         values = frame.f_locals
         module = values.get(code.co_varnames[0])
         if isinstance(module, torch.nn.Module) and id(module) not in constructions.calls:
             constructions.calls[id(module)] = module, _construction(type(module), code, values)
+            first[id(module)] = frame
 
     sys.setprofile(watch)
     try:
@@ -106,6 +115,21 @@ def _construction(cls: type, code: Any, values: Mapping[str, Any]) -> Constructi
     arguments = {name: _contents(value) for name, value in arguments.items()}
     return Construction(
         cls, arguments, _contents(rest), tuple(code.co_varnames[1 : code.co_argcount])
+    )
+
+
+def _filled(construction: Construction, values: Mapping[str, Any]) -> Construction:
+    """Return the call with the objects that the constructor put in place of None.
+
+    `config = config or Config()` has its numbers in no argument. A call with that object makes the same
+    model.
+    """
+    return replace(
+        construction,
+        arguments={
+            name: values.get(name) if argument is None else argument
+            for name, argument in construction.arguments.items()
+        },
     )
 
 

@@ -236,7 +236,9 @@ class _Proof:
         idle = {leaf.name for leaf in self.found.idle}
         if name in idle:
             return "other values had no effect on the inputs of the proof"
-        return "the original took no other value that was tried"
+        if name in {leaf.name for leaf in self.found.refused}:
+            return "the original took no other value that was tried"
+        return "not tried: no number that the original's constructor is given changes it"
 
     def _own(self, change: SizeChange) -> int:
         first = next(iter(change.axes))

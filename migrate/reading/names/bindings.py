@@ -93,6 +93,10 @@ class Bindings:
         self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
         self.classes: dict[str, cst.ClassDef] = {}
         self._put: dict[tuple[int, str], list[Put]] = defaultdict(list)
+        # By the name of the container and the key.
+        self._keyed: dict[tuple[str, str], list[tuple[cst.Name, cst.BaseExpression]]] = defaultdict(
+            list
+        )
         self._calls: dict[str, list[cst.Call]] = defaultdict(list)
         for node in context.all_of(*ADDS):
             ADDS[type(node)](self, node)
@@ -108,6 +112,16 @@ class Bindings:
         For an attribute of `self`, return what the class puts into it.
         """
         return self._put.get(self._holder(name) or (0, ""), [])
+
+    def put_by_others(self, name: cst.Name, key: str) -> list[cst.BaseExpression]:
+        """Return what functions put at `key` of a parameter that is called as the parameter `name`.
+
+        Functions that hand one dictionary to each other call it the same: `info["losses"] = model(x)`.
+        """
+        if self.parameter(name) is None:
+            return []
+        puts = self._keyed.get((name.value, key), ())
+        return [value for into, value in puts if self.parameter(into) is not None]
 
     def _holder(self, node: cst.CSTNode | None) -> tuple[int, str] | None:
         """Return the owner of the container `node` and its name; None for any other expression."""
@@ -233,6 +247,8 @@ class Bindings:
                 index = into.slice[0].slice if len(into.slice) == 1 else None
                 key = string_value(index.value) if isinstance(index, cst.Index) else None
                 self._put[holder].append(Put(key, node.value))
+                if key is not None and isinstance(into.value, cst.Name):
+                    self._keyed[into.value.value, key].append((into.value, node.value))
 
     def _add_value(self, node: cst.AnnAssign | cst.NamedExpr) -> None:
         if node.value is not None:

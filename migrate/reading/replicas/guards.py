@@ -384,12 +384,16 @@ class Guards:
         )
 
     def _is_set_apart(self, node: cst.BaseExpression) -> bool:
-        """Whether the script gives `node` different constants below a rank test: `kind = "a"`.
+        """Whether the project gives `node` different constants below a rank test: `kind = "a"`.
 
         A call has what its function returns below such a test, and a name what such a call gave it.
         """
         if isinstance(node, cst.Call):
+            if self._context.place(node) in self._context.calls.returning_apart:
+                return True
             return any(map(self._returns_apart, self._context.called(node)))
+        if isinstance(node, cst.Attribute) and node.attr.value in self._context.calls.apart:
+            return True
         if not isinstance(node, cst.Name | cst.Attribute) or id(node) in self._under_way:
             return False
         assigned: list[tuple[cst.CSTNode, cst.CSTNode | None]]

@@ -141,9 +141,7 @@ class Launch:
         if self.style is not Style.NONE or not self._of_a_framework() or self._context.uses_rpc:
             return ""
         roots = self._guards or self.import_roots
-        named = self._context.qualified_name
-        calls = (node for node in self.reached(roots, live=True) if isinstance(node, cst.Call))
-        if not any(named(call.func) in INIT for call in calls):
+        if not any(self._joins_by_torch(node) for node in self.reached(roots, live=True)):
             return ""  # the framework's own function joins
         held = self._frameworks()
         return next(iter(sorted(held))) if held <= WITHOUT_TPU else ""
@@ -244,6 +242,14 @@ class Launch:
             return True
         joins = self._context.calls.joins
         return bool(joins) and self._context.place(node) in joins
+
+    def _joins_by_torch(self, node: cst.CSTNode) -> bool:
+        """Whether `node` calls `init_process_group`, here or in a module of the project."""
+        if not isinstance(node, cst.Call):
+            return False
+        joins = self._context.calls.joins
+        elsewhere = bool(joins) and self._context.place(node) in joins
+        return elsewhere or self._context.qualified_name(node.func) in INIT
 
     def _module_named_for_joining(self, call: cst.Call) -> str:
         """Return the module of the function that `call` runs, if the name says that it joins a group."""

@@ -104,10 +104,29 @@ def _list_of(
         if (
             loop is not None
             and code(loop.iter) in samples
-            and _is_part(put.value, loop.target, texts)
+            and (
+                _is_part(put.value, loop.target, texts)
+                or _is_unpacked(put.value, loop, texts, facts)
+            )
         ):
             return put.value
     return None
+
+
+def _is_unpacked(
+    part: cst.BaseExpression, loop: cst.For, texts: Set[int | str], facts: Facts
+) -> bool:
+    """Whether `part` is a part of the sample of a turn, and no text: `points, graph = sample`."""
+    if not isinstance(part, cst.Name) or NO_TENSORS.search(part.value):
+        return False
+    return any(
+        assignment.how is How.PART
+        and assignment.index is not None
+        and assignment.index not in texts
+        and code(assignment.value) == code(loop.target)
+        for assignment in facts.bindings.reaching(part)
+        if assignment.value is not None
+    )
 
 
 def _zip_of(value: cst.BaseExpression | None, samples: set[str]) -> cst.Call | None:

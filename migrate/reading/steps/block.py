@@ -36,6 +36,7 @@ class Body:
         batch: the names that the loop around it binds to a batch.
         context: the script.
         whole: the indices of statements whose tail is not inspected separately.
+        computing: the ids of calls that only compute, whatever their names say.
     """
 
     def __init__(
@@ -44,20 +45,22 @@ class Body:
         batch: Sequence[str],
         context: Script,
         whole: frozenset[int] = frozenset(),
+        computing: frozenset[int] = frozenset(),
     ) -> None:
         self.block = block
         self.context = context
         self.batch = batch
         self.whole = whole
+        self.computing = computing
         self.values = DeviceValues(block, batch, context)
-        all_of_it = [Statement(s, self.values, context) for s in block.body]
+        all_of_it = [Statement(s, self.values, context, computing=computing) for s in block.body]
         self.tails = {
             index: end
             for index, statement in enumerate(all_of_it)
             if index not in whole and (end := tail(statement)) is not None
         }
         self.statements = [
-            Statement(self.tails[index].rest, self.values, context, statement.node)
+            Statement(self.tails[index].rest, self.values, context, statement.node, computing)
             if index in self.tails
             else statement
             for index, statement in enumerate(all_of_it)
@@ -65,7 +68,7 @@ class Body:
 
     def with_whole(self, index: int) -> Body:
         """Return the same block, with the statement at `index` taken as a unit."""
-        return Body(self.block, self.batch, self.context, self.whole | {index})
+        return Body(self.block, self.batch, self.context, self.whole | {index}, self.computing)
 
     @cached_property
     def state(self) -> frozenset[str]:

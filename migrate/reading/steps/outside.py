@@ -34,16 +34,26 @@ class Outside(StrEnum):
 
 
 def why_outside(
-    statement: cst.BaseStatement, values: DeviceValues, context: Script
+    statement: cst.BaseStatement,
+    values: DeviceValues,
+    context: Script,
+    computing: frozenset[int] = frozenset(),
 ) -> Outside | None:
-    """Return why `statement` stays outside of the step, or None."""
+    """Return why `statement` stays outside of the step, or None.
+
+    The calls with an id in `computing` only compute, whatever their names say.
+    """
     if _has_steps(statement, context):
         return Outside.STEPS
     for test in (node.test for node in nodes_of(statement, cst.If)):
         if context.guards.asks(test):
             return Outside.GUARD
     calls = _calls(statement)
-    names = [last_part(call.func) for call in calls if not _is_computation(call, context)]
+    names = [
+        last_part(call.func)
+        for call in calls
+        if id(call) not in computing and not _is_computation(call, context)
+    ]
     if any(SAVE.fullmatch(name) for name in names):
         return Outside.SAVE
     if any(EVALUATION.fullmatch(name) for name in names):

@@ -37,12 +37,14 @@ class Statement:
         values: which names hold tensors of the device.
         context: the script.
         whole: the statement as it stands in the script, if that differs.
+        computing: the ids of calls that only compute, whatever their names say.
     """
 
     node: cst.BaseStatement
     values: DeviceValues
     context: Script
     whole: cst.BaseStatement | None = None
+    computing: frozenset[int] = frozenset()
 
     @cached_property
     def effect(self) -> Effect:
@@ -84,7 +86,7 @@ class Statement:
         """Reason why the statement stays outside of a step, or None."""
         if self.effect or isinstance(self.node, cst.FunctionDef | cst.ClassDef):
             return None
-        why = why_outside(self.node, self.values, self.context)
+        why = why_outside(self.node, self.values, self.context, self.computing)
         alone = (Outside.GUARD, Outside.SAVE, Outside.EVALUATION, Outside.STEPS)
         return None if self.averages and why not in alone else why
 

@@ -9,7 +9,9 @@ import libcst as cst
 
 from migrate.catalogue.words import (
     CALLED_MODEL,
+    HOST_ROOTS,
     NO_GRADIENTS,
+    NUMBERS,
     OF_HOST,
     READ_METHODS,
     RUNS_PENDING,
@@ -22,7 +24,7 @@ from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.carried import carried
 from migrate.reading.steps.effects import Effect
-from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.steps.loops import Loop
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from migrate.reading.facts import Facts
     from migrate.reading.script import Script
 
+Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
 FEW = 4  # number of turns that one graph can hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
@@ -64,6 +67,34 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     return None if ends_graph(loop, facts) else call
 
 
+def unended_element(comprehension: Comprehension, facts: Facts) -> cst.Call | None:
+    """Return the call by which `comprehension` runs a model for each element in one growing graph, or None.
+
+    It gets no step, as a loop over batches does: `[model(x.cuda()) for x in loader]`.
+    """
+    context = facts.context
+    over = comprehension.for_in
+    function = context.function_around(comprehension)
+    if _length(over.iter, facts) <= FEW or facts.steps.when(comprehension) is not When.ELSEWHERE:
+        return None
+    if function is not None and (
+        is_forward(function, context)
+        or context.position(function.name).line in context.calls.feeding
+    ):
+        return None
+    if context.effects.of(comprehension) != Effect.NONE or is_in_optimizer(comprehension, context):
+        return None
+    elements = {name.value for name in nodes_of(over.target, cst.Name)}
+    iterated = {id(call) for call in nodes_of(over, cst.Call)}
+    calls = (c for c in models_in(comprehension, facts) if id(c) not in iterated)
+    call = next((c for c in calls if code(c.func).partition(".")[0] not in elements), None)
+    if call is None or not _is_gradient_free_call(call, facts) or not _is_on_accelerator(facts):
+        return None
+    inside = list(nodes_of(comprehension, cst.Call))
+    ends = any(_ends_by(c, facts) or code(c.func) in NUMBERS for c in inside)
+    return None if ends else call
+
+
 def is_sampling(loop: Loop, facts: Facts) -> bool:
     """Whether `loop` runs a model without gradients in each turn, on what the turn before computed."""
     if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
@@ -82,7 +113,7 @@ def is_sampling(loop: Loop, facts: Facts) -> bool:
 
 def computed_in(loop: Loop, facts: Facts) -> DeviceValues:
     """Return the values that a turn of `loop` computes, as far as names show them."""
-    return DeviceValues(loop.body, _bound(loop), facts.context)
+    return DeviceValues(loop.body, _bound(loop, facts), facts.context)
 
 
 def _turns(loop: Loop, facts: Facts) -> float:
@@ -197,8 +228,10 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
     by_item = isinstance(call.func, cst.Subscript) and facts.values.calls_model(call)
     if by_item or facts.values.computes_by_method(call):
         return True
-    if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
+    if facts.values.kind(call.func) is Kind.MODEL:
         return True
+    if CALLED_MODEL.fullmatch(named):
+        return not facts.values.only_asks(call)
     if facts.context.place(call.func) in facts.context.calls.models:
         return True
     around = facts.context.class_around(call)
@@ -328,6 +361,10 @@ def _counts(loop: Loop) -> bool:
 
 def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
     """Whether gradients are off at `node`, the call of a model or other code of `loop`."""
+    return _is_gradient_free_call(node, facts)
+
+
+def _is_gradient_free_call(node: cst.CSTNode, facts: Facts) -> bool:
     context = facts.context
     if isinstance(node, cst.Call) and context.place(node) in context.calls.evaluating:
         return True
@@ -379,17 +416,21 @@ def _is_switched_off(call: cst.Call, facts: Facts) -> bool:
 def _accelerated(loop: Loop, facts: Facts) -> bool:
     """Whether the project uses an accelerator where `loop` runs."""
     context = facts.context
-    if context.moves_to_accelerator or facts.uses_xla or context.calls.run_on_accelerator:
-        return True
-    if "shims" in facts.names.roots:
-        return True
-    if any(
-        (context.qualified_name(a) or "").startswith("torch.cuda.")
-        for a in context.all_of(cst.Attribute)
-    ):
+    if _is_on_accelerator(facts):
         return True
     sampled = context.calls.sampled.get(context.position(loop).line, False)
     return context.effects.on_accelerator(loop) is not False or sampled is not False
+
+
+def _is_on_accelerator(facts: Facts) -> bool:
+    """Whether the script uses an accelerator."""
+    context = facts.context
+    if context.moves_to_accelerator or facts.uses_xla or context.calls.run_on_accelerator:
+        return True
+    return "shims" in facts.names.roots or any(
+        (context.qualified_name(a) or "").startswith("torch.cuda.")
+        for a in context.all_of(cst.Attribute)
+    )
 
 
 def ends_graph(loop: Loop, facts: Facts) -> bool:
@@ -407,12 +448,16 @@ def ends_graph(loop: Loop, facts: Facts) -> bool:
     return any(_ends_by(call, facts) for call in nodes_of(loop, cst.Call))
 
 
-def _bound(loop: Loop) -> list[str]:
-    """Return the names that a turn of `loop` computes from a model's output, as far as names show it."""
+def _bound(loop: Loop, facts: Facts) -> list[str]:
+    """Return the names that a turn of `loop` computes from a model's output, as far as names show it.
+
+    What NumPy and other libraries of the host give is no such output.
+    """
     return [
         name.value
         for assign in nodes_of(loop.body, cst.Assign)
         if isinstance(assign.value, cst.Call)
+        and (facts.names.of(assign.value.func) or "").partition(".")[0] not in HOST_ROOTS
         for target in targets(assign)
         for name in nodes_of(target, cst.Name)
     ]

@@ -355,7 +355,20 @@ class Values:
             return self._is_item_a_model(call.func)
         if self.computes_by_method(call):
             return True
-        return v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+        named = v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+        return named and not self.only_asks(call)
+
+    def only_asks(self, call: cst.Call) -> bool:
+        """Whether a function of the script that is named like a model only asks about its argument.
+
+        Example: `get_module(model)`, which returns `model.module` if there is one.
+        """
+        functions = self._context.called(call)
+        return bool(functions) and all(
+            function.name.value == last_part(call.func)
+            and all(code(inner.func) in v.DESCRIBING for inner in nodes_of(function.body, cst.Call))
+            for function in functions
+        )
 
     def computes_by_method(self, call: cst.Call) -> bool:
         """Whether `call` is `model.encode_text(x)`: a computing method of a module, not its forward."""
@@ -416,9 +429,12 @@ class Values:
         if self._is_setting_of_group(node):
             return Kind.HOST
         kind = held([self.kind(node.value)])
+        index = node.slice[0].slice
+        key = string_value(index.value) if isinstance(index, cst.Index) else None
+        if kind is Kind.UNKNOWN and key is not None and isinstance(node.value, cst.Name):
+            put = {self.kind(value) for value in self.bindings.put_by_others(node.value, key)}
+            return Kind.ON_DEVICE if Kind.ON_DEVICE in put else kind
         if kind is Kind.TENSOR and isinstance(node.value, cst.Name):
-            index = node.slice[0].slice
-            key = string_value(index.value) if isinstance(index, cst.Index) else None
             parts = [part for part in self.bindings.put_into(node.value) if part.key == key]
             if key is not None and parts:
                 return held(self.kind(part.value) for part in parts)
@@ -721,19 +737,33 @@ class Values:
 
         A number read from a tensor does not count.
         """
+        elements = self.returned_elements(binding)
+        return bool(elements) and all(
+            self.kind(element) is Kind.HOST and not self._is_read_from_tensor(element)
+            for element in elements
+        )
+
+    def returned_elements(self, binding: Assignment) -> list[cst.BaseExpression]:
+        """Return the element that a name gets of each tuple that functions of the script return.
+
+        Empty if the name gets no such element, or one of the functions returns something else.
+        """
         call = binding.value
         if binding.index is None or not isinstance(call, cst.Call):
-            return False
+            return []
         functions = self._context.called(call)
         returned = [value for f in functions for value in self.bindings.returns.get(id(f), [])]
-        return bool(returned) and all(
+        if all(
             isinstance(value, cst.Tuple)
             and len(value.elements) == binding.count
             and all(isinstance(element, cst.Element) for element in value.elements)
-            and self.kind(value.elements[binding.index].value) is Kind.HOST
-            and not self._is_read_from_tensor(value.elements[binding.index].value)
             for value in returned
-        )
+        ):
+            return [
+                cst.ensure_type(value, cst.Tuple).elements[binding.index].value
+                for value in returned
+            ]
+        return []
 
     def _is_read_from_tensor(self, value: cst.CSTNode, depth: int = 3) -> bool:
         """Whether `value` is computed with `.item()` or a similar read."""

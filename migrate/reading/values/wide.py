@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from migrate.catalogue.words import words
-from migrate.syntax.tree import bind, keyword, nodes_of
+from migrate.syntax.tree import bind, keyword, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -101,7 +102,7 @@ def _of_call(call: cst.Call, context: Script, depth: int) -> str:
 
 def _of_name(name: cst.Name, context: Script, depth: int) -> str:
     """Return the dtype of all values that the script assigns to `name`, or that a caller passes."""
-    values = context.bound_values(name)
+    values = _values_of(name, context)
     dtypes = set()
     for value in values:
         if isinstance(value, cst.Param):
@@ -115,6 +116,21 @@ def _of_name(name: cst.Name, context: Script, depth: int) -> str:
         for value in values
     )
     return dtypes.pop() if len(dtypes) == 1 and not converted else ""
+
+
+def _values_of(name: cst.Name, context: Script) -> Sequence[cst.Param | cst.BaseExpression | None]:
+    """Return all values of `name`, with what functions of the script return for it in a tuple."""
+    values = context.bound_values(name)
+    if None not in values:
+        return values
+    elements = [
+        context.values.returned_elements(assignment)
+        for assignment in context.values.bindings.given(name)
+        if assignment.index is not None
+    ]
+    if not all(elements) or len(elements) != values.count(None):
+        return values
+    return [value for value in values if value is not None] + [e for some in elements for e in some]
 
 
 def _mentions(value: cst.CSTNode, name: cst.Name) -> bool:
@@ -179,8 +195,10 @@ def is_integer(node: cst.CSTNode | None, context: Script, depth: int = 0) -> boo
             "dim",
             "size",
         )
+    if isinstance(node, cst.Subscript):
+        return last_part(node.value) == "shape"
     if isinstance(node, cst.Name):
-        values = context.bound_values(node)
+        values = _values_of(node, context)
         return bool(values) and all(
             value is not None
             and not isinstance(value, cst.Param)

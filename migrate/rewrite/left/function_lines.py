@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from migrate.model.calls.analysis import Analysis
 from migrate.reading.project.reach import Leaving
+from migrate.rewrite.results import FileRewrite, Note
+from migrate.syntax.origins import origins
+
+NEIGHBOR = re.compile(r"([\w.-]+\.py):(\d+)")
 
 # A function by its class, its name, and the number of earlier functions of that name.
 Key = tuple[str, str, int]
@@ -69,6 +74,71 @@ class FunctionLines:
                         moved[path, line] = now[key]
             self._moved[turn] = moved
         return self._moved[turn]
+
+
+class NeighborLines:
+    """Lines of other files that messages name (`net.py:12`), as they are before the rewrite.
+
+    Facts about a file name the lines that its neighbors had at the start of a turn.
+
+    Args:
+        contents: the files before the rewrite.
+    """
+
+    def __init__(self, contents: Mapping[Path, bytes]) -> None:
+        self._contents = contents
+        self._paths: dict[str, list[Path]] = defaultdict(list)
+        for path in contents:
+            self._paths[path.name].append(path)
+        self._known: dict[Path, Mapping[Path, bytes]] = {}
+        self._first: dict[Path, dict[Note, Mapping[Path, bytes]]] = defaultdict(dict)
+        self._origins: dict[tuple[Path, bytes], Mapping[int, tuple[int, int]]] = {}
+
+    def reported(self, path: Path, file: FileRewrite, known: Mapping[Path, bytes]) -> None:
+        """Record what a turn reports of `path`, which knows its neighbors with the content `known`.
+
+        Neighbors that are not in `known` are as before the rewrite.
+        """
+        self._known[path] = known
+        for note in (*file.edits, *file.findings, *file.hints):
+            self._first[path].setdefault(note, known)
+
+    def at_origin(self, path: Path, file: FileRewrite) -> FileRewrite:
+        """Return `file` with the lines of its neighbors before the rewrite in its messages."""
+
+        def moved(notes: Iterable[Note]) -> tuple[Note, ...]:
+            return tuple(self.note_at_origin(path, note) for note in notes)
+
+        return replace(
+            file, edits=moved(file.edits), findings=moved(file.findings), hints=moved(file.hints)
+        )
+
+    def note_at_origin(self, path: Path, note: Note) -> Note:
+        """Return `note` on the file `path` with the lines of its neighbors before the rewrite."""
+        known = self._first[path].get(note, self._known.get(path, {}))
+        if not known or not NEIGHBOR.search(note.message + note.wrong):
+            return note
+
+        def origin(match: re.Match[str]) -> str:
+            return f"{match[1]}:{self._line(match[1], int(match[2]), known)}"
+
+        return replace(
+            note,
+            message=NEIGHBOR.sub(origin, note.message),
+            wrong=NEIGHBOR.sub(origin, note.wrong),
+        )
+
+    def _line(self, name: str, line: int, known: Mapping[Path, bytes]) -> int:
+        """Return the original line of `line` in the file `name`, or `line` where several have that name."""
+        lines = set()
+        for path in self._paths.get(name, ()):
+            now = known.get(path, self._contents[path])
+            if (path, now) not in self._origins:
+                before = self._contents[path]
+                texts = (data.decode(errors="replace").splitlines() for data in (before, now))
+                self._origins[path, now] = origins(*texts)
+            lines.add(self._origins[path, now].get(line, (line, 0))[0])
+        return lines.pop() if len(lines) == 1 else line
 
 
 def _lines(analysis: Analysis, path: Path) -> Lines:

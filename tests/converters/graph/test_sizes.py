@@ -63,6 +63,46 @@ class Plain(nn.Module):
         return self.head(x[..., ::2])
 
 
+class Attend(nn.Module):
+    """Positions counted in a function and clipped to a number; frequencies that the constructor computes."""
+
+    def __init__(self, dim: int, heads: int, reach: int) -> None:
+        super().__init__()
+        self.heads, self.part, self.reach = heads, dim // heads, reach
+        self.bias = nn.Embedding(2 * reach + 1, heads)
+        inv = 1.0 / (500 ** (torch.arange(0, self.part, 2).float() / self.part))
+        self.register_buffer("inv", inv, persistent=False)
+
+    def turned(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        angle = torch.outer(torch.arange(t).float(), self.inv)
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        cos, sin = self.turned(t)
+        heads = x.view(b, t, self.heads, self.part).transpose(1, 2)
+        place = torch.arange(t)
+        far = (place[None, :] - place[:, None]).clamp(-self.reach, self.reach) + self.reach
+        scores = (heads * cos) @ (heads * sin).transpose(-1, -2) + self.bias(far).permute(2, 0, 1)
+        y = (scores.softmax(-1) @ heads).transpose(1, 2).reshape(b, t, d)
+        return y + y.tanh().flatten(1).view_as(x)
+
+
+class Relative(nn.Module):
+    """A gate over channels before an attention."""
+
+    def __init__(self, dim: int, heads: int, reach: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(3, dim, 3, stride=2, padding=1)
+        self.point = nn.Conv1d(dim, 2 * dim, 1)
+        self.attend = Attend(dim, heads, reach)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.glu(self.point(self.stem(x.transpose(1, 2))), dim=1)
+        return self.attend(x.transpose(1, 2))
+
+
 def plain(width: int, depth: int, heads: int, classes: int) -> nn.Module:
     return Plain(width, depth, heads, classes)
 
@@ -198,6 +238,12 @@ CASES: dict[
         },
         [{"pixel_values": real(2, 3, 12, 12)}, {"pixel_values": real(3, 3, 20, 20)}],
     ),
+    "relative positions": (
+        Relative,
+        {"dim": 12, "heads": 2, "reach": 5},
+        {"dim": 16, "heads": 4, "reach": 3},
+        [{"x": real(2, 18, 3)}, {"x": real(3, 31, 3)}],
+    ),
     "t5": (
         t5,
         {
@@ -259,6 +305,30 @@ def test_a_port_s_numbers_are_those_of_the_original() -> None:
     assert "mask[:, None, None]" in written.modeling
     fields = [line.split(":")[0].strip() for line in written.config.splitlines() if ": int" in line]
     assert fields == list(own)
+
+
+def test_sizes_are_read_where_the_original_reads_them() -> None:
+    """Not counted back from the model's input, nor named as a setting that the original does not have."""
+    factory, own, _, (first, _) = CASES["relative positions"]
+    written = port(factory(**own).eval(), first)
+    assert "turned(self.inv, x.shape[1])" in written.modeling
+    assert "jnp.arange(length)" in written.modeling
+    assert "-self.config.reach" in written.modeling
+    assert "1.0 / 500.0 **" in written.modeling
+    assert "theta" not in written.config
+    assert written.modeling.count(".reshape(x.shape)") == 2
+    assert "jax.nn.glu(self.point(self.stem(x)), axis=-1)" in written.modeling
+    assert written.baked == ()
+
+
+def test_each_free_size_of_the_inputs_has_its_name() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return x.sum(1) + (y * z).sum(1)
+
+    written = port(Two(), {"x": real(2, 5), "y": real(2, 7), "z": real(2, 7)})
+    shapes = [argument.shape[1] for argument in written.inputs]
+    assert shapes == ["length", "y_length", "y_length"]
 
 
 def outputs(given: Any) -> Any:

@@ -6,6 +6,7 @@ import ast
 
 import numpy as np
 import pytest
+import torch
 
 from converters.graph.writing.tidy import tidied
 
@@ -28,3 +29,10 @@ def test_axes_are_added_at_the_same_places(index: str, written: str) -> None:
     text = ast.unparse(tidied(ast.parse(f"x{index}", mode="eval").body))
     assert text == f"x{written}"
     np.testing.assert_array_equal(eval(text, values), eval(f"x{index}", values))
+
+
+def test_the_limits_of_float32_have_their_names() -> None:
+    """A mask is filled with them: nobody recognizes -3.4028234663852886e+38."""
+    most = float(torch.finfo(torch.float32).max)
+    text = ast.unparse(tidied(ast.parse(f"jnp.where(mask, -{most}, {most})", mode="eval").body))
+    assert text == "jnp.where(mask, jnp.finfo(jnp.float32).min, jnp.finfo(jnp.float32).max)"

@@ -220,7 +220,8 @@ def test_all_that_does_not_fit_the_checkpoint(tmp_path):
     text = (
         "- {key: 'a\\..*', path: p}\n"
         "- {key: 'a\\.1\\.weight', path: q}\n"
-        "- {key: unheard, drop: no}\n"
+        "- {key: unheard, path: r}\n"
+        "- {key: older, drop: no}\n"
     )
     assert problems_of(tmp_path, text, INFOS) == (
         "a.1.weight is matched by the rules of lines 3 and 4",

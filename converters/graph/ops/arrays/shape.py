@@ -40,7 +40,7 @@ def reshape(x: Any, size: Any) -> ast.expr:
 @op("aten.view_as.default", "aten.reshape_as.default", samples=(sample(real(2, 6), real(3, 4)),))
 def reshape_as(x: Any, other: Any) -> ast.expr:
     """`x.reshape(...)`."""
-    return reshaped(x, other.shape)
+    return code("{x}.reshape({other}.shape)", x=x, other=other)
 
 
 @op(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from converters.graph.expression import SettingFloat, as_code, code, dtype_name
+from converters.graph.expression import SettingFloat, SettingInt, as_code, code, dtype_name
 from converters.graph.writing.original import constructors
 from converters.graph.writing.original.settings import Settings
 
@@ -118,11 +118,17 @@ def _frequencies(
     # A model may have several (`sliding_attention_inv_freq`).
     which = name.removesuffix("inv_freq").strip("_") if name.endswith("inv_freq") else ""
     theta = f"{which}_rope_theta".lstrip("_")
-    setting = SettingFloat(base, theta, {theta: base})
+    written = any(
+        isinstance(node, ast.Constant) and not isinstance(node.value, bool) and node.value == base
+        for expression in constructors.assigned(owner.__class__, name)
+        for node in ast.walk(expression)
+    )
+    dim = settings.of_local(owner, "dim", 2 * count)
     return code(
         "1.0 / {base} ** (jnp.arange(0, {dim}, 2) / {dim})",
-        base=setting,
-        dim=settings.of_local(owner, "dim", 2 * count),
+        # A number that stands in the expression itself is nobody's setting.
+        base=base if written else SettingFloat(base, theta, {theta: base}),
+        dim=dim if isinstance(dim, SettingInt) else settings.of_buffer_side(owner, name, 2 * count),
     )
 
 

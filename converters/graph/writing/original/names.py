@@ -178,6 +178,57 @@ def shape_given(frame: Frame) -> str:
     return clean(inner.id) if known and isinstance(inner, ast.Name) else ""
 
 
+@cache
+def shape_taken_of(frame: Frame) -> str:
+    """The local variable whose whole shape a statement's only reshape gives; "" if there is none.
+
+    `y.view_as(x)`, `y.view(x.shape)`, and `y.reshape(b, t, d)` after `b, t, d = x.shape`.
+    """
+    source = statement(frame)
+    calls = [
+        (node.func.attr, node.args)
+        for node in (ast.walk(source) if source is not None else ())
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("view", "reshape", "view_as", "reshape_as")
+        and not node.keywords
+    ]
+    if len(calls) != 1:
+        return ""
+    how, sides_written = calls[0]
+    if how.endswith("_as"):
+        return (
+            clean(sides_written[0].id)
+            if sides_written and isinstance(sides_written[0], ast.Name)
+            else ""
+        )
+    if len(sides_written) == 1:
+        return _shape_of(sides_written[0])
+    tree = function_at(frame)
+    for node in ast.walk(tree) if tree is not None and len(sides_written) > 1 else ():
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=value) if name := _shape_of(
+                value
+            ):
+                sides = [part.id if isinstance(part, ast.Name) else "" for part in parts]
+                if sides == [
+                    side.id if isinstance(side, ast.Name) else None for side in sides_written
+                ]:
+                    return name
+    return ""
+
+
+def _shape_of(node: ast.expr) -> str:
+    """`x.shape` or `x.size()` → "x"; "" if the expression is something else."""
+    match node:
+        case (
+            ast.Attribute(value=ast.Name(id=name), attr="shape")
+            | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[])
+        ):
+            return clean(name)
+    return ""
+
+
 def integer(node: ast.AST) -> int | None:
     """`2`, `-1`; None where it is something else."""
     match node:

@@ -309,7 +309,7 @@ class Settings:
             if isinstance(node, ast.Constant) and (type(node.value), node.value) == wanted:
                 return _Said(repr(value), {})
         for node in nodes:
-            if isinstance(node, ast.BinOp) or (
+            if isinstance(node, ast.BinOp | ast.UnaryOp) or (
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
                 said = self._resolve(path, node, value, 0)
@@ -439,7 +439,7 @@ class Settings:
                 yield from self._handed(above, passed, depth + 1)
 
     def _passed(self, path: str, name: str, index: int | None) -> Any:
-        """What a constructor was called with for an argument.
+        """Value that a constructor was called with for an argument.
 
         None: that was not seen, is no number, or the constructor assigns another value to the name.
         """
@@ -502,6 +502,9 @@ class Settings:
                 return _Said(repr(value), {}) if same else None
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return _Said(repr(value), {}) if _is(-number, value) else None
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                origin = self._resolve(path, inner, -value, depth + 1, index)
+                return origin and _Said(_negative(origin.text), origin.parts)
             case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
                 held_value = _element(getattr(self.modules[path], name, None), index)
                 if not _is(held_value, value):
@@ -776,6 +779,10 @@ def _number(value: int | float, said: _Said) -> Any:
     if isinstance(value, int):
         return SettingInt(value, said.text, said.parts, said.local)
     return SettingFloat(value, said.text, said.parts, said.local)
+
+
+def _negative(text: str) -> str:
+    return f"-{text}" if text.isidentifier() else f"-({text})"
 
 
 def _class(module: Any) -> Any:

@@ -240,6 +240,16 @@ class Padding(Hazard):
 
             def collate_as_lists(batch):
                 return tuple(zip(*batch))  # XLA109 info
+
+
+            def collate_graphs(batch):
+                rows, graphs, captions = [], [], []
+                for sample in batch:
+                    row, graph, caption = sample
+                    rows.append(row)
+                    graphs.append(graph)  # XLA109 info
+                    captions.append(caption)
+                return torch.stack(rows), graphs, captions
             """
         ),
         example(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.words import NUMBERS
-from migrate.catalogue.wrong_operators import NUMBER_ARGUMENTS
+from migrate.catalogue.wrong_operators import NUMBER_ARGUMENTS, NUMBERS_OF_METHODS
 from migrate.check.asked_type import is_no_tensor
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
@@ -257,7 +257,11 @@ class ConversionHazard(Hazard):
 
 def _numbers(call: cst.Call, asked: str, facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what `call` of torch takes as numbers: `ratio` in `p.add_(update, alpha=ratio)`."""
-    expected = NUMBER_ARGUMENTS.get(asked.rpartition(".")[2] or method(call))
+    expected = (
+        NUMBER_ARGUMENTS.get(asked.rpartition(".")[2])
+        if asked
+        else NUMBERS_OF_METHODS.get(method(call))
+    )
     if expected is None or (asked and not asked.startswith("torch.")) or facts.context.run_by(call):
         return
     skipped = 1 if asked else 0  # a function's first argument is the tensor

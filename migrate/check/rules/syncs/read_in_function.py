@@ -10,14 +10,15 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import TENSORS
 from migrate.model.facts import Definition
 from migrate.reading.facts import Facts
-from migrate.reading.steps.evaluating import in_evaluation, sampling_loop
+from migrate.reading.steps.evaluating import evaluating_loop, sampling_loop
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import Loop
 from migrate.reading.steps.metrics import ROOT, is_gathered, read_by_metric
-from migrate.reading.steps.unended import computed_in
-from migrate.syntax.tree import code, dotted
+from migrate.reading.steps.unended import Comprehension, computed_in
+from migrate.syntax.tree import code, dotted, nodes_of
 
 OF_EVALUATION = " of the evaluation"
+IN_TURN = (Comprehension, cst.FunctionDef, cst.Lambda, cst.For, cst.While)
 OFTEN, AFTER = "every N steps", "after the loop"
 
 
@@ -266,7 +267,7 @@ class ReadInFunction(Hazard):
         if loop is not None and facts.guards.around(node) is None:
             yield from self._sampling(node, loop, facts)
             return
-        if evaluates and not in_evaluation(node, facts):
+        if evaluates and not _is_each_step_of_evaluation(node, facts):
             return
         # A function that moves reads a number of the host, too: `torch.tensor(x).cuda()`.
         moves = facts.context.effects.moves(node)
@@ -331,6 +332,20 @@ class ReadInFunction(Hazard):
                 f"{read}: at every step the host waits for the device; every N steps, or at the end"
             )
             yield self.hit(node, message)
+
+
+def _is_each_step_of_evaluation(node: cst.Call, facts: Facts) -> bool:
+    """Whether `node` is in a loop that evaluates, or evaluates a batch for each element of a comprehension.
+
+    A loop around a training loop comes to it seldom.
+    """
+    loop = evaluating_loop(node, facts)
+    if loop is None:
+        around = (above for above in facts.context.ancestors(node) if isinstance(above, IN_TURN))
+        is_element = isinstance(next(around, None), Comprehension)
+        return is_element and facts.context.place(node) in facts.context.calls.evaluating
+    inner = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
+    return not any(facts.context.effects.is_step_loop(loop) for loop in inner)
 
 
 def _located(ran: Definition, facts: Facts) -> str:

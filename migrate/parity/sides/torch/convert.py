@@ -22,13 +22,18 @@ def to_torch(module: Any, state: Path, output: Path) -> None:
 
 
 def to_flax(
-    options: PlanOptions, state: Path, output: Path, shapes: Path | None, rules: Path
+    options: PlanOptions,
+    state: Path,
+    output: Path,
+    shapes: Path | None,
+    rules: Path,
+    ported: bool = False,
 ) -> tuple[str, ...]:
     """Write the torch model's weights with the names and shapes of the Flax side.
 
     Args:
         options: options of the conversion.
-        state, output, shapes, rules: see `protocol.Convert`.
+        state, output, shapes, rules, ported: see `protocol.Convert`.
 
     Returns:
         The notes of the conversion.
@@ -38,13 +43,20 @@ def to_flax(
     from converters.planning import planned
     from converters.request import ConversionRequest
 
-    if shapes is not None and not _fits(planned(state, options).plan.leaves, shapes):
-        options = replace(options, target=str(shapes))
+    # A port names the parts that torch computes a weight from, and lacks what forward does not read.
+    parts = replace(options, keep_parts=ported and options.mapping is None)
+    if shapes is not None:
+        if _fits(planned(state, parts).plan.leaves, shapes, spare=ported):
+            options = parts
+        elif not _fits(planned(state, options).plan.leaves, shapes):
+            options = replace(options, target=str(shapes))
     done = run_conversion(ConversionRequest(state, output, overwrite=True, plan=options))
     save_mapping(done.plan, rules, done.api, overwrite=True)
     return tuple(done.notes)
 
 
-def _fits(leaves: Sequence[PlannedLeaf], shapes: Path) -> bool:
-    """Whether the plan produces exactly the arrays of the model."""
-    return shapes_in(shapes) == {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
+def _fits(leaves: Sequence[PlannedLeaf], shapes: Path, spare: bool = False) -> bool:
+    """Whether the plan produces the arrays of the model, and no others unless it may have spare ones."""
+    arrays = {leaf.path: tuple(leaf.info.shape) for leaf in leaves}
+    wanted = shapes_in(shapes)
+    return arrays == wanted or (spare and wanted.items() <= arrays.items())

@@ -17,6 +17,7 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of
 
 PARAMETERS = ("group", "async_op", "device_ids")
+MONITORED = ("group", "timeout", "wait_all_ranks")
 
 
 class Barrier(Rule):
@@ -34,7 +35,8 @@ class Barrier(Rule):
 
     **Reported.** A barrier that only some replicas reach, where the others do not plainly come to another
     half of it: all replicas have to come to a rendezvous. A barrier of a group that is not certainly one
-    over gloo, one with `async_op=True`, and `monitored_barrier`, which is for gloo only.
+    over gloo, one with `async_op=True`, and `monitored_barrier`, which is for gloo only: of a group that the
+    file does not show this is information.
 
     Source: torch_xla 2.9, `ProcessGroupXla.barrier` and `xm.xla_rendezvous` (measured on two replicas,
     the pair too).
@@ -171,20 +173,36 @@ class Barrier(Rule):
             barrier.wait()
             dist.barrier()  # XLA306
             dist.barrier(group=dist.new_group(backend="gloo"))
+            dist.monitored_barrier()  # XLA306 error
+
+
+            def joined(group):
+                dist.monitored_barrier(group=group, timeout=group.options._timeout)  # XLA306 info
             """
         ),
     )
+
+    def _monitored(self, node: cst.Call, context: Workspace) -> Iterable[RuleFinding]:
+        """Yield the finding for a `monitored_barrier`, which raises for any group but one over gloo."""
+        if any(makes_gloo_group(arg.value, context) for arg in node.args):
+            return
+        group = (bind(node, MONITORED) or {}).get("group")
+        if group is not None and isinstance(group.value, cst.Name) and code(group.value) != "None":
+            message = (
+                "monitored_barrier takes a group over gloo only, on XLA as elsewhere: see that "
+                f'`{code(group.value)}` is made with backend="gloo"'
+            )
+            yield from self.report(node, message, Severity.INFO)
+            return
+        message = f"monitored_barrier raises on XLA: use {context.vocabulary.say('barrier')}"
+        yield from self.report(node, message)
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one barrier, or the finding."""
         assert isinstance(node, cst.Call)
         name = called(node, context)
         if name == "monitored_barrier":
-            if not any(makes_gloo_group(arg.value, context) for arg in node.args):
-                message = (
-                    f"monitored_barrier raises on XLA: use {context.vocabulary.say('barrier')}"
-                )
-                yield from self.report(node, message)
+            yield from self._monitored(node, context)
             return
         if name != "barrier":
             return

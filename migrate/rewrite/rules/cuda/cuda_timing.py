@@ -19,7 +19,7 @@ from migrate.rewrite.rule import (
     rewritten,
 )
 from migrate.rewrite.rules.step.arrange import Arrangement
-from migrate.rewrite.rules.step.evaluation import evaluation_step
+from migrate.rewrite.rules.step.evaluation import evaluation_steps
 from migrate.rewrite.rules.step.steps import TrainingStep, steps_of
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -312,9 +312,9 @@ def steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]
     yield from steps_of(context).parts()
     around = (above for above in context.ancestors(node) if isinstance(above, cst.For | cst.While))
     loop = next(around, None)
-    step = evaluation_step(loop, context) if loop is not None else None
-    if isinstance(step, TrainingStep):
-        yield from step.parts
+    for step in evaluation_steps(loop, context) if loop is not None else ():
+        if isinstance(step, TrainingStep):
+            yield from step.parts
 
 
 def _called_alone(line: cst.CSTNode | None) -> cst.Call | None:

@@ -63,6 +63,9 @@ class CudaAvailable(Rule):
       flags `enabled=` and `non_blocking=`;
     - `assert torch.cuda.is_available()` goes.
 
+    What the script chooses for a GPU alone goes: `torch.cuda.stream(s) if … else nullcontext()`, and
+    `"CUDAExecutionProvider"` of ONNX Runtime.
+
     `torch.accelerator.is_available()` and `torch.cuda.device_count() > 0` are the same question, and
     `torch.cuda.is_bf16_supported()` has the same answer: every TPU has bfloat16.
 
@@ -232,6 +235,22 @@ class CudaAvailable(Rule):
                     print("fast")
             """,
         ),
+        rewritten(
+            """
+            from contextlib import nullcontext
+
+            import torch
+
+            kernels = ["CUDAExecutionProvider" if torch.cuda.is_available() else "CPUExecutionProvider"]
+            order = torch.cuda.stream(torch.cuda.Stream()) if torch.cuda.is_available() else nullcontext()
+            """,
+            """
+            from contextlib import nullcontext
+
+            kernels = ["CPUExecutionProvider"]
+            order = nullcontext()
+            """,
+        ),
         left_alone(
             """
             import torch.distributed as dist
@@ -390,6 +409,9 @@ class CudaAvailable(Rule):
                 yield from self._if(above, condition, answer, context)
             return
         if isinstance(above, cst.IfExp) and above.test is condition:
+            if answer is True and _is_for_gpus(above, context):
+                yield from self._choice(above, condition, False, context)
+                return
             if not _is_about_the_backend(above) and not _stays(above.body, context):
                 yield from self._choice(above, condition, answer, context)
                 return
@@ -524,6 +546,17 @@ def _goes_to(assign: cst.CSTNode | None, context: Workspace) -> str:
         root = (name or "").partition(".")[0]
         names.add("" if context.calls.is_local(name or "") or root in OURS else root)
     return names.pop() if len(names) == 1 else ""
+
+
+def _is_for_gpus(choice: cst.IfExp, context: Workspace) -> bool:
+    """Whether only a GPU has what is chosen for CUDA: one of its streams, ONNX's kernels."""
+    if string_value(choice.body) == "CUDAExecutionProvider":
+        return True
+    sides = [
+        context.qualified_name(side.func) if isinstance(side, cst.Call) else None
+        for side in (choice.body, choice.orelse)
+    ]
+    return sides == ["torch.cuda.stream", "contextlib.nullcontext"]
 
 
 def _is_about_the_backend(choice: cst.IfExp) -> bool:

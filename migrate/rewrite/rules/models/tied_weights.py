@@ -21,6 +21,10 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
 MEND = "tie again after the move, or call torch.__future__.set_swap_module_params_on_conversion(True) first"
+UNTRAINED = (
+    "`{}`: after a move to XLA the weight is no longer shared. No program of the project that is seen here "
+    "trains this model; one that does would train two weights"
+)
 COMMENT = "# Weights that modules of the model share stay shared."
 
 
@@ -249,7 +253,11 @@ class TiedWeightsRule(Rule):
             return
         line = context.position(node).line
         if isinstance(node, cst.Assign) and line in ties.lost:
-            yield from self.report(node, _by_hand(f"`{ties.lost[line].text}`"))
+            lost = ties.lost[line].text
+            if line in ties.untrained:
+                yield from self.report(node, UNTRAINED.format(lost), Severity.INFO)
+            else:
+                yield from self.report(node, _by_hand(f"`{lost}`"))
         elif not isinstance(node, cst.Assign) and context.moves_to_accelerator:
             for tie in ties.imported.get(line, ()):
                 yield from self.report(node, _by_hand(f"`{tie.text}` ({tie})"))

@@ -29,6 +29,7 @@ from migrate.rewrite.rules.ranks.one_tensor import is_one_tensor
 from migrate.syntax.tree import (
     base_name,
     code,
+    first_line,
     is_docstring,
     nodes_of,
     targets,
@@ -218,7 +219,7 @@ class _Branch:
     def _take(self, leaf: cst.BaseStatement, needed: set[str]) -> None:
         """Let `leaf` go, with the blocks around it."""
         if not self._may_go(leaf):
-            raise CannotError(f"`{_start(leaf)}` does more than compute")
+            raise CannotError(f"`{first_line(leaf)}` does more than compute")
         self._goes.add(id(leaf))
         needed |= {code(name) for name in used(leaf)}
         self._frames(leaf, needed)
@@ -238,11 +239,11 @@ class _Branch:
                 if isinstance(above, cst.If) and not same_on_all(above.test, self._context):
                     raise CannotError(f"`{code(above.test)}` may differ between the replicas")
                 if not all(self._quiet(call) for part in header for call in _calls(part)):
-                    raise CannotError(f"`{_start(above)}` does more than compute")
+                    raise CannotError(f"`{first_line(above)}` does more than compute")
                 self._goes.add(id(above))
                 needed |= {code(name) for part in header for name in used(part)}
             elif isinstance(above, cst.BaseCompoundStatement):
-                raise CannotError(f"`{_start(above)}` cannot be followed")
+                raise CannotError(f"`{first_line(above)}` cannot be followed")
 
     def _look(self, leaf: cst.BaseStatement, needed: set[str]) -> None:
         """Record the device values that a staying statement gets."""
@@ -263,7 +264,7 @@ class _Branch:
         if not reads:
             return
         if not isinstance(leaf, cst.SimpleStatementLine):
-            raise CannotError(f"`{_start(leaf)}` cannot be followed")
+            raise CannotError(f"`{first_line(leaf)}` cannot be followed")
         for value, _ in reads:
             if not all(self._quiet(call) for call in _calls(value)):
                 raise CannotError(f"`{code(value)}` does more than compute")
@@ -444,7 +445,7 @@ class _Branch:
                 self._sort(cst.ensure_type(statement.body, cst.IndentedBlock), work)
                 orelse = statement.orelse if isinstance(statement, cst.If) else None
                 if isinstance(orelse, cst.If):
-                    raise CannotError(f"`{_start(orelse)}` cannot be followed")
+                    raise CannotError(f"`{first_line(orelse)}` cannot be followed")
                 if isinstance(orelse, cst.Else):
                     self._sort(cst.ensure_type(orelse.body, cst.IndentedBlock), work)
             else:
@@ -585,11 +586,6 @@ def _leaves(block: cst.IndentedBlock) -> Iterator[cst.BaseStatement]:
                 orelse = getattr(orelse, "orelse", None)
         else:
             yield statement
-
-
-def _start(statement: cst.CSTNode) -> str:
-    """Return the first line of a statement."""
-    return code(statement).strip().splitlines()[0]
 
 
 def _small(leaf: cst.CSTNode) -> cst.CSTNode | None:

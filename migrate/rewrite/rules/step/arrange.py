@@ -16,7 +16,7 @@ from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
 from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code, first_line, nodes_of
 
 # What moves below the block where nothing speaks against it.
 MOVES = frozenset({Outside.GUARD, Outside.SAVE, Outside.READ, Outside.LOG, Outside.SYNC})
@@ -360,5 +360,4 @@ def head(node: cst.BaseStatement) -> str:
     """Return the first line of a statement, without what stands above it."""
     if isinstance(node, cst.SimpleStatementLine):
         return code(node.body[0])
-    bare = node.with_changes(leading_lines=()) if hasattr(node, "leading_lines") else node
-    return cst.Module(body=[]).code_for_node(bare).strip().splitlines()[0]
+    return first_line(node)

@@ -57,35 +57,49 @@ TIMED = (
 )
 
 
-def evaluation_step(loop: Loop, context: Workspace) -> TrainingStep | Undecided | None:
-    """Return the part of an evaluation loop that is work of the device, or None for any other loop.
+def evaluation_steps(loop: Loop, context: Workspace) -> tuple[TrainingStep | Undecided, ...]:
+    """Return the parts of an evaluation loop that are work of the device, none for any other loop.
 
+    There are several where the branches of an `if` evaluate the batch, and some of them read values.
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
     a call of a model in plain sight, or of a function of the project that runs one.
     """
     if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body, context)):
-        return None
+        return ()
     said = context.effects.on_cpu(loop)
     where = trains_on_accelerator(context) or context.effects.on_accelerator(loop)
     if where is False or said == 0 or context.effects.is_step_loop(loop):
-        return None
+        return ()
     if context.effects.of(loop.body) != Effect.NONE or not _without_gradients(loop, context):
-        return None
+        return ()
     within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
     if any(context.effects.is_step_loop(loop) for loop in within):
-        return None  # around a training loop
+        return ()  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
-        return None
+        return ()
+    if _is_over_models(loop, context):
+        return ()  # all of them get one batch
     over_parameters = isinstance(loop, cst.For) and holds_parameters(loop.iter, context)
     if over_parameters or is_in_optimizer(loop, context):
-        return None  # an update, a norm, an average of weights: a part of the step
+        return ()  # an update, a norm, an average of weights: a part of the step
     within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
     inner = (loop for loop in within if any(_models(loop.body, context)))
-    if any(isinstance(evaluation_step(loop, context), TrainingStep) for loop in inner):
-        return None  # which has the step
+    if any(
+        isinstance(step, TrainingStep) for loop in inner for step in evaluation_steps(loop, context)
+    ):
+        return ()  # which has the step
     batch = batch_names(loop, context)
-    part = _part(loop.body, batch, context)
-    if part is None or part.obstacles():
+    steps = (_step(part, loop, batch, context) for part in _parts(loop.body, batch, context))
+    return tuple(step for step in steps if step is not None)
+
+
+def _step(
+    part: Arrangement, loop: Loop, batch: list[str], context: Workspace
+) -> TrainingStep | Undecided | None:
+    """Return the step of `part`, why it gets none, or None where the part works as it is."""
+    said = context.effects.on_cpu(loop)
+    where = trains_on_accelerator(context) or context.effects.on_accelerator(loop)
+    if part.obstacles():
         return None
     forward = next(i for i, s in enumerate(part.body.statements) if _runs_model(s.node, part.body))
     timers = [s.node for s in part.body.statements if s.outside is Outside.TIMER]
@@ -137,21 +151,24 @@ def _waits(part: Arrangement) -> bool:
     return any(statement.outside is Outside.SYNC for statement in statements)
 
 
-def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arrangement | None:
-    """Return the run of statements from the move of the batch to the last that computes on the device."""
-    body = Body(block, batch, context)
+def _parts(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Iterator[Arrangement]:
+    """Yield the run of statements from the move of the batch to the last that computes on the device.
+
+    That is the run of each block below a statement with the forward that stays outside as a whole.
+    """
+    body = Body(block, batch, context, computing=_computing(block, batch, context))
     forward = [i for i, s in enumerate(body.statements) if _runs_model(s.node, body)]
     if not forward:
-        return None
+        return
     statement = body.statements[forward[0]]
     splits = _splits(body, forward, context)
     node = block.body[forward[0]]
     handed = isinstance(node, cst.With) and yields(node)
     if handed or (statement.outside is not None and forward[0] not in splits):
-        inner = node.body if isinstance(node, cst.With) else None
-        if isinstance(inner, cst.IndentedBlock):
-            return _part(inner, batch, context)
-        return None  # the forward is in a statement that reads: `out.append(model(x).cpu())`
+        apart = statement.outside in (Outside.EVALUATION, Outside.LOG, Outside.READ)
+        for inner in _blocks(node) if apart or isinstance(node, cst.With) else ():
+            yield from _parts(inner, batch, context)
+        return  # else the forward is in a statement that reads: `out.append(model(x).cpu())`
     # What reads, in a function of its own, comes after the block: post-processing, metrics.
     reads = (i for i in range(forward[0] + 1, len(body.statements)) if _reads(body, i, context))
     end = next(reads, len(body.statements))
@@ -183,16 +200,48 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     if leaving:  # what comes below the block would be skipped
         last = leaving[0] - 1
         if last < forward[0]:
-            return None
+            return
         part = arrange(body, first, last)
     for index, read in splits.items():
         if index > last:
             continue
         if index not in part.below:
-            return None
+            return
         part.copies.pop(index, None)
         part.split[index] = read
-    return part
+    yield part
+
+
+def _blocks(node: cst.CSTNode | None) -> Iterator[cst.IndentedBlock]:
+    """Yield the blocks of a `with`, or the branches of an `if`."""
+    if isinstance(node, cst.With | cst.If | cst.Else) and isinstance(node.body, cst.IndentedBlock):
+        yield node.body
+    if isinstance(node, cst.If):
+        yield from _blocks(node.orelse)
+
+
+def _computing(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> frozenset[int]:
+    """Return the ids of the calls in `block` that evaluate its batch by a loop and read nothing: a rollout.
+
+    Their names say an evaluation, which stays outside of a training step. This loop is one itself, and no
+    other statement ends what they compute. A callee with steps of its own is none of them.
+    """
+    return frozenset(
+        id(call)
+        for call in nodes_of(block, cst.Call)
+        if context.place(call) in context.calls.sampling
+        and any(
+            isinstance(name, cst.Name) and name.value in batch
+            for arg in call.args
+            for name in nodes_of(arg.value, cst.Name)
+        )
+        and (callees := context.called(call))
+        and not any(
+            any(_models(loop.body, context)) and _without_gradients(loop, context)
+            for callee in callees
+            for loop in nodes_of(callee.body, cst.For | cst.While)  # type: ignore[arg-type]
+        )
+    )
 
 
 def _splits(body: Body, forward: list[int], context: Workspace) -> dict[int, TensorRead]:
@@ -351,6 +400,18 @@ def _in_a_model(loop: Loop, context: Workspace) -> bool:
         isinstance(method, cst.FunctionDef) and method.name.value == "forward"
         for method in around.body.body
     )
+
+
+def _is_over_models(loop: Loop, context: Workspace) -> bool:
+    """Whether the turns run one model each on what the loop does not yield: `for net in nets: net(x)`."""
+    if not isinstance(loop, cst.For):
+        return False
+    yielded = {name.value for name in nodes_of(loop.target, cst.Name)}
+    called, passed = set(), set()
+    for call, _ in _models(loop.body, context):
+        called.add((get_full_name_for_node(call.func) or "").partition(".")[0])
+        passed |= {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    return called <= yielded and not (passed & yielded)
 
 
 def _in_a_step(loop: Loop, context: Workspace) -> bool:

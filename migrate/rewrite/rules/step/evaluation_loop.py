@@ -17,9 +17,9 @@ from migrate.rewrite.rule import (
     reported,
     rewritten,
 )
-from migrate.rewrite.rules.step.evaluation import evaluation_step
+from migrate.rewrite.rules.step.evaluation import evaluation_steps
 from migrate.rewrite.rules.step.inputs import UnknownInputs, unmoved_inputs
-from migrate.rewrite.rules.step.steps import Undecided
+from migrate.rewrite.rules.step.steps import TrainingStep, Undecided
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
 
@@ -215,12 +215,15 @@ class EvaluationLoop(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | RuleFinding]:
         """Yield the block of one evaluation loop, and what in it cuts the graph."""
         assert isinstance(node, cst.For | cst.While)
-        step = evaluation_step(node, context)
-        if step is None:
-            return
-        if isinstance(step, Undecided):
-            yield from self.report(step.node, step.why, step.severity, code=step.code)
-            return
+        for step in evaluation_steps(node, context):
+            if isinstance(step, Undecided):
+                yield from self.report(step.node, step.why, step.severity, code=step.code)
+            else:
+                yield from self._wrapped(step, context)
+
+    def _wrapped(
+        self, step: TrainingStep, context: Workspace
+    ) -> Iterable[Edit | Wrap | RuleFinding]:
         moved = unmoved_inputs(step, context)
         # An evaluation with inputs on the host fails at once: there is nothing to warn of.
         names = [] if isinstance(moved, UnknownInputs) else moved

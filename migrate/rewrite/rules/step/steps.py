@@ -384,7 +384,17 @@ def _between_checks(arrangement: Arrangement) -> list[Arrangement] | None:
                 return None
             parts += inner
         start = end + 1
-    return parts
+    return [part for part in parts if not _is_idle(part)] or parts
+
+
+def _is_idle(part: Arrangement) -> bool:
+    """Whether the statements of a step only assign names and constants: nothing to compute."""
+    computing = cst.Call | cst.BinaryOperation | cst.AugAssign | cst.With | cst.For | cst.While
+    return not any(
+        True
+        for index in range(part.first, part.last + 1)
+        for _ in nodes_of(part.body.statements[index].node, computing)  # type: ignore[arg-type]
+    )
 
 
 def trains_on_accelerator(context: Workspace) -> bool:

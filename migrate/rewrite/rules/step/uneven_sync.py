@@ -13,6 +13,8 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, 
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
+LONGEST = 60  # characters of a quoted operation
+
 
 class UnevenSync(Rule):
     """End the graph around what some replicas alone compute on the device.
@@ -280,7 +282,12 @@ class UnevenSync(Rule):
 
 
 def _short(hit: Uneven) -> str:
-    return code(hit.alone.operation).strip().splitlines()[0]
+    """Return the text of the operation, or a long call without its arguments."""
+    operation = hit.alone.operation
+    text = code(operation)
+    if isinstance(operation, cst.Call) and len(text) > LONGEST:
+        return f"{code(operation.func)}(…)"
+    return text
 
 
 def _left(hit: Uneven) -> str:

@@ -29,7 +29,7 @@ class UnpaddedShare(Hazard):
     `drop_last=True` alone keeps the sizes equal, not the number of batches: the finding is a warning then.
 
     **Left alone.** Loops without a collective, which are only compiled once more for the last batch (XLA108);
-    data that the file pads or cuts; loops in a `Join` context.
+    data that the file pads or cuts; loops in a `Join` context (XLA316 reports that).
 
     Source: torch 2.9 and torch_xla 2.9 on simulated replicas: 15 and 17 samples, 2 replicas, batches of 4.
     """

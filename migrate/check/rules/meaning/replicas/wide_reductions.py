@@ -65,6 +65,20 @@ class WideReductions(Hazard):
 
 
             largest(torch.tensor(3))
+
+
+            def packed(text):
+                data = torch.tensor(list(text.encode())).cuda()
+                return data, data.size(0)
+
+
+            def longest(text, rows):
+                data, count = packed(text)
+                size = torch.tensor(count).cuda()
+                most = size.clone()
+                dist.all_reduce(most, op=dist.ReduceOp.MAX)  # XLA829
+                height = torch.tensor([rows.shape[0]]).cuda()
+                dist.all_reduce(height, op=dist.ReduceOp.MAX)  # XLA829
             """
         ),
         example(
@@ -84,6 +98,16 @@ class WideReductions(Hazard):
                 dist.all_reduce(small, op=dist.ReduceOp.MAX)
                 host = torch.tensor(3)
                 dist.all_reduce(host, op=dist.ReduceOp.MAX, group=dist.new_group(backend="gloo"))
+
+
+            def scaled(text):
+                return text, len(text) / 2
+
+
+            def half(text):
+                text, share = scaled(text)
+                size = torch.tensor(share).cuda()
+                dist.all_reduce(size, op=dist.ReduceOp.MAX)
             """
         ),
     )

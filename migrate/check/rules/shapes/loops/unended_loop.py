@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.manual_work import ManualWork
 from migrate.reading.facts import Facts
-from migrate.reading.steps.unended import unended_call
+from migrate.reading.steps.unended import unended_call, unended_element
 from migrate.syntax.tree import code
 
 
@@ -29,7 +29,7 @@ class UnendedLoop(Hazard):
     code = "XLA116"
     name = "unended-loop"
     severity = Severity.WARNING
-    nodes = (cst.For, cst.While)
+    nodes = (cst.For, cst.While, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
     other_work = ManualWork.STEP
     examples = (
         example(
@@ -64,6 +64,19 @@ class UnendedLoop(Hazard):
                     for t in times:  # XLA116
                         x = self.denoise(x, t)
                     return x
+            """
+        ),
+        example(
+            """
+            import torch
+
+            @torch.no_grad()
+            def score(model, loader):
+                model.cuda()
+                kept = [model(x.cuda()) for x in loader]  # XLA116
+                read = [model(x.cuda()).cpu() for x in loader]
+                layers = [layer(kept[0]) for layer in model.layers]
+                return sum(model(x.cuda()).mean().item() for x in loader), kept, read, layers
             """
         ),
         example(
@@ -112,7 +125,9 @@ class UnendedLoop(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the loop, if its turns are one graph."""
-        assert isinstance(node, cst.For | cst.While)
+        if not isinstance(node, cst.For | cst.While):
+            yield from self._comprehension(node, facts)
+            return
         call = unended_call(node, facts)
         if call is None:
             return
@@ -127,3 +142,14 @@ class UnendedLoop(Hazard):
             f"takes minutes to compile; {end}"
         )
         yield self.hit(where, message)
+
+    def _comprehension(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the comprehension, if its elements are one graph."""
+        assert isinstance(node, cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp)
+        call = unended_element(node, facts)
+        if call is not None:
+            message = (
+                f"`{code(call.func)}` runs for every element and nothing ends the graph: all are one, which "
+                "takes minutes to compile; make it a loop with a step"
+            )
+            yield self.hit(call, message)
