@@ -31,7 +31,7 @@ from typing import Any
 from torch_xla._internal import pjrt
 
 from shims import activate
-from shims._simulated import half_sums
+from shims._simulated import autocast, half_sums
 from shims.errors import NotSimulatedError
 
 
@@ -51,6 +51,7 @@ def install() -> None:
             _join_torchruns()
         return
     half_sums.install("XLA")
+    autocast.install()
     pjrt.run_multiprocess = functools.partial(_run_multiprocess, activate.replicas())
 
 

@@ -34,7 +34,7 @@ class Place:
     def args(self, template: str) -> list[str]:
         """Return the arguments of the script, with the folders of this place in them."""
         return template.format(
-            data=self.data, port=_free_port(), out=self.out, repository=self.repository
+            data=self.data, port=free_port(), out=self.out, repository=self.repository
         ).split()
 
 
@@ -76,7 +76,7 @@ def _xla_flags(script: Script) -> str:
     return "" if script.optimized else "--xla_backend_optimization_level=0"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,9 +15,9 @@ torch_xla later has to train the same.
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
 importable; `site/` stands in for some of the rest, as each script's line says. Prints a line for each
-script, which `--sharded` also adds to benchmarks/history/sharded-scripts.csv: "runs" means exit code 0,
-training steps in every rank, and weights that agree between the ranks before the last step; otherwise the
-last error line.
+script, which `--sharded` also adds to benchmarks/history/sharded-scripts.csv, and `--over` to over.csv.
+"runs" means exit code 0, training steps in every rank, and weights that agree between the ranks before the
+last step; otherwise the last error line.
 """
 
 from __future__ import annotations
@@ -176,6 +176,9 @@ def main() -> int:
                     line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
                     line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
                     append("sharded-scripts", line, packages=("torch", "torch_tpu"))
+                elif options.over:
+                    line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
+                    append("over", line, packages=("torch", "torch_tpu"))
                 continue
             ended = run(script, options.repositories, options.backend, scratch, options.seconds)
             if options.output is not None and (scratch / "output.txt").is_file():

@@ -36,8 +36,8 @@ class Start:
 def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
     """Determine the launch style from the script and the local modules that it imports.
 
-    A script that supports several styles is started as by torchrun. A script that does not parse is
-    started alone and fails by itself.
+    A script that supports several styles is started as by torchrun, unless its main block always starts
+    the ranks. A script that does not parse is started alone and fails by itself.
 
     Args:
         script: the script.
@@ -47,7 +47,9 @@ def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
     signs: set[str] = set()
     roots = [script.resolve().parent]
     roots += [root for entry in search_path if _is_local(root := Path(entry).resolve())]
-    for _, tree in _sources(script.resolve(), roots):
+    for path, tree in _sources(script.resolve(), roots):
+        if path == script.resolve() and _always_spawns(tree):
+            return Start("spawn")
         signs.update(_signs(tree))
     for option in _RANK_OPTIONS:
         if option in signs:
@@ -128,6 +130,36 @@ def _imports(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[st
             yield from (".".join(filter(None, (module, alias.name))) for alias in node.names)
 
 
+def _always_spawns(tree: ast.Module) -> bool:
+    """Whether the script starts its ranks whatever its options and variables say."""
+    mains = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If)
+        and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+    ]
+    return any(
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and _spawns(statement.value)
+        for body in (tree.body, *(main.body for main in mains if not _may_exit(main)))
+        for statement in body
+    )
+
+
+def _may_exit(block: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("exit", "_exit")
+        for node in ast.walk(block)
+    )
+
+
+def _spawns(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    return name.rpartition(".")[2] in ("spawn", "start_processes") and name != "random.spawn"
+
+
 def _signs(tree: ast.Module) -> Iterator[str]:
     # A variable that a script only sets does not show that the script reads it.
     written = {
@@ -145,7 +177,7 @@ def _signs(tree: ast.Module) -> Iterator[str]:
                 for arg in node.args:
                     if isinstance(arg, ast.Constant) and arg.value in _RANK_OPTIONS:
                         yield str(arg.value)
-            if last in ("spawn", "start_processes") and name not in ("random.spawn",):
+            if _spawns(node):
                 yield "spawn"
             options = {keyword.arg for keyword in node.keywords}
             if last == "Process" and "target" in options:

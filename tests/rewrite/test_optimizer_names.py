@@ -702,3 +702,83 @@ def test_a_sample_that_is_moved_and_computed_with_is_no_model(
     assert (
         bool([one for one in findings_of([path], Config())[1] if one.code == "XLA805"]) is reported
     )
+
+
+COPY = """
+import copy
+import torch
+
+net = torch.nn.Linear(8, 8){here}
+twin = copy.deepcopy(net)
+{before}
+optimizer = torch.optim.AdamW({of}.parameters(), lr=0.1)
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("here", "before", "of", "after", "reported"),
+    [
+        ("", "twin.cuda()", "net", "net.cuda()", True),
+        ("", "", "twin", "twin.cuda()", True),
+        ("", "", "twin", "net.cuda()", False),
+        (".cuda()", "", "twin", "twin.cuda()", False),
+    ],
+)
+def test_a_deep_copy_moves_alone(
+    tmp_path: Path, here: str, before: str, of: str, after: str, reported: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(COPY.format(here=here, before=before, of=of, after=after))
+    messages = [hit.message for hit in findings_of([path], Config())[1] if hit.code == "XLA805"]
+    assert any("moves only in line" in message for message in messages) is reported
+
+
+TWO_OF_ONE_FACTORY = """
+import functools
+import torch
+
+
+{decorator}
+def build():
+    return torch.nn.Linear(8, 8)
+
+
+def place(net):
+    net.cuda()
+
+
+def evaluate():
+    net = build()
+    place(net)
+
+
+def train():
+    {first}
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    place(model)
+
+
+{before}
+train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "first", "before", "reported"),
+    [
+        ("", "", "evaluate()", True),
+        ("", "place(build())", "", True),
+        ("", "teacher = build(); place(teacher)", "", True),
+        ("@functools.cache", "", "evaluate()", False),
+    ],
+)
+def test_each_call_of_a_factory_makes_a_model_of_its_own(
+    tmp_path: Path, decorator: str, first: str, before: str, reported: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        TWO_OF_ONE_FACTORY.format(decorator=decorator, first=first or "pass", before=before)
+    )
+    assert any(hit.code == "XLA805" for hit in findings_of([path], Config())[1]) is reported

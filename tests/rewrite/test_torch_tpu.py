@@ -169,6 +169,34 @@ def finish(model, batch, path):
     assert not done.findings
 
 
+MAY_WRAP = """\
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def worker(index, options):
+    torch.distributed.init_process_group("xla", init_method="xla://")
+    model = torch.nn.Linear(2, 2).to("xla")
+    if options.ddp:
+        model = DDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 2, device="xla")).mean().backward()
+    xm.optimizer_step(optimizer)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker, args=(options,))
+"""
+
+
+def test_gradients_are_averaged_where_ddp_is_an_option() -> None:
+    text = run(MAY_WRAP).data.decode()
+    assert "    average_gradients(optimizer)\n    optimizer.step()\n" in text
+
+
 SINGLE = """\
 import torch
 import torch_xla.core.xla_model as xm

@@ -196,6 +196,20 @@ import torch_xla.runtime as xr
             "torch.save(state, path)",
         ),
         ("xm.optimizer_step(barrier=True, optimizer=opt)", "opt.step()"),
+        (
+            "torch_xla.manual_seed(7 + xr.global_ordinal())",
+            'torch.tpu.manual_seed(7 + int(os.environ.get("RANK", "0")))',
+        ),
+        (
+            "xm.set_rng_state(7 + xr.global_ordinal())",
+            'torch.tpu.manual_seed(7 + int(os.environ.get("RANK", "0")))',
+        ),
+        ("torch.manual_seed(7)\ntorch_xla.manual_seed(7, d)", "torch.manual_seed(7)\n"),
+        (
+            "torch.manual_seed(7)\ntorch_xla.manual_seed(7 + rank)",
+            "torch.tpu.manual_seed(7 + rank)",
+        ),
+        ("torch.manual_seed(7)\nx = draw()\ntorch_xla.manual_seed(7)", "torch.tpu.manual_seed(7)"),
         ("torch.cuda.set_rng_state(device=0, new_state=s)", "torch.tpu.set_rng_state(s)"),
         ("torch.cuda.set_rng_state(s, 0)", "torch.tpu.set_rng_state(s)"),
     ],
@@ -220,6 +234,12 @@ def test_arguments_that_would_be_lost_are_reported(call: str) -> None:
     done = run(f"{XM}{call}\n")
     assert call in done.data.decode()
     assert any(note.line == 6 and note.rule != "XLA894" for note in done.findings), done.findings
+
+
+def test_a_seed_of_the_host_that_would_undo_the_seed_of_the_device_is_reported() -> None:
+    done = run(f"{XM}torch_xla.manual_seed(7 + rank)\ntorch.manual_seed(7)\n")
+    assert "torch.tpu.manual_seed(7 + rank)\n" in done.data.decode()
+    assert any("seeds the TPU too, after" in m for m in reported(done, "leave-torch-xla"))
 
 
 def test_the_master_of_a_variable_is_reported() -> None:

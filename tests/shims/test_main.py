@@ -39,6 +39,14 @@ def written(folder: Path, source: str) -> Path:
         ("p.add_argument('--local_rank', type=int)", Start("option", "--local_rank")),
         ("p.add_argument('-l', '--local-rank')", Start("option", "--local-rank")),
         ("import os; os.environ['RANK'] = '0'; mp.spawn(f)", Start("spawn")),
+        (
+            "p.add_argument('--local_rank')\nif __name__ == '__main__':\n    mp.spawn(f)",
+            Start("spawn"),
+        ),
+        (
+            "if __name__ == '__main__':\n    if 'RANK' in os.environ: sys.exit(f(0))\n    mp.spawn(f)",
+            Start("environment"),
+        ),
         ("dist.init_process_group('nccl')", Start("environment")),
         ("mp.Process(target=f); dist.init_process_group('nccl', rank=r)", Start("spawn")),
         ("mp.Process(target=f); dist.init_process_group('nccl')", Start("environment")),

@@ -745,8 +745,11 @@ class Evaluator(Families):
                     ):
                         values.add(MOVES_INPUTS)
                     if call.args:
-                        back = handed_back(called, self.values(call.args[0], scope))
-                        values |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
+                        first = self.values(call.args[0], scope)
+                        back = handed_back(called, first)
+                        if _binds(called):
+                            back = _bound_to(back | _externals(first), len(call.args) - 1)
+                        values |= back
                         if len(call.args) == 1:
                             values |= self._prepared(called, call.args[0], scope)
         return frozenset(values)
@@ -895,7 +898,14 @@ def _binds(called: External) -> bool:
     return called.name in ("functools.partial", "functools.partialmethod")
 
 
+def _externals(values: Values) -> Values:
+    return frozenset(value for value in values if isinstance(value, External))
+
+
 def _bound_to(values: Values, count: int) -> Values:
-    """Return the functions among `values` with their first `count` arguments bound."""
+    """Return the functions among `values` with their first `count` arguments bound.
+
+    A library's function stays what it is as long as its positional arguments stand where they stood.
+    """
     callables = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
-    return frozenset(callables)
+    return frozenset(v for v in callables if not count or not isinstance(v, External))

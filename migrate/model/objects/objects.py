@@ -39,6 +39,8 @@ MOVES = frozenset({"to", "cuda", "to_empty"})
 WRAPPERS = re.compile(
     r"torch\.compile$|torch\.jit\.\w+$|.*(DataParallel|AveragedModel)$|copy\.(deep)?copy$"
 )
+# Those that have weights of their own, equal to those that they get.
+COPIES = re.compile(r"copy\.deepcopy$|.*AveragedModel$")
 # Modules of torch that only hold other modules.
 HOLDERS = re.compile(r"torch\.nn\.(modules\.container\.)?(ModuleDict|ModuleList|Sequential)")
 # Methods of containers that return their contents.
@@ -50,9 +52,10 @@ DEEPEST = 4  # maximum number of calls remembered as the way into a function
 CALLERS = 3  # maximum number of functions up to a `with torch.device(…)`
 
 Call = tuple[ast.Call, Scope]
+Chain = tuple[ast.Call, ...]
 Position = tuple[int, int]
 How = Literal["value", "elements"] | int | tuple[str]
-Role = Literal["same", "whole", "part"]
+Role = Literal["same", "whole", "part", "copied"]
 # Nodes and scopes by identity, and the other parts of a step.
 StepKey = tuple[object, ...]
 # A call, or a parameter or attribute of which nothing is known.
@@ -78,8 +81,10 @@ class TraceStep(NamedTuple):
         node, scope: the expression.
         how: the expression itself, its elements, its element number `how`, or its item of that key.
         stack: the calls that led the search into the functions around.
-        role: whether it is the object, something that contains the object, or a part of it.
+        role: whether it is the object, something that contains the object, a part of it, or what the object
+            is a deep copy of.
         before: only bindings before this position count in this scope.
+        chain: the calls of project functions that returned the object, as far as it was not held anywhere.
         certain: whether a move on the way has happened for certain.
     """
 
@@ -90,12 +95,14 @@ class TraceStep(NamedTuple):
     role: Role = "same"
     before: tuple[Scope, Position] | None = None
     certain: bool = True
+    chain: Chain = ()
 
     @property
     def key(self) -> StepKey:
         """Key that identifies this step."""
         calls = tuple(id(call) for call, _ in self.stack)
-        return id(self.node), id(self.scope), self.how, calls, self.role, self.certain
+        chain = tuple(id(call) for call in self.chain)
+        return id(self.node), id(self.scope), self.how, calls, self.role, self.certain, chain
 
 
 @dataclass
@@ -104,6 +111,9 @@ class Origin:
 
     Args:
         sites, wholes, parts: the calls that make the object, its containers, and its contents.
+        originals: the calls that make what it is a deep copy of: moves count only where they come before.
+        chains: for each of these calls the calls of project functions that lead to it: two calls of one
+            function make two objects.
         unknown: the parameters (a function and a name) with unknown arguments.
         moved: whether it is certainly created on an accelerator, or moved on the way here.
         on_meta: whether it is created on the device "meta", or moved there on the way here.
@@ -112,28 +122,41 @@ class Origin:
     sites: set[Site] = field(default_factory=set)
     wholes: set[Site] = field(default_factory=set)
     parts: set[Site] = field(default_factory=set)
+    originals: set[Site] = field(default_factory=set)
+    chains: dict[Site, set[Chain]] = field(default_factory=dict)
     unknown: set[tuple[Function, str]] = field(default_factory=set)
     moved: bool = False
     on_meta: bool = False
 
     def covers(self, other: Origin) -> bool:
-        """Whether an operation on this object affects all of `other`."""
-        return not (
-            self.sites.isdisjoint(other.sites)
-            and self.sites.isdisjoint(other.wholes)
-            and self.parts.isdisjoint(other.sites)
-            and self.parts.isdisjoint(other.wholes)
+        """Whether an earlier operation on this object affects all of `other`, or what that is a copy of."""
+        return self._has(
+            other, self.sites | self.parts, other.sites | other.wholes | other.originals
         )
 
     def touches(self, other: Origin) -> bool:
         """Whether an operation on this object affects `other`, or a part of it."""
-        return self.covers(other) or not self.wholes.isdisjoint(other.sites)
+        own = self.sites | self.parts
+        return self._has(other, own, other.sites | other.wholes) or self._has(
+            other, self.wholes, other.sites
+        )
+
+    def _has(self, other: Origin, own: set[Site], others: set[Site]) -> bool:
+        return any(
+            _agree(chain, another)
+            for site in own & others
+            for chain in self.chains.get(site, [()])
+            for another in other.chains.get(site, [()])
+        )
 
     def add(self, other: Origin) -> None:
         """Add what another expression of this object says of it."""
         self.sites |= other.sites
         self.wholes |= other.wholes
         self.parts |= other.parts
+        self.originals |= other.originals
+        for site, chains in other.chains.items():
+            self.chains.setdefault(site, set()).update(chains)
         self.unknown |= other.unknown
         self.moved |= other.moved
         self.on_meta |= other.on_meta
@@ -320,6 +343,7 @@ class Objects:
                     step.role,
                     (binding.scope, end(binding.value)) if near else None,
                     step.certain and (near or built or named),
+                    step.chain if named and near and binding.name in step.scope.bindings else (),
                 )
             case "scope" if isinstance(binding.scope, Function):
                 if binding.scope.is_a("property", "cached_property"):
@@ -332,6 +356,7 @@ class Objects:
         self, function: Function, name: str, step: TraceStep, origin: Origin
     ) -> Iterator[TraceStep]:
         last = step.stack[-1] if step.stack else None
+        chain = step.chain[:-1] if last is not None and step.chain[-1:] == last[:1] else ()
         if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
             receiver = last[0].func if last is not None else None
             if (
@@ -340,9 +365,11 @@ class Objects:
                 and not _is_super(receiver.value)
                 and function in self._analysis.running[last[0]].functions
             ):
-                yield TraceStep(receiver.value, last[1], step.how, step.stack[:-1], step.role)
+                yield TraceStep(
+                    receiver.value, last[1], step.how, step.stack[:-1], step.role, chain=chain
+                )
             elif last is not None and function.name in BUILDS and isinstance(receiver, ast.Name):
-                _add(origin, step.role, last[0])
+                _add(origin, step.role, last[0], chain)
             else:
                 self._instances(function.owner, step, origin)
             return
@@ -353,7 +380,14 @@ class Objects:
             if argument.node is not None:
                 before = argument.scope, end(argument.call)
                 yield TraceStep(
-                    argument.node, argument.scope, step.how, stack, step.role, before, step.certain
+                    argument.node,
+                    argument.scope,
+                    step.how,
+                    stack,
+                    step.role,
+                    before,
+                    step.certain,
+                    chain if led else (),
                 )
         default, _ = function.declared.get(name, (None, []))
         has_default = default is not None and not isinstance(default, ast.Constant)
@@ -398,7 +432,8 @@ class Objects:
             yield step._replace(node=receiver)
             return
         if step.role != "part" and is_module(receiver, step.scope, self._analysis):
-            yield step._replace(node=receiver, how="value", role="whole")
+            role: Role = "copied" if step.role == "copied" else "whole"
+            yield step._replace(node=receiver, how="value", role=role)
         if members or not fields:
             yield from self._bound(members, step, origin)
 
@@ -425,9 +460,11 @@ class Objects:
         if functions:
             stack = (*step.stack, (node, scope))[-DEEPEST:]
             for callee in functions:
+                # A decorator may keep what the function returned before.
+                chain = () if callee.decorators else (*step.chain, node)[-DEEPEST:]
                 for returned in callee.returns:
                     yield TraceStep(
-                        returned, callee, step.how, stack, step.role, certain=step.certain
+                        returned, callee, step.how, stack, step.role, None, step.certain, chain
                     )
             return
         yield from self._of_library(node, step, origin)
@@ -450,25 +487,28 @@ class Objects:
             if isinstance(step.how, int):  # model, optimizer = amp.initialize(model, optimizer)
                 if step.how < len(node.args):
                     yield step._replace(node=node.args[step.how], how="value")
-            else:
+            elif not any(COPIES.match(name) for name in names):
                 yield from self._given(node, step, step.role)
+            elif step.role != "part":
+                yield from self._given(node, step, "copied")
 
     def _given(self, node: ast.Call, step: TraceStep, role: Role) -> Iterator[TraceStep]:
-        if role == "part" and step.role == "whole":
+        if role == "part" and step.role in ("whole", "copied"):
             return
         for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
             how: How = "elements" if isinstance(arg, ast.List | ast.Tuple | ast.Dict) else "value"
             yield step._replace(node=arg, how=how, role=role)
 
     def _made(self, node: ast.Call, step: TraceStep, origin: Origin) -> None:
-        _add(origin, step.role, node)
-        if step.role != "part" and self._is_made_there(node, step.scope):
+        _add(origin, step.role, node, step.chain)
+        if step.role != "part" and self._is_made_there(node, step):
             origin.moved = True
-        if step.role != "part" and self._is_within(node, step.scope, self._meta_lines):
+        if step.role != "part" and self._is_within(node, step.scope, self._meta_lines, step.stack):
             origin.on_meta = True
 
-    def _is_made_there(self, node: ast.Call, scope: Scope) -> bool:
+    def _is_made_there(self, node: ast.Call, step: TraceStep) -> bool:
         """Whether `node` creates its object on an accelerator."""
+        scope = step.scope
         for keyword in node.keywords:
             if keyword.arg == "device":
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
@@ -476,22 +516,36 @@ class Objects:
                 held = self._evaluator.contents.at_key(keyword.value, "device", scope)
                 if any(may_be_accelerator(self._evaluator.values(*item)) for item in held):
                     return True
-        return self._by_default or self._is_within(node, scope, self._device_lines)
+        return self._by_default or self._is_within(node, scope, self._device_lines, step.stack)
 
     def _is_to_meta(self, move: ast.Call, scope: Scope) -> bool:
         """Whether `move` moves its receiver to the device "meta", which few files name."""
         return b"meta" in scope.top.module.data and is_to_meta(move, scope, self._analysis)
 
-    def _is_within(self, node: ast.Call, scope: Scope, lines: Lines, depth: int = CALLERS) -> bool:
-        """Whether `node`, or each call that leads to it, is in `lines`."""
+    def _is_within(
+        self,
+        node: ast.Call,
+        scope: Scope,
+        lines: Lines,
+        stack: tuple[Call, ...] = (),
+        depth: int = CALLERS,
+    ) -> bool:
+        """Whether `node`, or the last call of `stack` that leads to it, is in `lines`.
+
+        Where the stack does not lead to it, each of its callers has to.
+        """
         here = lines.get(scope.top, ())
         if any(first <= node.lineno <= last for first, last in here):
             return True
         if not isinstance(scope, Function) or not depth or not lines:
             return False
+        if stack and scope in self._analysis.running[stack[-1][0]].functions:
+            return self._is_within(*stack[-1], lines, stack[:-1], depth - 1)
         callers = callers_of(self._analysis).get(scope, ())
         return bool(callers) and all(
-            self._is_within(call, at, lines, depth - 1) for call, at in callers if at is not scope
+            self._is_within(call, at, lines, (), depth - 1)
+            for call, at in callers
+            if at is not scope
         )
 
     @cached_property
@@ -580,8 +634,16 @@ def end(node: ast.expr) -> Position:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _add(origin: Origin, role: Role, site: Site) -> None:
-    {"same": origin.sites, "whole": origin.wholes, "part": origin.parts}[role].add(site)
+def _agree(chain: Chain, other: Chain) -> bool:
+    """Whether the calls that lead to an object may be the same: the ends of what is known of them are."""
+    known = min(len(chain), len(other))
+    return not known or chain[-known:] == other[-known:]
+
+
+def _add(origin: Origin, role: Role, site: Site, chain: Chain = ()) -> None:
+    origin.chains.setdefault(site, set()).add(chain)
+    of = {"same": origin.sites, "whole": origin.wholes, "part": origin.parts}
+    of.get(role, origin.originals).add(site)
 
 
 def _holds_one(node: ast.Call) -> bool:

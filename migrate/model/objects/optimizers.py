@@ -625,13 +625,19 @@ class ProjectOptimizers:
         return any(isinstance(v, External) and v.name.endswith(ends) for v in values)
 
     def _is_for_cpu(self, call: ast.Call, scope: Scope) -> bool:
-        """Whether the mesh of an FSDP2 call is plainly of CPUs: `init_device_mesh("cpu", (2,))`."""
+        """Whether the mesh of an FSDP2 call is plainly of CPUs: `init_device_mesh("cpu", (2,))`.
+
+        The mesh may be an argument of the call, or bound before: `partial(fully_shard, mesh=mesh)`.
+        """
+        calls = [(call, scope), *self._behind(call.func, scope)]
         return any(
             isinstance(node, ast.Call)
             and any(getattr(arg, "value", None) == "cpu" for arg in _arguments(node))
-            for keyword in call.keywords
+            for binding, at in calls
+            if isinstance(binding, ast.Call)
+            for keyword in binding.keywords
             if keyword.arg == "mesh"
-            for node, _ in self._behind(keyword.value, scope)
+            for node, _ in self._behind(keyword.value, at)
         )
 
     @cached_property

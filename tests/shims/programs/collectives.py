@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch_xla
+import torch_xla.amp
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend
 import torch_xla.runtime as xr
@@ -86,6 +87,8 @@ def check_whole_graphs(rank, n):
 
     result = torch_xla.compile(step, full_graph=True)()
     same("all_reduce in a whole graph", result, torch.full((2,), float(n * (n - 1))))
+    with torch_xla.amp.autocast(torch_xla.device()):
+        assert (value[:, None] @ value[None]).dtype == torch.bfloat16
 
 
 def check_torch_distributed(rank, n):

@@ -75,8 +75,8 @@ class LeaveTorchXla(Rule):
     and `torch_xla.sync(wait=True)` is `torch.accelerator.synchronize()`: torch_tpu runs op by op. The queries
     of the runtime are torch.distributed's (`xr.global_ordinal()` is `dist.get_rank()`), `"xla"` is `"tpu"`,
     `xm.save(x, path)` is `torch.save` on the first rank, `xm.rendezvous(tag)` is `dist.barrier()`.
-    `torch_xla.manual_seed` goes where `torch.manual_seed` is called, which seeds the TPU too. The launch is
-    for [launch-from-xla](launch-from-xla.md).
+    `torch_xla.manual_seed(s)` goes beside `torch.manual_seed(s)`, which seeds the TPU too; elsewhere it is
+    `torch.tpu.manual_seed(s)`. The launch is for [launch-from-xla](launch-from-xla.md).
 
     The rest of its functions are for [xla-library](xla-library.md).
 
@@ -265,13 +265,7 @@ class LeaveTorchXla(Rule):
             else:
                 yield self._replaced(call, f"{torch}.accelerator.synchronize()")
         elif name == "torch_xla.manual_seed":
-            if any(context.qualified_name(c.func) in SEEDS for c in context.all_of(cst.Call)):
-                message = f"remove {code(call)}: torch.manual_seed seeds the TPU too"
-                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
-            else:
-                function = cst.parse_expression(f"{torch}.manual_seed")
-                message = f"{code(call.func)} → torch.manual_seed"
-                yield self.edit(call.func, lambda _: function, message, consumes=[call.func])
+            yield from self._seed(node, call, context)
         elif name == f"{XM}.rendezvous":
             if joins_group(context):
                 yield self._replaced(call, context.vocabulary.write("barrier"))
@@ -286,6 +280,71 @@ class LeaveTorchXla(Rule):
                 yield from self.report(call, message)
         elif name == SAVE:
             yield from self._save(node, call, context)
+
+    def _seed(
+        self, node: cst.Expr, call: cst.Call, context: Workspace
+    ) -> Iterator[Edit | RuleFinding]:
+        """Yield the edit of a seed of the device, which leaves the host's generator as it is."""
+        bound = bind(call, ("seed", "device"))
+        if bound is None or "seed" not in bound:
+            yield from self.report(call, f"{code(call)}: torch.tpu.manual_seed(seed)")
+            return
+        seed = code(bound["seed"].value)
+        if self._is_seeded_beside(node, seed, context):
+            message = f"remove {code(call)}: torch.manual_seed seeds the TPU too"
+            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            return
+        yield self._seeded(call, call.args.index(bound["seed"]), "manual_seed", context)
+        function = context.function_around(node)
+        calls = list(context.all_of(cst.Call))
+        for later in calls[calls.index(call) + 1 :]:
+            if (
+                context.qualified_name(later.func) in SEEDS
+                and context.function_around(later) is function
+            ):
+                message = (
+                    f"{code(later)} seeds the TPU too, after {code(call)}: put it above, or seed the host by "
+                    "torch.default_generator.manual_seed"
+                )
+                yield from self.report(later, message)
+
+    def _seeded(self, call: cst.Call, seed: int, name: str, context: Workspace) -> Edit:
+        """Return the edit that hands argument number `seed` to a function of torch.tpu."""
+        torch = context.imports.require("torch")
+        function = cst.parse_expression(f"{torch}.tpu.{name}")
+
+        def replace(updated: cst.Call) -> cst.Call:
+            return cst.Call(function, [cst.Arg(updated.args[seed].value)])
+
+        gone = [call.func, *(arg for i, arg in enumerate(call.args) if i != seed)]
+        message = f"{code(call.func)} → torch.tpu.{name}"
+        return self.edit(call, replace, message, consumes=gone)
+
+    def _is_seeded_beside(self, node: cst.Expr, seed: str, context: Workspace) -> bool:
+        """Whether torch gets the same seed in a line beside, with nothing but seeds between them."""
+        line = context.parent(node)
+        block = None if line is None else context.parent(line)
+        body = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
+        if not isinstance(line, cst.SimpleStatementLine) or line not in body:
+            return False
+        place = body.index(line)
+        for others in (reversed(body[:place]), body[place + 1 :]):
+            for other in others:
+                match other:
+                    case cst.SimpleStatementLine(body=[cst.Expr(value=cst.Call() as call)]):
+                        pass
+                    case _:
+                        break
+                if "seed" not in last_part(call.func):
+                    break
+                args = call.args[:1]
+                if (
+                    context.qualified_name(call.func) in SEEDS
+                    and args
+                    and code(args[0].value) == seed
+                ):
+                    return True
+        return False
 
     def _save(
         self, node: cst.Expr, call: cst.Call, context: Workspace
@@ -399,8 +458,7 @@ class LeaveTorchXla(Rule):
             )
             is_number = isinstance(call.args[0].value, cst.Integer)
             to = "set_rng_state" if reads and not is_number else "manual_seed"
-            torch = context.imports.require("torch")
-            yield self._replaced(call, f"{torch}.tpu.{to}({code(call.args[0].value)})")
+            yield self._seeded(call, 0, to, context)
         elif name == CHECKPOINT:
             module = context.imports.require("torch.utils.checkpoint")
             function = cst.parse_expression(f"{module}.checkpoint")

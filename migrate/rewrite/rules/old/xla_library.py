@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.launchers import DDP
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.rewrite.edits.nodes import with_args
@@ -71,10 +70,11 @@ class XlaLibrary(Rule):
     **What it does.** `MpDeviceLoader` becomes a class of the script that moves each batch to the device.
     `xm.RateTracker`, `xu.SampleGenerator`, `xm.mesh_reduce`, `xm.all_reduce`, `xm.reduce_gradients` and
     `xm.broadcast_master_param` become short functions and classes of the script, with torch.distributed.
-    `xm.optimizer_step` of a model that is not in DistributedDataParallel averages the gradients, then calls
-    `optimizer.step()`. `xm.add_step_closure(f, args)` calls `f`, `xm.master_print` prints on the first rank,
-    `xm.wait_device_ops()` is `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`. A line that
-    only prints torch_xla's metrics goes.
+    `xm.optimizer_step` averages the gradients, then calls `optimizer.step()`, also of a model that may be in
+    DistributedDataParallel: an average of equal gradients changes nothing. `xm.add_step_closure(f, args)`
+    calls `f`, `xm.master_print` prints on the first rank, `xm.wait_device_ops()` is
+    `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`. A line that only prints torch_xla's
+    metrics goes.
 
     **Reported.** These with options that have no counterpart: `input_sharding=` of SPMD, `groups=`,
     `optimizer_args=`. A collective of a script that joins no process group.
@@ -371,9 +371,8 @@ class XlaLibrary(Rule):
             return
         optimizer = code(bound["optimizer"].value)
         gone = [call.func, *(arg for arg in call.args if arg is not bound["optimizer"])]
-        wraps = any(context.qualified_name(c.func) in DDP for c in context.all_of(cst.Call))
         alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-        if is_single(call, context) or wraps:
+        if is_single(call, context):
             yield self._replaced(call, f"{optimizer}.step()", gone)
         elif not joins_group(context):
             yield from self._without_group(call)

@@ -56,15 +56,35 @@ class MissingOperators(NamedHazard):
         ),
         example(
             """
+            from functools import partial
+
             import torch
             from torch.distributed.fsdp import fully_shard
 
-            model = torch.nn.Sequential(torch.nn.Linear(8, 8))
-            fully_shard(model)  # XLA892
+
+            def build():
+                return torch.nn.Sequential(torch.nn.Linear(8, 8))
+
+
+            def on_meta():
+                with torch.device("meta"):
+                    model = build()
+                fully_shard(model)
+
+
+            def on_the_host():
+                model = build()
+                fully_shard(model)  # XLA892
+
+
+            shard = partial(fully_shard, reshard_after_forward=True)
+            shard(torch.nn.Linear(8, 8))  # XLA892
             """
         ),
         example(
             """
+            from functools import partial
+
             import torch
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
@@ -79,7 +99,9 @@ class MissingOperators(NamedHazard):
             with torch.device("meta"):
                 late = torch.nn.Linear(8, 8)
             fully_shard(late)
-            fully_shard(torch.nn.Linear(8, 8), mesh=init_device_mesh("cpu", (2,)))
+            mesh = init_device_mesh("cpu", (2,))
+            fully_shard(torch.nn.Linear(8, 8), mesh=mesh)
+            partial(fully_shard, mesh=mesh)(torch.nn.Linear(8, 8))
             """
         ),
     )
