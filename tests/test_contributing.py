@@ -52,8 +52,9 @@ ADDED = """
 from pathlib import Path
 
 from migrate.catalogue import torch_cuda, torch_other
+from migrate.catalogue.entry import launchers
 
-launcher = torch_other.launchers("forked", "run_ranks")
+launcher = launchers("forked", "run_ranks")
 torch_other.SPAWN += launcher
 torch_other.TORCH_OTHER += launcher
 ignored = torch_cuda._told("no_memory_pool", "remove it")

@@ -131,3 +131,13 @@ def names(*entries: CatalogueEntry) -> frozenset[str]:
         if name.rpartition(".")[0] == offers
     }
     return frozenset(public_ones | at_home)
+
+
+def launchers(module: str, names: str) -> tuple[CatalogueEntry, ...]:
+    """Return entries of the functions of `module` that take what `torch.multiprocessing.spawn` takes."""
+    return Family(module, OnXla.CALLED, rule="mp-spawn")(
+        names,
+        "replicas are started by torch_xla.launch",
+        "replicas are started by shims.launch",
+        does="starts processes that are no replicas",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from migrate.catalogue.entry import CatalogueEntry, Family, OnXla
+from migrate.catalogue.entry import Family, OnXla, launchers
 
 RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CALLED
 
@@ -38,17 +38,6 @@ SYNC_BATCH_NORM = Family("torch.nn", RAISES, "XLA809", "sync-batch-norm")(
     "shims.batch_norm.SyncBatchNorm, or torch_xla.core.functions.SyncBatchNorm",
     "shims.sync_batch_norm(model), or shims.batch_norm.SyncBatchNorm",
 )
-
-
-def launchers(module: str, names: str) -> tuple[CatalogueEntry, ...]:
-    """Return entries of the functions of `module` that take what `torch.multiprocessing.spawn` takes."""
-    return Family(module, CALLED, rule="mp-spawn")(
-        names,
-        "replicas are started by torch_xla.launch",
-        "replicas are started by shims.launch",
-        does="starts processes that are no replicas",
-    )
-
 
 SPAWN = launchers("torch.multiprocessing", "spawn start_processes")
 # Measured: a ValueError, also without torch.compile; a mask of blocks does not lower.
