@@ -144,7 +144,6 @@ def rewrite_folder(
             function_lines,
             workers,
             options.config,
-            lines,
         )
         files = without_answered(files, last.project, calls)
         files = _with_unread(folder, first.project, files, contents)
@@ -352,7 +351,6 @@ def _with_functions(
     function_lines: FunctionLines,
     workers: Workers,
     config: Config,
-    lines: NeighborLines,
 ) -> list[FileRewrite]:
     """Return `files` with the hazards of functions that the steps of other files run.
 
@@ -373,10 +371,7 @@ def _with_functions(
         config.target,
     )
     notes = {
-        path.relative_to(root): tuple(
-            lines.note_at_origin(folder / path.relative_to(root), note)
-            for note in selected(map(note_of, remaining), config)
-        )
+        path.relative_to(root): tuple(selected(map(note_of, remaining), config))
         for path, remaining in left.items()
         if remaining and path not in led
     }
