@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-# An installation for development finds this toolkit by a hook: its folder is not in `sys.path`.
-_TOOLKIT = str(Path(__file__).parents[3])
+# The packages of this toolkit. An installation for development finds them by a hook, so their folder is not
+# in `sys.path`; a script in the toolkit's own folder runs in a copy of it, and imports some from there.
+_TOOLKIT = ("converters", "migrate", "shims")
 
 
 def own_files(root: torch.nn.Module) -> Callable[[str], bool]:
@@ -51,7 +52,7 @@ def _file(cls: type) -> str:
 
 def _package(file: str) -> str:
     """The installed package of a file; "python" for the standard library, "" for the user's files."""
-    paths = (*sys.path, _TOOLKIT)
+    paths = (*sys.path, *_toolkit_folders())
     places = [place for place in paths if place and Path(file).is_relative_to(place)]
     if not places:
         return ""
@@ -60,6 +61,12 @@ def _package(file: str) -> str:
         return "python"
     name = Path(file).relative_to(place).parts[0].removesuffix(".py")
     return name if name in _installed() else ""
+
+
+def _toolkit_folders() -> list[str]:
+    """Folders from which this process has imported the toolkit."""
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in _TOOLKIT]
+    return [str(Path(file).parents[1]) for file in files if file]
 
 
 @cache

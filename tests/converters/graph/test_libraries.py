@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import click
@@ -50,3 +51,15 @@ def test_the_toolkit_is_no_file_of_the_user_where_a_hook_finds_it(
     own = libraries.own_files(torch.nn.Linear(2, 2))
     assert not own(str(package / "graph" / "recording" / "group.py"))
     assert own(str(package.parent / "examples" / "ddp_toy" / "before.py"))
+
+
+def test_a_copy_of_the_toolkit_is_no_file_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A script in the toolkit's own folder runs in a copy of it, and imports shims from there."""
+    shims = types.ModuleType("shims")
+    shims.__file__ = str(tmp_path / "shims" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "shims", shims)
+    own = libraries.own_files(torch.nn.Linear(2, 2))
+    assert not own(str(tmp_path / "shims" / "patches" / "rng.py"))
+    assert own(str(tmp_path / "train.py"))
