@@ -6,10 +6,8 @@ PUBLIC_SCRIPTS_FLOAT64=1 makes float64 the default dtype: whether two runs part 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import threading
 from typing import Any
 
 from shims.activate import after_import
@@ -120,35 +118,12 @@ def _unbiased_variances() -> None:
     """Let batch norm keep torch's running variance on XLA, where torch_xla 2.9 divides by n, not n - 1."""
     import torch
 
-    normalize = torch.nn.functional.batch_norm
-    inside = threading.local()
+    from migrate.prove.record.variances import corrected
 
-    @functools.wraps(normalize)
-    def batch_norm(
-        input: torch.Tensor,  # noqa: A002 - torch's name for it
-        running_mean: torch.Tensor | None,
-        running_var: torch.Tensor | None,
-        weight: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
-        rest = (weight, bias, training, momentum, eps)
-        again = getattr(inside, "running", False)  # of a TorchFunctionMode
-        if again or not training or running_var is None or input.device.type != "xla":
-            return normalize(input, running_mean, running_var, *rest)
-        before = running_var.detach().clone()
-        inside.running = True
-        try:
-            output = normalize(input, running_mean, running_var, *rest)
-        finally:
-            inside.running = False
-        others = input.numel() // input.size(1) - 1
-        running_var.data.add_((running_var.data - (1 - momentum) * before) / others)
-        return output
-
-    torch.nn.functional.batch_norm = batch_norm
+    functional = torch.nn.functional
+    functional.batch_norm = corrected(
+        functional.batch_norm, lambda device: device.type == "xla", lambda count: count - 1
+    )
 
 
 def _no_hub() -> None:

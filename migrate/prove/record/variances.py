@@ -13,9 +13,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+BatchNorm = Callable[..., Any]
 
 
 @functools.cache
@@ -29,7 +32,22 @@ def install() -> None:
     if beside_torch_tpu():
         return
     functional = torch.nn.functional
-    normalize = functional.batch_norm
+    functional.batch_norm = corrected(
+        functional.batch_norm, lambda device: device.type != "xla", lambda count: -count
+    )
+
+
+def corrected(
+    normalize: BatchNorm, on: Callable[[torch.device], bool], divisor: Callable[[int], int]
+) -> BatchNorm:
+    """Return `torch.nn.functional.batch_norm` with other running variances on some devices.
+
+    Args:
+        normalize: torch's function.
+        on: whether the running variances on a device are other ones.
+        divisor: from the number of values of a channel, n, what its variance is divided by before it is added
+            to itself: -n makes an unbiased variance a biased one, n - 1 makes a biased one unbiased.
+    """
     inside = threading.local()
 
     @functools.wraps(normalize)
@@ -47,7 +65,7 @@ def install() -> None:
         # Under a TorchFunctionMode torch's function calls the function of its name, which is this one,
         # again.
         again = getattr(inside, "running", False)
-        if again or not training or running_var is None or input.device.type == "xla":
+        if again or not training or running_var is None or not on(input.device):
             return normalize(input, running_mean, running_var, *rest)
         before = running_var.detach().clone()
         inside.running = True
@@ -55,9 +73,9 @@ def install() -> None:
             output = normalize(input, running_mean, running_var, *rest)
         finally:
             inside.running = False
-        size = input.numel() // input.size(1)
+        count = input.numel() // input.size(1)
         # `data`: the backward pass has saved this buffer, and would reject a changed one.
-        running_var.data.sub_((running_var.data - (1 - momentum) * before) / size)
+        running_var.data.add_((running_var.data - (1 - momentum) * before) / divisor(count))
         return output
 
-    functional.batch_norm = batch_norm
+    return batch_norm
