@@ -245,16 +245,13 @@ def port(
     """
     for method in methods or {}:
         require_method(module, method, api)
+    methods, arguments = methods or {}, arguments or {}
     if not cache:
-        return _port(
-            module, inputs, starts, methods or {}, api, None, repeats, constrain, arguments or {}
-        )
+        return _port(module, inputs, starts, methods, api, None, repeats, constrain, arguments)
     module.eval()
     cached = cached_forward(module, inputs)
     with with_cached_forward(module, cached):
-        return _port(
-            module, inputs, starts, methods or {}, api, cached, repeats, constrain, arguments or {}
-        )
+        return _port(module, inputs, starts, methods, api, cached, repeats, constrain, arguments)
 
 
 def _port(

@@ -90,7 +90,6 @@ class NeighborLines:
         self._paths: dict[str, list[Path]] = defaultdict(list)
         for path in contents:
             self._paths[path.name].append(path)
-        self._known: dict[Path, Mapping[Path, bytes]] = {}
         self._first: dict[Path, dict[Note, Mapping[Path, bytes]]] = defaultdict(dict)
         self._origins: dict[tuple[Path, bytes], Mapping[int, tuple[int, int]]] = {}
 
@@ -99,23 +98,21 @@ class NeighborLines:
 
         Neighbors that are not in `known` are as before the rewrite.
         """
-        self._known[path] = known
         for note in (*file.edits, *file.findings, *file.hints):
             self._first[path].setdefault(note, known)
 
     def at_origin(self, path: Path, file: FileRewrite) -> FileRewrite:
-        """Return `file` with the lines of its neighbors before the rewrite in its messages."""
+        """Return `file`, as it was reported last, with the lines of its neighbors before the rewrite."""
 
         def moved(notes: Iterable[Note]) -> tuple[Note, ...]:
-            return tuple(self.note_at_origin(path, note) for note in notes)
+            return tuple(self._note_at_origin(path, note) for note in notes)
 
         return replace(
             file, edits=moved(file.edits), findings=moved(file.findings), hints=moved(file.hints)
         )
 
-    def note_at_origin(self, path: Path, note: Note) -> Note:
-        """Return `note` on the file `path` with the lines of its neighbors before the rewrite."""
-        known = self._first[path].get(note, self._known.get(path, {}))
+    def _note_at_origin(self, path: Path, note: Note) -> Note:
+        known = self._first[path][note]
         if not known or not NEIGHBOR.search(note.message + note.wrong):
             return note
 

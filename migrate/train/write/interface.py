@@ -433,6 +433,26 @@ def _as_called(batch):
 '''
 
 
+def outputs_text(places: str) -> str:
+    """End of a function that has the captured outputs in `more`, and the beginning of `outputs`.
+
+    Args:
+        places: expression of where they are.
+    """
+    return f'''    found = []
+    for path in {places}:
+        value = more["intermediates"]
+        for key in path:
+            value = value[key]
+        found.append(value)
+    return found
+
+
+def outputs(state, batch, site=0):
+    """What each outermost call of a trained module gives in the loss of a batch, in order."""
+'''
+
+
 def _apart(facts: ProgramFacts, places: Sequence[OutputPath] | None) -> str:
     """Functions whose text depends on dropout and statistics."""
     statistics = facts.statistics and facts.training
@@ -471,24 +491,13 @@ _value_and_grad = jax.jit(jax.value_and_grad(_loss_of{aux}))
 {optional}            mutable={kept},
             capture_intermediates=lambda module, name: name != "setup",
         )"""
-        parts.append(f'''
+        parts.append(f"""
 @jax.jit
 def _captured(params, variables, inputs):
 {within}    {body}
-    found = []
-    for path in _OUTPUTS:
-        value = more["intermediates"]
-        for key in path:
-            value = value[key]
-        found.append(value)
-    return found
-
-
-def outputs(state, batch, site=0):
-    """What each outermost call of a trained module gives in the loss of a batch, in order."""
-    _one_loss(site)
+{outputs_text("_OUTPUTS")}    _one_loss(site)
     return _captured(state.params, state.variables, _inputs(batch))
-''')
+""")
     parts.append(f'''
 def loss_and_gradients(state, batch, site=0):
     """The number on which {facts.script} calls backward, and the gradients: module → name → array."""

@@ -22,6 +22,7 @@ from migrate.train.write.interface import (
     helped_by,
     helpers_text,
     missing_rollouts,
+    outputs_text,
     rollout_texts,
     state_text,
 )
@@ -206,7 +207,7 @@ def _outputs_text(updates: Sequence[InterfaceFacts], *, draws: bool) -> str:
             f"        [\n{paths}        ],\n    ),\n"
         )
     within = "_without_dropout()" if draws else "contextlib.nullcontext()"
-    return f'''
+    return f"""
 # Of each update the step, its options, and where Flax captures the output of each call of a module.
 _STEPS = [
 {"".join(lines)}]
@@ -223,21 +224,10 @@ def _captured(site, params, variables, inputs):
             mutable=["intermediates", "batch_stats"],
             capture_intermediates=lambda module, name: name != "setup",
         )
-    found = []
-    for path in places:
-        value = more["intermediates"]
-        for key in path:
-            value = value[key]
-        found.append(value)
-    return found
-
-
-def outputs(state, batch, site=0):
-    """What each outermost call of a trained module gives in the loss of a batch, in order."""
-    update = _train.UPDATES[SITES[site]]
+{outputs_text("places")}    update = _train.UPDATES[SITES[site]]
     others = {{kind: update.part(tree) for kind, tree in state.variables.items()}}
     return _captured(site, update.part(state.params), others, update.inputs_of(_by_name(batch)))
-'''
+"""
 
 
 def _constants(
