@@ -229,7 +229,7 @@ class TestEdits:
         (("empty",), ("config.json",)),
         (("jax:net.py:Net",), ("no torch module",)),
         (("net.py:Net", "--inputs", "x=float32[2,7,13]"), ("mat1 and mat2", "net.py:")),
-        (("net.py:Net", "--inputs", "y=float32[2,7,12]"), ("does not take the inputs y",)),
+        (("net.py:Net", "--inputs", "y=float32[2,7,12]"), ("does not take the input y",)),
         (("net.py:Net", "--inputs", "x=float31[2,7]"), ("float31",)),
         (("net.py:Net", "--inputs", "gone.npz"), ("gone.npz",)),
         (("net.py:Net", "--inputs", "3=float32[2,7,12]"), ("no argument number 3",)),

@@ -8,26 +8,24 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection
-from operator import attrgetter
 from pathlib import Path
 from types import ModuleType, new_class
 from typing import Any, Literal
 
 from converters.errors import ConversionError
 from converters.installing import missing_behind
-from converters.model import imported, split_call
+from converters.model import imported, named_object, split_call
 from converters.other_method import calling
 from migrate.parity.ground.errors import ArgumentsError, TargetError
 from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
-from migrate.parity.sides.target import Target
+from migrate.parity.sides.target import PORT_FILES, Target
 from shims import simulate_tpu
 from shims.errors import NotSimulatedError
 
 _FLAX = ("linen", "nnx", "jax")
-# Files of `migrate port`: a package with a function that builds the model, and its weights.
-_PORT_FILES = ("__init__.py", "modeling.py")
+# A port's function that builds the model, and its weights.
 _PORT_BUILDS = "build"
 _PORT_WEIGHTS = "params.safetensors"
 _PORT_UNUSED = "UNUSED"
@@ -84,7 +82,7 @@ def _simulate_tpu(target: Target) -> None:
 
 def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     folder = Path(target.spec)
-    lacking = [name for name in _PORT_FILES if not (folder / name).is_file()]
+    lacking = [name for name in PORT_FILES if not (folder / name).is_file()]
     if lacking:
         raise TargetError(
             f"{folder}: not a folder of migrate port; missing: {' and '.join(lacking)}",
@@ -179,33 +177,29 @@ def _object(spec: str) -> Any:
         if not location:
             raise TargetError(f"{spec}: names a file, but no object in it", f"write {spec}:factory")
         with imported(spec, location) as module:
-            named_object = attrgetter(name)(module)
-    except AttributeError:
-        raise TargetError(f"{location}: has no {name}", "check the name") from None
+            loaded = named_object(module, location, name)
     except ConversionError as error:
         raise TargetError(error.what, error.remedy) from error
-    return functools.partial(named_object, *args, **kwargs) if args or kwargs else named_object
+    return functools.partial(loaded, *args, **kwargs) if args or kwargs else loaded
 
 
-def _model(named_object: Any, target: Target, seed: int) -> Any:
+def _model(loaded: Any, target: Target, seed: int) -> Any:
     """Model that the object is or builds; a function of inputs is a model itself."""
-    if _kind_of(named_object) or _takes_inputs(named_object):
-        return named_object
-    if lacking := [
-        name for name, parameter in _required(named_object).items() if _is_number(parameter)
-    ]:
+    if _kind_of(loaded) or _takes_inputs(loaded):
+        return loaded
+    if lacking := [name for name, parameter in _required(loaded).items() if _is_number(parameter)]:
         raise ArgumentsError(
             f"{target.shown}: cannot be built without {', '.join(lacking)}",
             f"write {target.spec}({', '.join(f'{name}=…' for name in lacking)})",
             tuple(lacking),
         )
-    if not callable(named_object):
+    if not callable(loaded):
         raise TargetError(
-            f"{target.shown}: is a {type(named_object).__name__}, no model and no function that builds one",
+            f"{target.shown}: is a {type(loaded).__name__}, no model and no function that builds one",
             "name a torch, linen or nnx module, or a function",
         )
     try:
-        return _built(named_object, seed)
+        return _built(loaded, seed)
     except (Exception, SystemExit) as error:
         if missing := missing_behind(error):
             raise missing from error
