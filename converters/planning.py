@@ -211,8 +211,8 @@ def _not_saved(slots: Mapping[str, Slot], stored: Collection[str]) -> list[str]:
         return []
     buffers = f"{len(names)} buffer{'s' * (len(names) > 1)} of the model"
     return [
-        f"not in the output: {buffers} that torch does not save ({_few(names, 3)}); Flax models compute them; "
-        "for a port, use the port's convert.py, which adds them"
+        f"not in the output: {buffers} that torch does not save ({_few(names, 3)}); Flax models compute "
+        "them; for a port, use --target port:FOLDER or its convert.py, which add them"
     ]
 
 

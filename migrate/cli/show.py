@@ -89,8 +89,8 @@ def _show_details(error: Exception) -> None:
 def show(*renderables: RenderableType, err: bool = False) -> None:
     """Print tables and texts on stdout, or on stderr.
 
-    A terminal breaks the cells of tables. A pipe or a file gets each row on one line, for grep and for copying,
-    unless COLUMNS is set.
+    A terminal breaks the cells of tables. A pipe or a file gets each row on one line, for grep and for
+    copying, unless COLUMNS is set.
     """
     from rich.table import Table
 

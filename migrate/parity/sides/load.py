@@ -7,10 +7,13 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, new_class
 from typing import Any, Literal
+
+import numpy as np
 
 from converters.errors import ConversionError
 from converters.installing import missing_behind
@@ -80,8 +83,70 @@ def _simulate_tpu(target: Target) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class LoadedPort:
+    """Package in a folder of `migrate port`.
+
+    Attributes:
+        folder: the folder.
+        package: the imported package.
+        constants: arrays that its files of weights have and torch's checkpoints have not, by path.
+    """
+
+    folder: Path
+    package: ModuleType
+    constants: Mapping[str, np.ndarray[Any, Any]]
+
+    def require(self, paths: Collection[str]) -> None:
+        """Check that the port has a place for each array of these paths, and needs no others.
+
+        Raises:
+            TargetError: it does not fit; the message names arrays.
+        """
+        try:
+            self.package.require_params([*paths, *self.constants])
+        except ValueError as error:
+            what = str(error).partition(";")[0]
+            raise TargetError(
+                f"{self.folder}: {what}",
+                "for a model of another size: python convert.py CHECKPOINT OUTPUT --size FIELD=VALUE there",
+            ) from error
+
+
+def load_port(folder: Path) -> LoadedPort:
+    """Import the package in a folder of `migrate port`.
+
+    Raises:
+        TargetError: it is no such folder, or its import fails.
+    """
+    package = _imported_port(folder, str(folder))
+    file = folder / _PORT_CONSTANTS
+    if not file.is_file():
+        return LoadedPort(folder, package, {})
+    from safetensors.numpy import load_file
+
+    return LoadedPort(folder, package, load_file(file))
+
+
 def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     folder = Path(target.spec)
+    package = _imported_port(folder, target.shown)
+    build = getattr(package, _PORT_BUILDS)
+    weights = folder / _PORT_WEIGHTS
+    inner = Target("", target.spec, target.shown, method=target.method)
+    runner = _runner(_model(build, inner, seed), inner)
+    _spare(runner, frozenset(getattr(package, _PORT_UNUSED, ())), target.method)
+    _stacks(runner, package)
+    _partition(runner, package)
+    return runner, weights if weights.is_file() else None
+
+
+def _imported_port(folder: Path, shown: str) -> ModuleType:
+    """Import the package in a folder of `migrate port`; `shown` names it in errors.
+
+    Raises:
+        TargetError: it is no such folder, or its import fails.
+    """
     lacking = [name for name in PORT_FILES if not (folder / name).is_file()]
     if lacking:
         raise TargetError(
@@ -90,23 +155,17 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
         )
     try:
         package = _package(folder)
-        build = getattr(package, _PORT_BUILDS)
+        getattr(package, _PORT_BUILDS)
+        return package
     except (Exception, SystemExit) as error:
         if missing := missing_behind(error):
             raise missing from error
         at = raised(error.__traceback__, ("importlib",))
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise TargetError(
-            f"{target.shown}: import failed ({what}{f', {at}' if at else ''})",
+            f"{shown}: import failed ({what}{f', {at}' if at else ''})",
             "fix the edited file, or port the model again",
         ) from error
-    weights = folder / _PORT_WEIGHTS
-    inner = Target("", target.spec, target.shown, method=target.method)
-    runner = _runner(_model(build, inner, seed), inner)
-    _spare(runner, frozenset(getattr(package, _PORT_UNUSED, ())), target.method)
-    _stacks(runner, package)
-    _partition(runner, package)
-    return runner, weights if weights.is_file() else None
 
 
 def _stacks(runner: Any, package: Any) -> None:
