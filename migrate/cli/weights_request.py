@@ -271,8 +271,11 @@ def _to_torch(arguments: Mapping[str, Any]) -> ToTorch:
                 f"{_option(name)} applies to torch checkpoints and cannot be "
                 "combined with --to torch"
             )
-    both = None
+    from migrate.parity.sides.target import plain_spec
+
+    both, model = None, arguments["model"]
     if arguments["target"] is None:
+        model = None if model is None else plain_spec(model, ("torch",), "torch module")
         _require_target(arguments, "inputs", "unproven", "drop")
     elif not arguments["inputs"]:
         raise click.UsageError("--to torch --target runs both models: add --inputs")
@@ -288,7 +291,7 @@ def _to_torch(arguments: Mapping[str, Any]) -> ToTorch:
         arguments["file_format"],
         arguments["dry_run"],
         arguments["force"],
-        arguments["model"],
+        model,
         _shapes(arguments["example"]),
         arguments["mapping"],
         arguments["target"],
