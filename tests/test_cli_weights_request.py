@@ -12,6 +12,7 @@ import pytest
 from converters.request import OptimizerRequest, PlanOptions
 from migrate.cli.weights import weights
 from migrate.cli.weights_request import BothModels, SameValues, ToFlax, ToTorch, weights_request
+from migrate.parity.sides.target import PORT_FILES, PORT_MAPPING
 
 
 def request(*words: str) -> ToFlax | ToTorch:
@@ -43,6 +44,31 @@ def test_what_the_target_is_for() -> None:
     same = request("net.pt", "--target", "net.msgpack", "--values", "--drop", "a.*")
     assert isinstance(same, ToFlax)
     assert same.same_values == SameValues(Path("net.msgpack"), None, False, ("a.*",), False)
+
+
+def test_models_are_named_with_their_kinds_as_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ported").mkdir()
+    for name in (*PORT_FILES, PORT_MAPPING):
+        (tmp_path / "ported" / name).touch()
+    kinds = request("net.pt", "--model", "torch:net.py:Net", "--target", "linen:flax_net.py:Net")
+    assert isinstance(kinds, ToFlax)
+    assert kinds.conversion.plan.model == "net.py:Net"
+    assert kinds.conversion.plan.target == "flax_net.py:Net"
+    for target in ("port:ported", "ported"):
+        port = request("net.pt", "--target", target)
+        assert isinstance(port, ToFlax)
+        assert port.port == Path("ported")
+        with pytest.raises(click.UsageError, match="--scan and a port as --target"):
+            request("net.pt", "--target", target, "--scan", "0")
+    run = request("net.pt", "--model", "n:N", "--target", "port:ported", "--inputs", "x=float32[1]")
+    assert isinstance(run, ToFlax)
+    assert (run.port, run.conversion.plan.target) == (None, "port:ported")
+    back = request("p", "--to", "torch", "--model", "torch:net.py:Net")
+    assert isinstance(back, ToTorch)
+    assert back.model == "net.py:Net"
 
 
 def test_the_way_back() -> None:

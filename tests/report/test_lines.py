@@ -45,6 +45,7 @@ from migrate.report.text.parity.summary import parity_summary
 from migrate.report.text.prove import proof_summary, resume_summary
 from migrate.report.text.rewrite import rewrite_summary
 from migrate.report.text.run import run_summary
+from migrate.report.text.tables import plain_table
 from migrate.report.text.weights import plan_summary
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
 from migrate.syntax.source import parse
@@ -187,6 +188,19 @@ def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "💯" not in screen.getvalue()
     assert f"reading {CODES}[b]" in screen.getvalue()
     assert f"converting {CODES}[b]" in screen.getvalue()
+
+
+def test_a_pipe_gets_each_row_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.StringIO()
+    monkeypatch.setattr("sys.stdout", printed)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = plain_table("key", "note")
+    table.add_row("a.b" * 60, "some words " * 30)
+    show(table)
+    head, row = printed.getvalue().splitlines()
+    assert head.split() == ["key", "note"]
+    assert row.startswith("a.b" * 60)
+    assert row.endswith("words")
 
 
 @pytest.mark.parametrize("width", [80, 200])
