@@ -426,6 +426,9 @@ def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:
         )
     except subprocess.TimeoutExpired:
         detail = f"the runtime did not start within {PROBE_SECONDS} s"
+        if not has_tpu:  # nothing else can hold a CPU: the machine is busy
+            remedy = f'try again when the machine is less busy: python -c "import {framework}"'
+            return Check(subject, Status.WARNING, detail, remedy)
         remedy = "check that no other process holds the TPU"
         return Check(subject, Status.FAIL, detail, remedy, (framework,))
     if ran.returncode != 0:

@@ -114,6 +114,18 @@ def test_this_environment_is_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "CPU" in found["jax devices"].upper()
 
 
+@pytest.mark.parametrize(("has_tpu", "status"), [(True, Status.FAIL), (False, Status.WARNING)])
+def test_a_runtime_that_does_not_start(
+    has_tpu: bool, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine without a TPU the commands are slow, not broken."""
+    monkeypatch.setattr("migrate.doctor.PROBE_SECONDS", 0.01)
+    check = _probe("jax", "import time; time.sleep(60)", has_tpu=has_tpu)
+    assert check.status is status
+    assert bool(check.stops) is has_tpu
+    assert ("holds the TPU" in check.remedy) is has_tpu
+
+
 def test_a_wrong_variable_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_USE_BF16", "1")
     monkeypatch.setattr("migrate.doctor.PROBES", {})  # the runtimes are asked in the test above
