@@ -87,6 +87,10 @@ class Running:
 def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     """Return the functions and effects of `call`, as far as they are plain to see."""
     values = evaluator.values(call.func, scope)
+    if isinstance(call.func, ast.Name) and call.func.id == "next" and call.args:
+        generators = evaluator.values(call.args[0], scope)
+        resumed = (evaluator.attribute(generator, "__next__") for generator in generators)
+        values = values.union(*resumed)
     running = Running(call, scope)
     ran = {function for value in values for function in _run_by(value, evaluator)}
     # A set has another order in each process; the answer for a call must not.
