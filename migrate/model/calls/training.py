@@ -229,6 +229,18 @@ def _receivers_of(module: SourceModule, method: str) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=64)
+def _taken_apart(module: SourceModule) -> frozenset[ast.expr]:
+    """Return the values of which a file takes several parts: `state, reward = world.step(action)`."""
+    apart = [node.value for node in module.nodes if isinstance(node, ast.Subscript)]
+    for node in module.nodes:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Tuple | ast.List) for target in node.targets
+        ):
+            apart.append(node.value)
+    return frozenset(value for value in apart if isinstance(value, ast.Call))
+
+
 def _is_optimizer(
     call: ast.Call,
     receiver: ast.expr,
@@ -254,6 +266,8 @@ def _is_optimizer(
         scope.module
     ):
         return False  # an environment: it is reset, and its step takes an action
+    if call in _taken_apart(scope.module) and name not in _receivers_of_zero_grad(scope.module):
+        return False  # an environment too: an optimizer returns a loss or nothing
     if NOT_OPTIMIZERS.search(name):
         return name in _receivers_of_zero_grad(scope.module)  # only optimizers and models are
     if not OPTIMIZER.fullmatch(name) and not TRAINING.search(scope.module.data):
