@@ -18,8 +18,8 @@ _LEVEL = "--xla_backend_optimization_level"
 _SPLIT = "--xla_cpu_parallel_codegen_split_count"
 _EMITTERS = "--xla_cpu_use_fusion_emitters"
 # Every XLA of a process reads the flags, and ends the process at one that it does not know. torch_xla 2.9 and
-# these versions of jaxlib know the flag of the emitters; jaxlib 0.12 and the plugin of torch_tpu's simulated TPU
-# do not; TensorFlow's XLA was not tried.
+# these versions of jaxlib know the flag of the emitters; jaxlib 0.12 and the plugin of simulated TPUs do not;
+# TensorFlow's XLA was not tried.
 _WITH_EMITTERS = ("0.10.", "0.11.")
 _WITHOUT_EMITTERS = ("tensorflow", "tensorflow-cpu", "torch_tpu")
 
