@@ -25,7 +25,7 @@ from migrate.train.proof.program import (
     data_difference,
     data_equal,
 )
-from migrate.train.proof.stability import stability
+from migrate.train.proof.stability import cancellation, stability
 from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
@@ -149,6 +149,8 @@ def _proof(
         rollouts = has_rollouts((folder / "data.py").read_text())
         equal = data_equal(rollouts)
         comparisons += () if rollouts or run.parts else run.stability
+        for name, part in (run.recorded.get("parts") or {"": run.recorded}).items():
+            comparisons += cancellation(part, name)
         what = difference or f"{many(updates, 'update')}, {equal}"
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]

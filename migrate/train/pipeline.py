@@ -31,7 +31,7 @@ from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
 from migrate.train.proof.program import compared
-from migrate.train.proof.stability import stability
+from migrate.train.proof.stability import cancellation, stability
 from migrate.train.record import recorded_run, run_beside
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
@@ -167,7 +167,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             if options.proof:
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = compared(place, expected, work, options.timeout)
-                comparisons = (*of_means, *comparisons)
+                comparisons = (*of_means, *comparisons, *cancellation(recorded))
                 error = error.replace(str(place), str(options.output))
                 if not facts.rollouts:
                     progress(f"running {script}: from weights a rounding away")

@@ -15,7 +15,7 @@ from migrate.counts import many
 from migrate.train.errors import TrainError
 from migrate.train.find import loss_of_update, own_source, script_loop
 from migrate.train.options import TrainOptions
-from migrate.train.proof.stability import STABLE, moved
+from migrate.train.proof.stability import STABLE, Echo, decided, moved
 from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
@@ -75,29 +75,41 @@ def recorded_run(
 
 def run_beside(
     script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
-) -> tuple[float, int | None, int] | str:
-    """Run the script again from weights that are a rounding away.
+) -> Echo | str:
+    """Run the script again from weights that are a rounding away; several times, where one does not decide.
 
     Returns:
-        How far its losses move, the first update in which they move by more than the limit, and the number of
-        updates; or why this is not known.
+        How far its losses move; or why this is not known.
     """
     losses = [[micro["loss"] for micro in update["micro"]] for update in recorded["updates"]]
     losses += recorded["later_losses"]
-    question = json.loads((folder / QUESTION).read_text()) | {
-        "echo": len(losses),
-        "noise": recorded["noise"],
-    }
-    (folder / QUESTION).write_text(json.dumps(question))
-    plugin = "migrate.train.watch.echo:install"
-    try:
-        run_script(
-            options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
-        )
-    except TrainError as failed:
-        return str(failed)
-    echo = json.loads((folder / ECHO).read_text())
-    return *moved(losses, echo, STABLE, recorded["size_of_terms"]), min(len(losses), len(echo))
+    echoes: list[Echo] = []
+    while True:
+        question = json.loads((folder / QUESTION).read_text()) | {
+            "echo": len(losses),
+            "noise": recorded["noise"],
+            "draw": len(echoes),
+        }
+        (folder / QUESTION).write_text(json.dumps(question))
+        plugin = "migrate.train.watch.echo:install"
+        (folder / ECHO).unlink(missing_ok=True)
+        try:
+            run_script(
+                options.script,
+                options.args,
+                plugin,
+                folder,
+                ECHO,
+                options.timeout,
+                own_source(script),
+            )
+        except TrainError as failed:
+            return str(failed)
+        echo = json.loads((folder / ECHO).read_text())
+        worst, first = moved(losses, echo, STABLE, recorded["size_of_terms"])
+        echoes.append(Echo(worst, first, min(len(losses), len(echo))))
+        if (whole := decided(echoes)) is not None:
+            return whole
 
 
 def run_weighted(

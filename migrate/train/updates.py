@@ -33,6 +33,7 @@ from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
 from migrate.train.proof.program import RECORD, compared_updates, written_start
+from migrate.train.proof.stability import cancellation
 from migrate.train.record import recorded_run
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
@@ -357,6 +358,8 @@ def write_updates(
                 place, whole, {p.name: p.folder for p in parts}, work, options.timeout
             )
             error = error.replace(str(place), str(options.output))
+            for part in parts:
+                comparisons += cancellation(part.recorded, part.name)
             comparisons += (of_data,)
         elif not of_data.same:
             notes.append(f"the data differ from the script's: {of_data.what}")

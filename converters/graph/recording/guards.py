@@ -142,6 +142,7 @@ _RELATIONS: Mapping[type, str] = {
     sympy.Gt: ">",
 }
 _FUNCTIONS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//"}
+_OF_ALL = {"Max": "max", "Min": "min"}
 
 
 def _python(expression: Any, names: Mapping[sympy.Symbol, str]) -> str | None:
@@ -164,5 +165,8 @@ def _python(expression: Any, names: Mapping[sympy.Symbol, str]) -> str | None:
         return " + ".join(within)
     if isinstance(expression, sympy.Mul):
         return " * ".join(within)
-    symbol = _FUNCTIONS.get(type(expression).__name__, "")
+    name = type(expression).__name__
+    if name in _OF_ALL:
+        return f"{_OF_ALL[name]}({', '.join(map(str, parts))})"
+    symbol = _FUNCTIONS.get(name, "")
     return f"{within[0]} {symbol} {within[1]}" if symbol else None

@@ -15,6 +15,7 @@ import numpy as np
 from converters.conversion import convert
 from migrate import process
 from migrate.port.weights import MAPPING, PARAMS
+from migrate.quick_xla import compiling_quickly
 from migrate.train.proof.arrays import Arrays, part
 from migrate.train.proof.causes.gradients import factor_of, loss_cause
 from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
@@ -383,7 +384,12 @@ def data_difference(place: Path, work: Path, timeout: float) -> tuple[str, str]:
 
 def child(module: str, paths: Sequence[Path | str], timeout: float) -> tuple[int | None, str]:
     """Run a module of this package on the CPU in a process of its own."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
+    environment = {
+        **os.environ,
+        **compiling_quickly(os.environ),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_TRACEBACK_FILTERING": "off",
+    }
     return process.run(
         [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment
     )
