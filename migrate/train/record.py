@@ -24,6 +24,9 @@ from migrate.train.slice.text import ScriptText
 from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
 
+# Runs that measure how far rounding moves the losses of the recorded updates.
+_ROUNDINGS = 3
+
 
 def recorded_run(
     script: ScriptText,
@@ -85,31 +88,68 @@ def run_beside(
     losses += recorded["later_losses"]
     echoes: list[Echo] = []
     while True:
-        question = json.loads((folder / QUESTION).read_text()) | {
-            "echo": len(losses),
-            "noise": recorded["noise"],
-            "draw": len(echoes),
-        }
-        (folder / QUESTION).write_text(json.dumps(question))
-        plugin = "migrate.train.watch.echo:install"
-        (folder / ECHO).unlink(missing_ok=True)
         try:
-            run_script(
-                options.script,
-                options.args,
-                plugin,
-                folder,
-                ECHO,
-                options.timeout,
-                own_source(script),
-            )
+            echo = _echo(script, recorded, options, folder, len(losses), draw=len(echoes))
         except TrainError as failed:
             return str(failed)
-        echo = json.loads((folder / ECHO).read_text())
         worst, first = moved(losses, echo, STABLE, recorded["size_of_terms"])
         echoes.append(Echo(worst, first, min(len(losses), len(echo))))
         if (whole := decided(echoes)) is not None:
             return whole
+
+
+def rounding_of_losses(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> list[float]:
+    """Run the script again from weights that are a rounding away, in several directions.
+
+    Returns:
+        How far the losses of each recorded update move; empty if the script fails.
+    """
+    updates = recorded["updates"]
+    distances = [0.0] * len(updates)
+    for draw in range(_ROUNDINGS):
+        try:
+            count = updates[-1]["number"] + 1
+            echo = _echo(script, recorded, options, folder, count, draw=draw)
+        except TrainError:
+            return []
+        for position, update in enumerate(updates):
+            own = [micro["loss"] for micro in update["micro"]]
+            other = echo[update["number"]] if update["number"] < len(echo) else []
+            distances[position] = max(
+                [distances[position], *(abs(a - b) for a, b in zip(own, other, strict=False))]
+            )
+    return distances
+
+
+def _echo(
+    script: ScriptText,
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    folder: Path,
+    count: int,
+    *,
+    draw: int,
+) -> list[list[float]]:
+    """Losses of each update of the script, up to a number of updates, from weights that are a rounding away.
+
+    Raises:
+        TrainError: the script fails.
+    """
+    question = json.loads((folder / QUESTION).read_text()) | {
+        "echo": count,
+        "noise": recorded["noise"],
+        "draw": draw,
+    }
+    (folder / QUESTION).write_text(json.dumps(question))
+    (folder / ECHO).unlink(missing_ok=True)
+    plugin = "migrate.train.watch.echo:install"
+    run_script(
+        options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
+    )
+    losses: list[list[float]] = json.loads((folder / ECHO).read_text())
+    return losses
 
 
 def run_weighted(

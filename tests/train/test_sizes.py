@@ -62,7 +62,7 @@ def shapes(inputs: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 def ported(module: nn.Module, first: Any, *others: Any) -> tuple[Any, Any]:
     methods = dict(zip(form_names(len(others)), others, strict=True))
     port = compiled(module, first, "train.py", methods=methods)
-    return port, with_forms(port, [shapes(other) for other in others])
+    return port, with_forms(port, shapes(first), [shapes(other) for other in others])
 
 
 def run(port: Any, inputs: dict[str, torch.Tensor]) -> float:
@@ -83,6 +83,10 @@ def test_a_batch_of_other_sizes_takes_the_branch_that_the_script_takes() -> None
     alone = compiled(Padded(), longer, "train.py")
     assert fits(alone, shapes(longer))
     assert not fits(alone, shapes(shorter))  # the recording has one branch
+    assert [bound.condition for bound in alone.bounds] == [
+        "better.shape[1] < worse.shape[1]",
+        "worse.shape[1] >= better.shape[1]",
+    ]
     port, whole = ported(Padded(), first, longer, shorter)
     assert not broken(port, shapes(first))
     more = examples({"better": 2, "worse": 6}, {"better": 9, "worse": 4}, {"better": 3, "worse": 3})
@@ -102,6 +106,28 @@ def test_a_loop_over_tokens_has_any_length_if_its_source_has_none() -> None:
         np.testing.assert_allclose(run(whole, inputs), float(Recurrent()(**inputs)), rtol=1e-6)
 
 
+class Lengths(nn.Module):
+    """A loop over tokens whose length is in the source: `[:, :6]`."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        length, total = values.shape[1], torch.zeros(())
+        for index in range(length):
+            total = total + values[:, index].sum() * index
+        return total + torch.cat([values, values], 1)[:, :length].sum()
+
+    of_other_sizes = of_other_sizes_2 = forward
+
+
+def test_each_length_has_a_form_if_the_source_has_the_length() -> None:
+    first, longer, other = examples({"values": 6}, {"values": 8}, {"values": 3})
+    _, whole = ported(Lengths(), first, longer, other)
+    for inputs in (first, longer, other):
+        np.testing.assert_allclose(run(whole, inputs), float(Lengths()(**inputs)), rtol=1e-6)
+    [unseen] = examples({"values": 5})
+    with pytest.raises(ValueError, match="no batch of these sizes"):
+        run(whole, unseen)
+
+
 def test_forms_that_hold_for_the_same_sizes_are_refused() -> None:
     source = (
         "class Step:\n    def __call__(self, x):\n        return x\n\n"
@@ -113,4 +139,4 @@ def test_forms_that_hold_for_the_same_sizes_are_refused() -> None:
         modeling=source, model_class="Step", inputs=inputs, bounds=(), methods=(method,)
     )
     with pytest.raises(PortError, match="the same sizes"):
-        with_forms(port, [{"x": (3,)}])
+        with_forms(port, {"x": (2,)}, [{"x": (3,)}])

@@ -467,7 +467,8 @@ class Gate:
             methods = {function.method: function.tensors() for function in self._functions}
             try:
                 port = compiled(step, tensors, shown, methods={**forms, **methods})
-                return with_forms(port, [_shapes(form) for form in self._forms]), port
+                shapes = [_shapes(form) for form in self._forms]
+                return with_forms(port, _shapes(tensors), shapes), port
             except (PortError, ConversionError) as error:
                 if not self._functions:
                     raise

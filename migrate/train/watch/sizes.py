@@ -37,6 +37,11 @@ def broken(recorded: Any, shapes: Shapes) -> list[str]:
     ]
 
 
+def has_forms(port: Any) -> bool:
+    """Whether a port was recorded with batches of other sizes too."""
+    return any(method.name.startswith(_FORM) for method in port.methods)
+
+
 def fits(port: Any, shapes: Shapes) -> bool:
     """Whether a port has a form for inputs of these shapes."""
     forms = [method for method in port.methods if method.name.startswith(_FORM)]
@@ -65,13 +70,14 @@ def _conditions(recorded: Any) -> list[str]:
     return [*conditions, *(bound.condition for bound in recorded.bounds)]
 
 
-def with_forms(port: Any, examples: Sequence[Shapes]) -> Any:
+def with_forms(port: Any, first: Shapes, examples: Sequence[Shapes]) -> Any:
     """The port, whose step runs a further form where its own recording does not hold.
 
     Sizes are free where a form has the same statements.
 
     Args:
         port: has the methods of the forms.
+        first: shapes with which the port itself was recorded.
         examples: shapes with which they were recorded, in their order.
 
     Raises:
@@ -85,6 +91,7 @@ def with_forms(port: Any, examples: Sequence[Shapes]) -> Any:
     shapes_of = dict(zip(form_names(len(examples)), examples, strict=True))
     apart = {n: x for n, x in shapes_of.items() if _statements(methods[n]) != _statements(own)}
     free = {c for n, x in shapes_of.items() if n not in apart for c in broken(port, x)}
+    others = [first, *apart.values()]
     edits = _Edits(port.modeling)
     for name in shapes_of.keys() - apart.keys():
         edits.remove(methods[name])
@@ -100,6 +107,13 @@ def with_forms(port: Any, examples: Sequence[Shapes]) -> Any:
                 edits.remove(statement)
         if conditions:
             edits.insert(method, _dispatch([*conditions], method, later[0]))
+        elif apart:
+            demanded = {_demanded(statement) for statement in method.body}
+            own_sizes = dict.fromkeys(
+                c for shapes in others for c in broken(recording, shapes) if c not in demanded
+            )
+            if own_sizes:
+                edits.insert(method, _refusal([*own_sizes]))
     numbers = free | {c for shapes in apart.values() for c in broken(port, shapes)}
     return replace(port, modeling=edits.text(), inputs=_freed(port.inputs, numbers))
 
@@ -162,4 +176,13 @@ def _dispatch(conditions: Sequence[str], method: ast.FunctionDef, other: str) ->
     return (
         "# The script computes otherwise for batches of other sizes.\n"
         f"if not ({' and '.join(conditions)}):\n    return self.{other}({called})"
+    )
+
+
+def _refusal(conditions: Sequence[str]) -> str:
+    """A check of the last form: no recording has other sizes."""
+    test = " and ".join(conditions)
+    return (
+        f"if not ({test}):\n"
+        '    raise ValueError("no batch of these sizes was seen when the program was written")'
     )
