@@ -62,7 +62,7 @@ class RecordedScript:
         return stability(run_beside(self.text, self.recorded, self.options, self.folder))
 
     def rounding(self, name: str = "") -> list[float]:
-        """How far rounding moves the script's own losses of an update; the script runs again."""
+        """Distances by which rounding moves the script's own losses of an update; the script runs again."""
         recorded = self.recorded["parts"][name] if name else self.recorded
         folder = self.parts[name] if name else self.folder
         return rounding_of_losses(self.text, recorded, self.options, folder)

@@ -143,7 +143,6 @@ def _echo(
         "draw": draw,
     }
     (folder / QUESTION).write_text(json.dumps(question))
-    (folder / ECHO).unlink(missing_ok=True)
     plugin = "migrate.train.watch.echo:install"
     run_script(
         options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)

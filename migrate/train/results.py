@@ -91,7 +91,7 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
 
 
 def limited(comparisons: Sequence[TrainComparison]) -> str:
-    """Why the script itself cannot be held to the limits, where all that is compared is the same.
+    """Return why the script cannot be held to the limits, where all that is compared is the same.
 
     Returns:
         "amplifies": it moves away from itself by a rounding. "cancels": a loss is about the rounding of its

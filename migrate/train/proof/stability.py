@@ -20,7 +20,7 @@ _CLEAR, _MOST_RUNS = STABLE / 50, 5
 
 @dataclass(frozen=True)
 class Echo:
-    """How far a script's losses move, from weights that are a rounding away.
+    """Distance of a script's losses from those of runs whose weights start a rounding away.
 
     Attributes:
         worst: how far.

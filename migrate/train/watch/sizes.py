@@ -49,7 +49,7 @@ def fits(port: Any, shapes: Shapes) -> bool:
 
 
 def difference(port: Any, shapes: Shapes) -> tuple[Any, ...]:
-    """How sizes differ from those that a port holds for: its conditions, and which sizes are larger."""
+    """Kind of difference from the sizes that a port holds for: its conditions, which sizes are larger."""
     sizes = [size for name in sorted(shapes) for size in shapes[name][1:]]
     order = [(a > b) - (a < b) for a, b in itertools.combinations(sizes, 2)]
     lengths = [c for c in broken(port, shapes) if c.rpartition(" ")[2].isdigit()]

@@ -251,8 +251,8 @@ class _Turns:
             for a, b in zip(op.outs, other.outs, strict=True)
             if self.facts[a] != self.facts[b]
         }
-        made = {out for op in first if start in _operands(op) for out in op.outs}
-        if narrower and not (start.id in self.zeros and narrower <= made):
+        of_start = {out for op in first if start in _operands(op) for out in op.outs}
+        if narrower and not (start.id in self.zeros and narrower <= of_start):
             return False
         read = {start.id, *narrower}
         known = {ref.id for stack in stacks for ref in _operands(stack)}
