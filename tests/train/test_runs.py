@@ -19,8 +19,9 @@ def write() -> None:
 
 
 def test_a_second_run_finds_nothing_of_the_first(tmp_path: Path) -> None:
-    script, work = tmp_path / "train.py", tmp_path / "work"
+    script, work = tmp_path / "script" / "train.py", tmp_path / "work"
+    script.parent.mkdir()
     script.write_text("import torch\n")
     for _ in range(2):
         run_script(script, (), "tests.train.test_runs:write", work, WROTE, 300)
-        assert (work / WROTE).read_text() == "train.py work"
+        assert (work / WROTE).read_text() == "train.py"
