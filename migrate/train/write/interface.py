@@ -437,8 +437,9 @@ def _as_called(batch):
 _WITH_FORMS = '''\
 def _part(values, key):
     """A layer, or what it gave. A form of the loss for other sizes calls another method of the layer."""
-    methods = [name for name, value in values.items() if isinstance(value, tuple)]
-    return values[key if key in values else methods[0]]
+    if isinstance(values, dict) and key not in values:
+        [key] = [name for name, value in values.items() if isinstance(value, tuple)]
+    return values[key]
 
 
 '''
