@@ -126,8 +126,8 @@ class FittingResult:
         single: whether the model computes in float32 where it could in float64.
         untried: whether orders of layers that look alike were left untried.
         assembled: arrays whose origin was found element by element.
-        computed: arrays that both models compute, with equal values.
         heads: how the rows of heads differ from torch's, in words; "": they do not.
+        computed: arrays that both models compute, with equal values.
     """
 
     arrays: tuple[FlaxArray, ...]
@@ -141,5 +141,5 @@ class FittingResult:
     single: bool = False
     untried: bool = False
     assembled: tuple[AssembledArray, ...] = ()
-    computed: tuple[ComputedArray, ...] = ()
     heads: str = ""
+    computed: tuple[ComputedArray, ...] = ()
