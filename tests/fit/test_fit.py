@@ -618,7 +618,7 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("net.py",), "is not a file"),
+        (("net.py",), "does not exist"),
         ((f"{MODELS}:Tower",), "input shapes are unknown"),
         ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no such TPU slice; near: v5e-8"),
         ((f"{MODELS}:Tower", "--batch", "auto"), "--batch auto changes the batch of --inputs"),
