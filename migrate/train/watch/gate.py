@@ -194,7 +194,8 @@ class Gate:
             with self._noise():
                 self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             with self._noise():
-                contained, of_parts = contained_parts(self.step), []
+                contained = contained_parts(self.step)
+                of_parts: list[np.ndarray[Any, Any]] = []
                 *self._seen, live = observe(
                     self.step, flat(bound, data), self._file, contained.values(), of_parts
                 )
