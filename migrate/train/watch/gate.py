@@ -200,7 +200,7 @@ class Gate:
         }
         if self._question["ports"]:
             self._write_port(data)
-        else:
+        elif not self._question.get("wide"):
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
             with self._in_place():

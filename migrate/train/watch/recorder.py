@@ -38,6 +38,7 @@ from migrate.train.watch.runner import BEGINS, DRAWN, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
+from migrate.train.watch.wide import WideRun
 
 RECORD = "record.pickle"
 _MORE = "pass arguments with which the first two updates show it"
@@ -90,6 +91,7 @@ class _Recorder:
             "later_losses": [],
             "later_scaled": [],
             "scaled": 0,
+            "wide": self._question.get("wide", False),
         }
         self._micro: list[dict[str, Any]] = []
         # Factors of the losses of the first backwards, if the script is to weight its micro-batches.
@@ -104,6 +106,7 @@ class _Recorder:
         self._statistics: StatisticsWatch | None = None
         self._updated = False
         self._noise = StatementNoise(script, self._question)
+        self._wide = WideRun() if self._question.get("wide") else None
         self._done = False
 
     def start(self) -> None:
@@ -140,6 +143,8 @@ class _Recorder:
             with contextlib.suppress(Exception):  # a name without a value is reported by the gate
                 values[name] = eval(expression, of_module, local)
         self._values = {name: values[name] for name in self._question["free"] if name in values}
+        if self._wide is not None:
+            self._wide.begin(_modules(self._values))
         self._data = {
             name: snapshot(value)
             for name, value in self._values.items()
@@ -212,6 +217,8 @@ class _Recorder:
                 self._earlier_backward(loss, run)
             else:
                 self._backward_of(loss, run, frames, frame)
+                if self._wide is not None:
+                    self._wide.end()
         except Refusal as refusal:
             self._refuse(refusal.line or (frames[0].line if frames else 0), refusal)
 
@@ -534,6 +541,9 @@ class _Recorder:
 
     def _watch(self) -> None:
         """Watch the script for some time after the recorded updates."""
+        if self._wide is not None:  # its other run is watched
+            self._write()
+            self._leave()
         self._until = time.monotonic() + _SECONDS
         if threading.current_thread() is threading.main_thread():
             # An evaluation between two updates may take longer than the time to watch.
