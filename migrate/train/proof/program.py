@@ -103,6 +103,7 @@ def compared_in_float64(
     if unlike := script.write_start():
         return _without_float64(comparisons, unlike)
     output = work / "results.npz"
+    output.unlink(missing_ok=True)
     code, said = child(
         "migrate.train.proof.child", (place, work / RECORD, script.start_file, output), timeout
     )
@@ -126,8 +127,8 @@ def compared_in_float64(
         size=wide["size_of_terms"],
         moved=script.moved(),
     )
-    decided = {(c.name, _moment(c)): c for c in exact}
-    return tuple(_decided(c, decided.get((c.name, _moment(c)))) for c in comparisons)
+    by_moment = {(c.name, _moment(c)): c for c in exact}
+    return tuple(decided(c, by_moment.get((c.name, _moment(c)))) for c in comparisons)
 
 
 # Comparisons that rounding in float32 may move.
@@ -139,7 +140,7 @@ def _moment(comparison: TrainComparison) -> str:
     return comparison.what.partition(";")[0] if comparison.name == "weights" else ""
 
 
-def _decided(comparison: TrainComparison, exact: TrainComparison | None) -> TrainComparison:
+def decided(comparison: TrainComparison, exact: TrainComparison | None) -> TrainComparison:
     """The comparison in float64, if the one in float32 differs."""
     if comparison.same or exact is None or comparison.name not in _ROUNDED:
         return comparison
