@@ -264,7 +264,7 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-data = [(100 + torch.randn(16, 4), torch.randint(3, (16,))) for _ in range(4)]
+data = [(2000 + torch.randn(16, 4), torch.randint(3, (16,))) for _ in range(4)]
 model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for x, y in data:

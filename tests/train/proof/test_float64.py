@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -42,8 +44,8 @@ def test_float64_decides_what_differs_in_float32() -> None:
     assert decided(SAME, exact) is SAME
 
 
-def test_a_script_that_has_no_run_in_float64_differs(tmp_path: object) -> None:
-    judged = compared_in_float64([ROUNDED, SAME], tmp_path, "it fails", tmp_path, 1.0)  # type: ignore[arg-type]
+def test_a_script_that_has_no_run_in_float64_differs(tmp_path: Path) -> None:
+    judged = compared_in_float64([ROUNDED, SAME], tmp_path, "it fails", tmp_path, 1.0)
     assert [c.same for c in judged] == [False, True]
     assert judged[0].what.endswith("not compared in float64: it fails")
 
@@ -61,3 +63,20 @@ def test_a_run_in_float64_keeps_batches_and_16_bits() -> None:
         assert layer.weight.grad.dtype == torch.float64
     assert half.weight.dtype == torch.bfloat16
     assert torch.rand(1).dtype == torch.float32
+    assert layer(torch.rand(1, 2)).dtype == torch.float64  # an evaluation between two updates
+    run.close()
+
+
+def test_a_wrapper_of_one_rank_computes_in_float64(tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    run = WideRun()
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        run.begin([model])
+        model(torch.ones(1, 2)).sum().backward()
+        assert model.module.weight.grad.dtype == torch.float64
+    finally:
+        run.close()
+        torch.distributed.destroy_process_group()
+    assert torch.nn.parallel.DistributedDataParallel.forward.__name__ == "forward"
