@@ -136,7 +136,7 @@ _ROUNDED = ("gradients", "sum of gradients", "losses", "weights")
 
 
 def _moment(comparison: TrainComparison) -> str:
-    """What is compared, without the largest difference: weights are compared after several updates."""
+    """The moment of a comparison of weights, of which there are several."""
     return comparison.what.partition(";")[0] if comparison.name == "weights" else ""
 
 
