@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(Path(__file__).parent)]
 from corpora import HOME, RANDOM_TEXT, autoresearch, nanochat, puzzles  # noqa: E402
 from history import append  # noqa: E402
 from places import prepared  # noqa: E402
-from scripts import DATA, SCRIPTS, Script  # noqa: E402
+from scripts import DATA, SCRIPTS, Script, smaller  # noqa: E402
 
 _KNOWN = {script.name: script for script in SCRIPTS}
 _MINGPT = _KNOWN["pytorch/examples distributed/minGPT-ddp/mingpt/main.py"]
@@ -79,7 +79,14 @@ TRAINED = (
         "--data-path {data}/train --model DiT-S/8 --global-batch-size 4 --epochs 30 --num-workers 0 "
         "--results-dir {out}",
         torchrun=True,
-        stands_in=f"{DATA}; AutoencoderKL.from_pretrained: random weights, 8 channels",
+        stands_in=f"{DATA}; AutoencoderKL.from_pretrained: random weights, 8 channels; 2 of 12 blocks",
+        prepare=smaller(
+            (
+                "models.py",
+                "DiT(depth=12, hidden_size=384, patch_size=8",
+                "DiT(depth=2, hidden_size=384, patch_size=8",
+            )
+        ),
     ),
     Script(
         "pytorch+examples",
@@ -120,7 +127,7 @@ TRAINED = (
         "data_paths=[{repository}/puzzles] evaluators=[] global_batch_size=4 epochs=2 eval_interval=1 "
         "lr_warmup_steps=4 arch.hidden_size=32 arch.num_heads=2 arch.H_cycles=2 arch.L_cycles=2 "
         "arch.puzzle_emb_ndim=0 arch.puzzle_emb_len=0 arch.forward_dtype=float32 "
-        "checkpoint_path={out}",
+        "+checkpoint_path={out}",
         stands_in="data set: random puzzles; wandb: disabled; adam_atan2: the same update by torch",
         prepare=puzzles,
     ),
