@@ -144,7 +144,11 @@ def test_what_is_filled_only_is_not_read() -> None:
     [
         (100, 5.0, False),
         (8, 21.0, True),
-        (7, 21.0, False),  # a busy machine: as many updates as were recorded show the period of a schedule
+        (
+            7,
+            21.0,
+            False,
+        ),  # a busy machine: as many updates as were recorded show the period of a schedule
         (0, 121.0, True),
         (200, 5.0, True),
     ],
