@@ -325,6 +325,9 @@ def _is_of_cuda(node: ast.Attribute | ast.Name, name: str, code: Code) -> bool:
     if any(getattr(above, at, None) is node for at in ("annotation", "returns")):
         return False
     options = above.keywords if isinstance(above, ast.Call) and above.func is node else []
+    if isinstance(above, ast.Call) and ast.unparse(above.func) == "isinstance":
+        # The scaler that is left, switched off, is still of this class.
+        return not name.endswith(".GradScaler")
     off = any(k.arg == "enabled" and ast.unparse(k.value) == "False" for k in options)
     return not (off and name.endswith(".GradScaler"))
 

@@ -157,7 +157,7 @@ def prove(
             rewritten = rewritten_for_the_run(script, stack, package)
         elif rewritten.is_dir():
             rewritten = copied_for_the_run(rewritten, script, stack)
-        require_script(rewritten)
+        require_script(rewritten, or_folder=True)
         with working(quiet=json_output) as progress:
             shared: dict[str, Any] = {
                 "replicas": replicas,

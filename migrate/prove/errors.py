@@ -31,6 +31,13 @@ class OriginalFailedError(ScriptFailedError):
     """
 
 
+class ArgumentsRefusedError(OriginalFailedError):
+    """The argument parser of the script ended it.
+
+    Remedy: correct the arguments after `--`.
+    """
+
+
 class NotAnsweredError(OriginalFailedError):
     """The original asks CUDA for something that its stand-in on the CPU does not answer.
 

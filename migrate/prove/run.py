@@ -236,14 +236,20 @@ def _silence(timeout: float | None, lines: list[int], *folders: Path | None) -> 
     return silent
 
 
-def require_script(script: Path) -> None:
+def require_script(script: Path, *, or_folder: bool = False) -> None:
     """Require a script that can be run.
+
+    Args:
+        script: the script.
+        or_folder: whether the command also takes the folder of a project.
 
     Raises:
         NoScriptError: it is not a file, or a notebook.
     """
     if not script.is_file():
-        raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
+        folder = " or of the rewritten project's folder" if or_folder else ""
+        what = "is a folder" if script.is_dir() else "does not exist"
+        raise NoScriptError(f"{script} {what}", f"give the path of a Python script{folder}")
     if script.suffix == ".ipynb":
         remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
         raise NoScriptError(f"{script} is a notebook", remedy)

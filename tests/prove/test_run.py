@@ -75,7 +75,7 @@ def test_both_sides_have_the_same_number_of_threads(
 
 
 def test_a_script_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(NoScriptError, match="is not a file"):
+    with pytest.raises(NoScriptError, match="does not exist"):
         run_script(tmp_path / "no.py", side="xla", replicas=2)
 
 

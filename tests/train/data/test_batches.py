@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -51,6 +52,8 @@ def test_epochs_of_a_shuffled_loader(loader):
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("loader", [GRAIN, "torch"])
 def test_position_is_restored_exactly(loader, workers):
+    jax.block_until_ready(jax.numpy.ones(3))  # a fork would warn of JAX's threads
+
     def made():
         order = Distributed(23, 1, seed=1)
         return Batches(Sentences(), order, 4, collate_fn=collate, workers=workers, loader=loader)

@@ -13,6 +13,7 @@ from migrate.train.optimizer.recorded import RecordedClip, RecordedGroup, Record
 from migrate.train.proof.causes.data import data_cause
 from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
 from migrate.train.proof.causes.start import start_cause, statistics_cause
+from migrate.train.proof.child import SCALES
 from migrate.train.proof.compare import way_ratio
 
 RATES = [0.1, 0.2, 0.4, 0.3, 0.1]
@@ -37,12 +38,16 @@ def test_each_mistake_of_the_optimizer_moves_the_weights_elsewhere() -> None:
     generator = torch.Generator().manual_seed(0)
     start = {n: torch.randn(s, generator=generator) for n, s in (("w", (3, 4)), ("b", (4,)))}
     gradients = {n: torch.randn(x.shape, generator=generator) for n, x in start.items()}
-    right = optimized(adamw(), start, gradients, (1.0, -0.5, 2.0))
+    assert (
+        torch.linalg.vector_norm(gradients["w"]) > 1
+    )  # clipped at 0.5, as at scales of -0.5 and 2
+    right = optimized(adamw(), start, gradients, SCALES)
     seen: dict[str, Any] = {}
     for what, changed, options in mistakes(adamw(), start):
-        ours = optimized(changed, start, gradients, (1.0, -0.5, 2.0), **options)
+        ours = optimized(changed, start, gradients, SCALES, **options)
         ratio = max(way_ratio(ours[n].numpy(), right[n].numpy(), start[n].numpy()) for n in start)
         seen[what.partition(":")[0]] = max(seen.get(what.partition(":")[0], 0), ratio)
+        assert ratio > 1e-4 or not what.startswith("other betas"), what
     for words in (
         "decay on biases",
         "lost weight decay",

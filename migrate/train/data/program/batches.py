@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as PythonGenerator
 from typing import Any
 
@@ -100,9 +101,9 @@ class ScriptBatches:
         set_epoch: called with the number of each epoch before it starts.
     """
 
-    def __init__(
-        self, loader: Iterable[Any], set_epoch: Callable[[int], None] = lambda epoch: None
-    ) -> None:
+    def __init__(self, loader: Any, set_epoch: Callable[[int], None] = lambda epoch: None) -> None:
+        if getattr(loader, "num_workers", 0) and not loader.multiprocessing_context:
+            loader.multiprocessing_context = _context(loader)
         self._loader, self._set_epoch = loader, set_epoch
         self._epoch = self._step = 0
 
@@ -218,7 +219,27 @@ def _by_torch(source: _Steps, workers: int) -> PythonGenerator[Any, None, None]:
         batch_size=None,
         num_workers=workers,
         collate_fn=_unchanged,
+        multiprocessing_context=_context(source) if workers else None,
     )
+
+
+def _context(source: Any) -> str | None:
+    """Return how workers are started: by a fresh process, as JAX's threads do not survive a fork.
+
+    What cannot be pickled (a lambda as a transform) reaches workers by a fork only.
+    """
+    try:
+        pickle.Pickler(_Nowhere()).dump(source)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return "forkserver"
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
 
 
 def _unchanged(batch: Any) -> Any:
