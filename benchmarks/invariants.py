@@ -240,6 +240,7 @@ def cuda_left(pair: Pair, read: Set[str]) -> Iterator[Broken]:
             and " " not in text.value
             and not _is_unread(text, code, read)
             and not _is_taken_out(text, code)
+            and not _reads_entry(text, code)
         ):
             places.setdefault(text.lineno, repr(text.value))
     skipped = set(_well_skipped(code))
@@ -306,6 +307,15 @@ def _is_taken_out(text: ast.Constant, code: Code) -> bool:
     if code.dotted(call.func) == "unittest.mock.patch":
         return True
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("replace", "patch")
+
+
+def _reads_entry(text: ast.Constant, code: Code) -> bool:
+    """Whether `text` names an entry that is read: `jobs["cuda:0"]`. What names it so has a finding."""
+    key = code.above.get(text)
+    if not isinstance(key, ast.JoinedStr):
+        key = text
+    entry = code.above.get(key)
+    return isinstance(entry, ast.Subscript) and isinstance(entry.ctx, ast.Load)
 
 
 def _asks_for_cuda(test: ast.expr) -> bool:

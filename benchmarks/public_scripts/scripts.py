@@ -300,6 +300,7 @@ SCRIPTS = (
         # At its own rate the original differs from itself after two steps, when it rounds otherwise.
         args_to_prove="--lr 0.001",
         project=".",
+        workers=0,
         stands_in=DATA,
     ),
 )

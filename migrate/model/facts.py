@@ -692,8 +692,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         set_elsewhere=_set_elsewhere(analysis, scope),
         properties=dict(_properties(analysis, scope)),
         declared_tensors={
-            _end(node, scope.module): boolean
-            for node, boolean in declared_tensors(analysis, scope)
+            _end(node, scope.module): boolean for node, boolean in declared_tensors(analysis, scope)
         },
         whole=analysis.project.whole and not analysis.project.unread,
     )

@@ -105,7 +105,12 @@ TRAIN = """
         ("torch.BoolTensor", "", "Rows", ["XLA110", "XLA103"]),
         ("torch.BoolTensor | None", "", "Rows | None", ["XLA110", "XLA103"]),
         ('Bool[torch.Tensor, "b n"]', "", "Rows", ["XLA110", "XLA103"]),
-        ('"typing.Optional[torch.BoolTensor]"', "(typing.NamedTuple)", "Rows", ["XLA110", "XLA103"]),
+        (
+            '"typing.Optional[torch.BoolTensor]"',
+            "(typing.NamedTuple)",
+            "Rows",
+            ["XLA110", "XLA103"],
+        ),
         ("torch.LongTensor", "", "Rows", ["XLA110"]),  # positions, as many as before
         ("slice", "", "Rows", ["XLA110"]),
     ],
@@ -114,7 +119,9 @@ def test_an_attribute_is_the_tensor_that_its_class_declares(
     tmp_path: Path, declared: str, base: str, annotation: str, codes: list[str]
 ) -> None:
     texts = {
-        "rows": DECLARED.format(decorator="" if base else "@dataclass", base=base, declared=declared),
+        "rows": DECLARED.format(
+            decorator="" if base else "@dataclass", base=base, declared=declared
+        ),
         "net": NET.format(annotation=annotation),
         "train": TRAIN,
     }

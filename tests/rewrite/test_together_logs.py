@@ -361,7 +361,9 @@ def test_a_sync_around_a_branch_yields_to_all_replicas_running_it(
     """Both edits of one test were withdrawn, with a finding for each line of the branch."""
 
     def find(self: UnevenSync, node: cst.CSTNode, context: Workspace) -> Iterator[Edit]:
-        yield self.edit(context.all_of(cst.If)[0], lambda updated: updated, "torch_xla.sync() above")
+        yield self.edit(
+            context.all_of(cst.If)[0], lambda updated: updated, "torch_xla.sync() above"
+        )
 
     monkeypatch.setattr(UnevenSync, "find", find)
     made = plan(Workspace(parse(SCRIPT, Path("train.py"))), [UnevenSync(), Together()], rest=False)

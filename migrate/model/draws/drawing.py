@@ -42,8 +42,10 @@ def drawing_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that return a random host number, or a value computed from one."""
     return returning(
         analysis,
-        lambda value, function, scopes: _is_drawn(value, function, analysis, scopes)
-        and not _is_ruled_out(value, function, analysis),
+        lambda value, function, scopes: (
+            _is_drawn(value, function, analysis, scopes)
+            and not _is_ruled_out(value, function, analysis)
+        ),
     )
 
 
@@ -59,9 +61,9 @@ def _always_given(function: Function, analysis: Analysis, depth: int = 3) -> dic
     for call, scope in callers_of(analysis).get(function, ()) if depth else ():
         around = _always_given(scope, analysis, depth - 1) if isinstance(scope, Function) else {}
         for definition in function.definitions:
-            given = constants_given(call, definition, function.is_bound, around)
-            shared = given.items() if always is None else always.items()
-            always = {k: v for k, v in shared if k in given and given[k] == v}
+            constants = constants_given(call, definition, function.is_bound, around)
+            shared = constants.items() if always is None else always.items()
+            always = {k: v for k, v in shared if k in constants and constants[k] == v}
     kept = function.bindings
     return {
         name: value

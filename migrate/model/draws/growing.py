@@ -81,7 +81,7 @@ def _cause(function: Function, analysis: Analysis) -> str:
 
 
 def _makes_first(function: Function, analysis: Analysis, depth: int = 3) -> bool:
-    """Whether `function` only makes the first state of an object: the constructor, or a method for it alone."""
+    """Whether `function` only makes the first state of an object: a constructor, or a method for it alone."""
     if function.owner is None or function.name in MADE_FIRST:
         return function.owner is not None
     callers = [scope for _, scope in callers_of(analysis).get(function, ())]

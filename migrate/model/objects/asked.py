@@ -99,7 +99,7 @@ def held_by_some(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
 
 
 def declared_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Attribute, bool]]:
-    """Yield the attributes that a file reads and that their class declares to be a tensor: `mask: BoolTensor`.
+    """Yield the attributes that a file reads and that their class declares as tensors: `mask: BoolTensor`.
 
     With each comes whether it is a tensor of truth values.
     """
@@ -140,7 +140,9 @@ def _is_mask_type(declared: ast.expr | None) -> bool | None:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             types = {_is_mask_type(left), _is_mask_type(right)} - {None}
             return True in types if types else None
-        case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner):
+        case ast.Subscript(
+            value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner
+        ):
             return _is_mask_type(inner)
         case ast.Subscript(value=outer, slice=ast.Tuple(elts=[inner, *_])) if (
             _is_mask_type(inner) is not None  # `Bool[Tensor, "batch time"]`

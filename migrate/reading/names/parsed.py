@@ -132,7 +132,7 @@ class Parsed:
         return self.here(properties.get(self.place(node), ())) if properties else []
 
     def declared_tensor(self, node: cst.Attribute) -> bool | None:
-        """Return whether the class of an object declares its attribute `node` to be a mask: `mask: BoolTensor`.
+        """Return whether the class of an object declares its attribute `node` as a mask: `mask: BoolTensor`.
 
         None if it does not declare it to be a tensor.
         """
