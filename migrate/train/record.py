@@ -24,6 +24,8 @@ from migrate.train.slice.text import ScriptText
 from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
 
+# Folder of the run in float64, in the folder of the recorded one.
+WIDE = "wide"
 # Runs that measure how far rounding moves the losses of the recorded updates.
 _ROUNDINGS = 3
 
@@ -191,6 +193,37 @@ def run_weighted(
         )
     kept = ("mistakes", "gradients", "functions", "functions_left", "function_values", "moved")
     return weighted | {name: recorded[name] for name in kept}
+
+
+def run_wide(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> dict[str, Any] | str:
+    """Run the script again with its weights and its loss in float64, and record its updates.
+
+    Args:
+        script: the script.
+        recorded: its record in float32, whose question is in the folder.
+        options: arguments of the script, seconds for the run.
+        folder: folder of the recorded run; the other one's is `WIDE` in it.
+
+    Returns:
+        The record, or why there is none.
+    """
+    again = folder / WIDE
+    again.mkdir()
+    question = json.loads((folder / QUESTION).read_text()) | {"wide": True, "ports": False}
+    (again / QUESTION).write_text(json.dumps(question))
+    try:
+        wide = _recorded(script, options, again)
+    except TrainError as failed:
+        return str(failed)
+    if "refused" in wide:
+        return f"{script.at(wide['refused'][0])}: {wide['refused'][1]}"
+    if len(wide["updates"]) < len(recorded["updates"]):
+        return str(wide.get("failed") or "it makes fewer updates")[:200]
+    if not _same_batches(recorded["updates"], wide["updates"]):
+        return "it has other batches"
+    return wide
 
 
 def _same_batches(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:

@@ -217,7 +217,7 @@ class Gate:
         }
         if self._question["ports"]:
             self._first = {name: snapshot(data[name]) for name in self.data}
-        else:
+        elif not self._question.get("wide"):
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
             with self._in_place():
