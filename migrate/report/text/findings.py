@@ -23,8 +23,8 @@ SHOWN = 8  # places of a group on a terminal, after the first
 class Findings:
     """Findings with the paths of their files, in the order in which they are shown.
 
-    Where nobody looks at a screen each is one line, `path:line:column: code severity message`, to be searched
-    and clicked. On a terminal, what says the same to do at many places is said once.
+    In a pipe or a file each is one line, `path:line:column: code severity message`, to be searched
+    and clicked. On a terminal, what asks for the same at many places is shown once.
     """
 
     notes: Sequence[tuple[str, Note]]
@@ -32,21 +32,16 @@ class Findings:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """Yield a table, or lines and how often the same is to be done."""
+        """Yield a table, or lines."""
         from rich.text import Text
 
-        groups = self._groups()
         if console.is_terminal:
-            yield self._table(groups)
+            yield self._table(self._groups())
             return
         yield from (
             Text(f"{path}:{note.place}: {_label(note)} {' '.join(note.message.split())}{more}")
             for path, note, more in self._without_repetition()
         )
-        for group in groups:
-            if len(group) > 1:
-                _, note = group[0]
-                yield Text(f"{len(group)} × {code_of(note)}: {_to_do(note.message)}")
 
     def _without_repetition(self) -> Iterator[tuple[str, Note, str]]:
         """Yield the findings with one for each group of many in a file that ask for the same."""
