@@ -15,7 +15,7 @@ from migrate.counts import many
 from migrate.train.errors import TrainError
 from migrate.train.find import loss_of_update, own_source, script_loop
 from migrate.train.options import TrainOptions
-from migrate.train.proof.stability import STABLE, moved
+from migrate.train.proof.stability import STABLE, Echo, decided, moved
 from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
@@ -23,6 +23,9 @@ from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
+
+# Runs that measure how far rounding moves the losses of the recorded updates.
+_ROUNDINGS = 3
 
 
 def recorded_run(
@@ -75,29 +78,77 @@ def recorded_run(
 
 def run_beside(
     script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
-) -> tuple[float, int | None, int] | str:
-    """Run the script again from weights that are a rounding away.
+) -> Echo | str:
+    """Run the script again from weights that are a rounding away; several times, where one does not decide.
 
     Returns:
-        How far its losses move, the first update in which they move by more than the limit, and the number of
-        updates; or why this is not known.
+        How far its losses move; or why this is not known.
     """
     losses = [[micro["loss"] for micro in update["micro"]] for update in recorded["updates"]]
     losses += recorded["later_losses"]
+    echoes: list[Echo] = []
+    while True:
+        try:
+            echo = _echo(script, recorded, options, folder, len(losses), draw=len(echoes))
+        except TrainError as failed:
+            return str(failed)
+        worst, first = moved(losses, echo, STABLE, recorded["size_of_terms"])
+        echoes.append(Echo(worst, first, min(len(losses), len(echo))))
+        if (whole := decided(echoes)) is not None:
+            return whole
+
+
+def rounding_of_losses(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> list[float]:
+    """Run the script again from weights that are a rounding away, in several directions.
+
+    Returns:
+        How far the losses of each recorded update move; empty if the script fails.
+    """
+    updates = recorded["updates"]
+    distances = [0.0] * len(updates)
+    for draw in range(_ROUNDINGS):
+        try:
+            count = updates[-1]["number"] + 1
+            echo = _echo(script, recorded, options, folder, count, draw=draw)
+        except TrainError:
+            return []
+        for position, update in enumerate(updates):
+            own = [micro["loss"] for micro in update["micro"]]
+            other = echo[update["number"]] if update["number"] < len(echo) else []
+            distances[position] = max(
+                [distances[position], *(abs(a - b) for a, b in zip(own, other, strict=False))]
+            )
+    return distances
+
+
+def _echo(
+    script: ScriptText,
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    folder: Path,
+    count: int,
+    *,
+    draw: int,
+) -> list[list[float]]:
+    """Losses of each update of the script, up to a number of updates, from weights that are a rounding away.
+
+    Raises:
+        TrainError: the script fails.
+    """
     question = json.loads((folder / QUESTION).read_text()) | {
-        "echo": len(losses),
+        "echo": count,
         "noise": recorded["noise"],
+        "draw": draw,
     }
     (folder / QUESTION).write_text(json.dumps(question))
     plugin = "migrate.train.watch.echo:install"
-    try:
-        run_script(
-            options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
-        )
-    except TrainError as failed:
-        return str(failed)
-    echo = json.loads((folder / ECHO).read_text())
-    return *moved(losses, echo, STABLE, recorded["size_of_terms"]), min(len(losses), len(echo))
+    run_script(
+        options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
+    )
+    losses: list[list[float]] = json.loads((folder / ECHO).read_text())
+    return losses
 
 
 def run_weighted(

@@ -647,6 +647,15 @@ def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:
     assert said in line
 
 
+def test_a_script_for_torch_tpu_is_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n\nmodel = torch.nn.Linear(4, 4).to('tpu')\nprint(model)\n")
+    done = run(str(script))
+    assert done.exit_code == 2
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("…")]
+    assert "train.py is for torch_tpu" in line
+
+
 def test_another_libtpu_than_the_one_asked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         pipeline.metadata, "requires", lambda _: ["numpy", 'libtpu==0.0.42.*; extra == "tpu"']

@@ -22,7 +22,7 @@ from migrate.train.proof.outputs_child import nearest
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, observe
-from migrate.train.write.interface import KEPT, Interface, interface_text
+from migrate.train.write.interface import KEPT, Interface, interface_text, outputs_text
 from migrate.train.write.texts import (
     CARRIED,
     ProgramFacts,
@@ -298,3 +298,16 @@ def test_the_judge_passes_a_program_as_it_is_written(tmp_path: Path) -> None:
     recording, precise = judge.record(script, tasks.read_task(script))
     verdicts = judge.judge(place, script, recording, precise)
     assert [verdict.passed for verdict in verdicts] == [True, True, True], verdicts
+
+
+def test_outputs_of_a_form_are_those_of_its_own_method() -> None:
+    text = (
+        "def captured(more):\n"
+        + outputs_text("PLACES", forms=True)
+        + "    return captured(batch)\n"
+    )
+    namespace: dict[str, Any] = {"PLACES": [("model", "net", "__call__", 0)]}
+    exec(text, namespace)
+    for method in ("__call__", "call_1"):
+        batch = {"intermediates": {"model": {"net": {"inner": {"__call__": (1,)}, method: (7,)}}}}
+        assert namespace["outputs"](None, batch) == [7]

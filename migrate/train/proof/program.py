@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,20 @@ import numpy as np
 from converters.conversion import convert
 from migrate import process
 from migrate.port.weights import MAPPING, PARAMS
+from migrate.quick_xla import compiling_quickly
 from migrate.train.proof.arrays import Arrays, part
 from migrate.train.proof.causes.gradients import factor_of, loss_cause
 from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
 from migrate.train.proof.causes.start import start_cause, statistics_cause
 from migrate.train.proof.child import SCALES
-from migrate.train.proof.compare import WAY_LIMIT, compare, way_ratio, weights_differ
+from migrate.train.proof.compare import (
+    MOST_NOISE,
+    WAY_LIMIT,
+    compare,
+    compare_losses,
+    way_ratio,
+    weights_differ,
+)
 from migrate.train.proof.data_child import FLOAT_LIMIT
 from migrate.train.results import STAGES, TrainComparison
 
@@ -28,7 +37,11 @@ RECORD, START = "record.pickle", "start.safetensors"
 
 
 def compared(
-    place: Path, recorded: Mapping[str, Any], work: Path, timeout: float
+    place: Path,
+    recorded: Mapping[str, Any],
+    work: Path,
+    timeout: float,
+    rounding: Callable[[], Sequence[float]] = tuple,
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run the program on the recorded batches, and compare what it gives.
 
@@ -37,6 +50,7 @@ def compared(
         recorded: the recorded run.
         work: folder with the record; receives what the runs write.
         timeout: seconds for the run of the program.
+        rounding: tells how far rounding moves the script's own losses; it is called if they differ by little.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
@@ -66,11 +80,17 @@ def compared(
         size=recorded["size_of_terms"],
         moved=script.moved(),
     )
-    return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
+    every = (_with_rounding(c, results, recorded, rounding) for c in comparisons)
+    return tuple(_with_cause(c, results, expected, script) for c in every), ""
 
 
 def compared_updates(
-    place: Path, whole: Mapping[str, Any], folders: Mapping[str, Path], work: Path, timeout: float
+    place: Path,
+    whole: Mapping[str, Any],
+    folders: Mapping[str, Path],
+    work: Path,
+    timeout: float,
+    rounding: Callable[[str], Sequence[float]] = lambda name: (),
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run a program with several updates on the recorded batches, and compare what each of them gives.
 
@@ -80,6 +100,7 @@ def compared_updates(
         folders: folder of each update's own run.
         work: folder with the record of all; receives what the runs write.
         timeout: seconds for the run of the program.
+        rounding: tells how far rounding moves the script's own losses of an update, as in `compared`.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
@@ -134,6 +155,7 @@ def compared_updates(
             first=script.first,
             moved=script.moved(),
         )
+        own = (_with_rounding(c, results, recorded, functools.partial(rounding, name)) for c in own)
         comparisons += [
             replace(c, what=f"{name}: {c.what}", cause=c.cause and f"{name}: {c.cause}")
             for c in (_with_cause(c, results, expected, script) for c in own)
@@ -141,6 +163,19 @@ def compared_updates(
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     return tuple(comparisons), ""
+
+
+def _with_rounding(
+    comparison: TrainComparison,
+    results: Arrays,
+    recorded: Mapping[str, Any],
+    rounding: Callable[[], Sequence[float]],
+) -> TrainComparison:
+    """The comparison of losses that differ by little, by what rounding moves in the script itself."""
+    worst = comparison.worst or 0.0
+    if comparison.name != "losses" or comparison.same or not worst <= MOST_NOISE:
+        return comparison
+    return compare_losses(results, recorded["updates"], recorded["size_of_terms"], rounding())
 
 
 def written_start(place: Path, recorded: Mapping[str, Any], work: Path) -> Path | None:
@@ -383,7 +418,12 @@ def data_difference(place: Path, work: Path, timeout: float) -> tuple[str, str]:
 
 def child(module: str, paths: Sequence[Path | str], timeout: float) -> tuple[int | None, str]:
     """Run a module of this package on the CPU in a process of its own."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
+    environment = {
+        **os.environ,
+        **compiling_quickly(os.environ),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_TRACEBACK_FILTERING": "off",
+    }
     return process.run(
         [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment
     )

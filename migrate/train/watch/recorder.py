@@ -34,7 +34,7 @@ from migrate.train.watch.factors import common_factor
 from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
-from migrate.train.watch.runner import BEGINS, DRAWN, LOOP, QUESTION, STATEMENT
+from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
@@ -89,6 +89,7 @@ class _Recorder:
             "autocast": "",
             "later_losses": [],
             "later_scaled": [],
+            "rounding": [],
             "scaled": 0,
         }
         self._micro: list[dict[str, Any]] = []
@@ -128,6 +129,7 @@ class _Recorder:
         setattr(builtins, STATEMENT, self._note_draws)
         setattr(builtins, LOOP, self._note_loop)
         setattr(builtins, DRAWN, self._drawn)
+        setattr(builtins, ENDS, self._write_port)
 
     # ------------------------------------------------------------------ lines of the script
 
@@ -282,10 +284,14 @@ class _Recorder:
             if self._earlier is None:
                 self._require_accumulated()
             run(share)
+            with self._apart():
+                self._gate.note_sizes(self._data)
+            self._record |= self._gate.port_facts()
         self._zeroed = False
         self._expected = self._gate.copied_gradients()
         if self._earlier is not None:
             loss, self._earlier = loss.detach() + self._earlier, None
+        self._note_rounding(float(loss.detach()))
         if self._is_later:
             self._micro.append({"loss": float(loss.detach()), "batch": self._later_batch()})
             self._values = None
@@ -344,6 +350,42 @@ class _Recorder:
         )
         self._record["frames"] = self._gate.running(frame)
         self._record["constructors"] = self._constructors.of(self._gate.step)
+
+    def _note_rounding(self, loss: float) -> None:
+        """Note how large the rounding of a loss's terms is, where they cancel: the update, and the part."""
+        assert self._gate is not None
+        if self._gate.may_cancel(loss) and all(_has(self._data, *key) for key in self._gate.inputs):
+            with self._apart():
+                rounding = self._gate.rounding({n: self._data[n] for n in self._gate.data})
+            update = len(self._record["updates"]) + self._later
+            self._record["rounding"].append((update, rounding))
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Context for runs of the step that are none of the script's. Their time is none of the watch."""
+        assert self._gate is not None
+        start, stepping = time.monotonic(), self._stepping
+        self._stepping = True
+        # What is put back counts as unchanged: a later loss of the script may read the same graph.
+        tensors = (*self._gate.step.parameters(), *self._gate.step.buffers())
+        silent = self._statistics.silent() if self._statistics else contextlib.nullcontext()
+        try:
+            with silent, torch.autograd._unsafe_preserve_version_counter(tensors):
+                yield
+        finally:
+            self._stepping = stepping
+            self._until += time.monotonic() - start
+
+    def _write_port(self) -> None:
+        """Write the loss of the recorded updates as Flax source, once."""
+        if self._gate is None or self._done or not self._record["updates"]:
+            return
+        try:
+            with self._apart():
+                self._gate.write_port()
+            self._record |= self._gate.port_facts()
+        except Refusal as refusal:
+            self._refuse(refusal.line or self._question["backwards"][-1], refusal)
 
     def _later_batch(self) -> dict[str, Any]:
         """The batch of a watched update if its gradients are scaled, for as long as memory is left for it."""
@@ -534,6 +576,7 @@ class _Recorder:
 
     def _watch(self) -> None:
         """Watch the script for some time after the recorded updates."""
+        self._write_port()
         self._until = time.monotonic() + _SECONDS
         if threading.current_thread() is threading.main_thread():
             # An evaluation between two updates may take longer than the time to watch.

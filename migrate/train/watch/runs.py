@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ def run_script(
         args: its arguments.
         plugin: function that is called when the script has imported torch.
         folder: folder for what the plugin writes.
-        expected: the file in it that the plugin writes at its end.
+        expected: the file in it that the plugin writes at its end; one of an earlier run does not count.
         timeout: seconds until then.
         source: text to run in place of the script's own; empty: its own.
 
@@ -39,7 +40,9 @@ def run_script(
         TrainError: the script failed, or ran too long.
     """
     mirror = folder / f"mirror-{expected}"
+    shutil.rmtree(mirror, ignore_errors=True)  # of an earlier run: it has what that one wrote
     mirror.mkdir(parents=True)
+    (folder / expected).unlink(missing_ok=True)
     place = Place(mirror, script, Path.cwd())
     inside = place.inside(script)
     if source:

@@ -433,22 +433,36 @@ def _as_called(batch):
 '''
 
 
-def outputs_text(places: str) -> str:
+# Text before `outputs` of a loss with forms for other sizes.
+_WITH_FORMS = '''\
+def _part(values, key):
+    """A layer, or what it gave. A form of the loss for other sizes calls another method of the layer."""
+    if isinstance(values, dict) and key not in values:
+        [key] = [name for name, value in values.items() if isinstance(value, tuple)]
+    return values[key]
+
+
+'''
+
+
+def outputs_text(places: str, *, forms: bool) -> str:
     """End of a function that has the captured outputs in `more`, and the beginning of `outputs`.
 
     Args:
         places: expression of where they are.
+        forms: whether the loss has forms for other sizes.
     """
+    part = "_part(value, key)" if forms else "value[key]"
     return f'''    found = []
     for path in {places}:
         value = more["intermediates"]
         for key in path:
-            value = value[key]
+            value = {part}
         found.append(value)
     return found
 
 
-def outputs(state, batch, site=0):
+{_WITH_FORMS if forms else ""}def outputs(state, batch, site=0):
     """What each outermost call of a trained module gives in the loss of a batch, in order."""
 '''
 
@@ -495,7 +509,7 @@ _value_and_grad = jax.jit(jax.value_and_grad(_loss_of{aux}))
 @jax.jit
 def _captured(params, variables, inputs):
 {within}    {body}
-{outputs_text("_OUTPUTS")}    _one_loss(site)
+{outputs_text("_OUTPUTS", forms=facts.forms)}    _one_loss(site)
     return _captured(state.params, state.variables, _inputs(batch))
 """)
     parts.append(f'''
