@@ -283,16 +283,20 @@ def _awaited(node: cst.Call, context: Workspace) -> str | None:
     """Return "after_" and the name of the first call in the statement above; None if it does none."""
     line = context.parent(context.parent(node))
     block = context.parent(line) if line is not None else None
-    if not isinstance(line, cst.SimpleStatementLine) or not hasattr(block, "body"):
+    if not isinstance(line, cst.SimpleStatementLine):
         return None
-    above = [statement for statement in block.body if isinstance(statement, cst.CSTNode)]
-    place = next((index for index, statement in enumerate(above) if statement is line), 0)
-    if not place or not isinstance(above[place - 1], cst.If | cst.With | cst.Try | type(line)):
+    if not isinstance(block, cst.IndentedBlock | cst.Module):
         return None
-    for statement in nodes_of(above[place - 1], cst.BaseSmallStatement):
+    place = next((index for index, statement in enumerate(block.body) if statement is line), 0)
+    above = block.body[place - 1]
+    if not place or not isinstance(above, cst.If | cst.With | cst.Try | cst.SimpleStatementLine):
+        return None
+    for statement in (
+        small for run in nodes_of(above, cst.SimpleStatementLine) for small in run.body
+    ):
         call = statement.value if isinstance(statement, cst.Expr | cst.Assign) else None
-        func = call.func if isinstance(call, cst.Call) else None
-        if isinstance(func, cst.Name | cst.Attribute):
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Name | cst.Attribute):
+            func = call.func
             name = (func.attr if isinstance(func, cst.Attribute) else func).value
             if not LOG_METHODS.fullmatch(name) and called(call, context) != "barrier":
                 return f"after_{name.strip('_')}"
