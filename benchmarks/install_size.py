@@ -2,9 +2,9 @@
 
 python benchmarks/install_size.py
 
-The environment needs `.[dev]`. The smallest install is measured once by `du` (`BARE`); the others follow from the
-files of their packages. With PyTorch's CPU build there are no CUDA libraries, and torch itself is smaller (`CPU_TORCH`,
-measured in the environment of torch_tpu).
+The environment needs `.[dev]`. The smallest install is measured once by `du` (`BARE`); the others follow from
+the files of their packages. With PyTorch's CPU build there are no CUDA libraries, and torch itself is smaller
+(`CPU_TORCH`, measured in the environment of torch_tpu).
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def main() -> None:
             {
                 "install": f"pip install '.[{extras}]'" if extras else "pip install .",
                 "on disk": f"{size / 1e9:.2f} GB",
-                "with the CPU build of torch": f"{small / 1e9:.2f} GB" if "torch" in packages else "",
+                "with the CPU build of torch": f"{small / 1e9:.2f} GB"
+                if "torch" in packages
+                else "",
             }
         )
         print(*rows[-1].values(), sep="  ")

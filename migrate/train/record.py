@@ -26,8 +26,6 @@ from migrate.train.watch.runs import run_script
 
 # Folder of the run in float64, in the folder of the recorded one.
 WIDE = "wide"
-# Runs that measure how far rounding moves the losses of the recorded updates.
-_ROUNDINGS = 3
 
 
 def recorded_run(
@@ -98,31 +96,6 @@ def run_beside(
         echoes.append(Echo(worst, first, min(len(losses), len(echo))))
         if (whole := decided(echoes)) is not None:
             return whole
-
-
-def rounding_of_losses(
-    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
-) -> list[float]:
-    """Run the script again from weights that are a rounding away, in several directions.
-
-    Returns:
-        How far the losses of each recorded update move; empty if the script fails.
-    """
-    updates = recorded["updates"]
-    distances = [0.0] * len(updates)
-    for draw in range(_ROUNDINGS):
-        try:
-            count = updates[-1]["number"] + 1
-            echo = _echo(script, recorded, options, folder, count, draw=draw)
-        except TrainError:
-            return []
-        for position, update in enumerate(updates):
-            own = [micro["loss"] for micro in update["micro"]]
-            other = echo[update["number"]] if update["number"] < len(echo) else []
-            distances[position] = max(
-                [distances[position], *(abs(a - b) for a, b in zip(own, other, strict=False))]
-            )
-    return distances
 
 
 def _echo(

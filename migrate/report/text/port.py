@@ -85,7 +85,7 @@ def verdict(ported: Ported) -> str:
 
 
 def _agreement(ported: Ported) -> str:
-    """What of a port agrees with the original, and what does not."""
+    """Say what of a port agrees with the original, and what does not."""
     count = len(ported.cases)
     failing = [case.name for case in ported.cases if not case.matches]
     others = [entry.setting for entry in ported.numerics if not entry.matches]

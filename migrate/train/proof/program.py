@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,8 @@ from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
 from migrate.train.proof.causes.start import start_cause, statistics_cause
 from migrate.train.proof.child import SCALES
 from migrate.train.proof.compare import (
-    MOST_NOISE,
     WAY_LIMIT,
     compare,
-    compare_losses,
     way_ratio,
     weights_differ,
 )
@@ -43,7 +40,6 @@ def compared(
     recorded: Mapping[str, Any],
     work: Path,
     timeout: float,
-    rounding: Callable[[], Sequence[float]] = tuple,
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run the program on the recorded batches, and compare what it gives.
 
@@ -52,7 +48,6 @@ def compared(
         recorded: the recorded run.
         work: folder with the record; receives what the runs write.
         timeout: seconds for the run of the program.
-        rounding: tells how far rounding moves the script's own losses; it is called if they differ by little.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
@@ -82,8 +77,7 @@ def compared(
         size=recorded["size_of_terms"],
         moved=script.moved(),
     )
-    every = (_with_rounding(c, results, recorded, rounding) for c in comparisons)
-    return tuple(_with_cause(c, results, expected, script) for c in every), ""
+    return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
 
 
 def differs_in_float32(comparisons: Sequence[TrainComparison]) -> bool:
@@ -182,7 +176,6 @@ def compared_updates(
     folders: Mapping[str, Path],
     work: Path,
     timeout: float,
-    rounding: Callable[[str], Sequence[float]] = lambda name: (),
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run a program with several updates on the recorded batches, and compare what each of them gives.
 
@@ -192,7 +185,6 @@ def compared_updates(
         folders: folder of each update's own run.
         work: folder with the record of all; receives what the runs write.
         timeout: seconds for the run of the program.
-        rounding: tells how far rounding moves the script's own losses of an update, as in `compared`.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
@@ -247,7 +239,6 @@ def compared_updates(
             first=script.first,
             moved=script.moved(),
         )
-        own = (_with_rounding(c, results, recorded, functools.partial(rounding, name)) for c in own)
         comparisons += [
             replace(c, what=f"{name}: {c.what}", cause=c.cause and f"{name}: {c.cause}")
             for c in (_with_cause(c, results, expected, script) for c in own)
@@ -255,19 +246,6 @@ def compared_updates(
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     return tuple(comparisons), ""
-
-
-def _with_rounding(
-    comparison: TrainComparison,
-    results: Arrays,
-    recorded: Mapping[str, Any],
-    rounding: Callable[[], Sequence[float]],
-) -> TrainComparison:
-    """The comparison of losses that differ by little, by what rounding moves in the script itself."""
-    worst = comparison.worst or 0.0
-    if comparison.name != "losses" or comparison.same or not worst <= MOST_NOISE:
-        return comparison
-    return compare_losses(results, recorded["updates"], recorded["size_of_terms"], rounding())
 
 
 def written_start(place: Path, recorded: Mapping[str, Any], work: Path) -> Path | None:
