@@ -109,6 +109,13 @@ class NoScriptError(MigrateError):
     """
 
 
+class CudaScriptError(MigrateError):
+    """The script to run is for GPUs: it joins a process group over NCCL.
+
+    Remedy: --rewrite rewrites it for the run.
+    """
+
+
 class NotWrittenError(MigrateError):
     """The script never wrote the checkpoint that a proof of resuming starts from.
 

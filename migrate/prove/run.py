@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import subprocess
@@ -253,6 +254,31 @@ def require_script(script: Path, *, or_folder: bool = False) -> None:
     if script.suffix == ".ipynb":
         remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
         raise NoScriptError(f"{script} is a notebook", remedy)
+
+
+def joins_over_nccl(script: Path) -> bool:
+    """Whether `script` joins a process group over NCCL and does not import torch_xla: it needs GPUs."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    nodes = list(ast.walk(tree))
+    imported = {
+        name.partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+    }
+    return not imported & {"torch_xla", "shims", "torch_tpu"} and any(
+        isinstance(value, ast.Constant) and value.value == "nccl"
+        for node in nodes
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("init_process_group")
+        for value in (*node.args, *(keyword.value for keyword in node.keywords))
+    )
 
 
 def _command(

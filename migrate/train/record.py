@@ -24,8 +24,8 @@ from migrate.train.slice.text import ScriptText
 from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
 
-# Runs that measure how far rounding moves the losses of the recorded updates.
-_ROUNDINGS = 3
+# Folder of the run in float64, in the folder of the recorded one.
+WIDE = "wide"
 
 
 def recorded_run(
@@ -98,31 +98,6 @@ def run_beside(
             return whole
 
 
-def rounding_of_losses(
-    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
-) -> list[float]:
-    """Run the script again from weights that are a rounding away, in several directions.
-
-    Returns:
-        How far the losses of each recorded update move; empty if the script fails.
-    """
-    updates = recorded["updates"]
-    distances = [0.0] * len(updates)
-    for draw in range(_ROUNDINGS):
-        try:
-            count = updates[-1]["number"] + 1
-            echo = _echo(script, recorded, options, folder, count, draw=draw)
-        except TrainError:
-            return []
-        for position, update in enumerate(updates):
-            own = [micro["loss"] for micro in update["micro"]]
-            other = echo[update["number"]] if update["number"] < len(echo) else []
-            distances[position] = max(
-                [distances[position], *(abs(a - b) for a, b in zip(own, other, strict=False))]
-            )
-    return distances
-
-
 def _echo(
     script: ScriptText,
     recorded: Mapping[str, Any],
@@ -191,6 +166,37 @@ def run_weighted(
         )
     kept = ("mistakes", "gradients", "functions", "functions_left", "function_values", "moved")
     return weighted | {name: recorded[name] for name in kept}
+
+
+def run_wide(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> dict[str, Any] | str:
+    """Run the script again with its weights and its loss in float64, and record its updates.
+
+    Args:
+        script: the script.
+        recorded: its record in float32, whose question is in the folder.
+        options: arguments of the script, seconds for the run.
+        folder: folder of the recorded run; the other one's is `WIDE` in it.
+
+    Returns:
+        The record, or why there is none.
+    """
+    again = folder / WIDE
+    again.mkdir()
+    question = json.loads((folder / QUESTION).read_text()) | {"wide": True, "ports": False}
+    (again / QUESTION).write_text(json.dumps(question))
+    try:
+        wide = _recorded(script, options, again)
+    except TrainError as failed:
+        return str(failed)
+    if "refused" in wide:
+        return f"{script.at(wide['refused'][0])}: {wide['refused'][1]}"
+    if len(wide["updates"]) < len(recorded["updates"]):
+        return str(wide.get("failed") or "it makes fewer updates")[:200]
+    if not _same_batches(recorded["updates"], wide["updates"]):
+        return "it has other batches"
+    return wide
 
 
 def _same_batches(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:

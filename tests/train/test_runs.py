@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from migrate.train.errors import TrainError
 from migrate.train.watch.runs import run_script
 
 WROTE = "wrote.txt"
@@ -25,3 +28,15 @@ def test_a_second_run_finds_nothing_of_the_first(tmp_path: Path) -> None:
     for _ in range(2):
         run_script(script, (), "tests.train.test_runs:write", work, WROTE, 300)
         assert (work / WROTE).read_text() == "train.py"
+
+
+def test_a_progress_bar_does_not_hide_the_error(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    lines = (
+        "import atexit, sys",
+        "atexit.register(lambda: sys.stderr.write('0%|     | 0/9 [00:01<?, ?it/s]'))",
+        "raise KeyError('halted')",
+    )
+    script.write_text("\n".join(lines))
+    with pytest.raises(TrainError, match="KeyError: 'halted'"):
+        run_script(script, (), "tests.train.test_runs:write", tmp_path / "work", WROTE, 300)

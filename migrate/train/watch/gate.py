@@ -194,7 +194,12 @@ class Gate:
             with self._noise():
                 self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             with self._noise():
-                *self._seen, live = observe(self.step, flat(bound, data), self._file)
+                contained = contained_parts(self.step)
+                of_parts: list[np.ndarray[Any, Any]] = []
+                *self._seen, live = observe(
+                    self.step, flat(bound, data), self._file, contained.values(), of_parts
+                )
+            self._contained = contained, of_parts
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
             )
@@ -212,7 +217,7 @@ class Gate:
         }
         if self._question["ports"]:
             self._first = {name: snapshot(data[name]) for name in self.data}
-        else:
+        elif not self._question.get("wide"):
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
             with self._in_place():
@@ -546,6 +551,8 @@ class Gate:
             "dropout": listen.switched_off(),
             "tied": self._tied(),
             "outputs": self._seen[0],
+            "contained": self._contained[0],
+            "outputs_of_parts": self._contained[1],
             "calls": self._seen[1],
             "taken": self._taken,
             "mistakes": self._mistakes,
@@ -742,6 +749,22 @@ def _expressions(values: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         if all(part.isidentifier() for part in name.split(".") if part)
     ]
     yield from sorted(every, key=lambda item: -item[1].count("."))
+
+
+def contained_parts(step: nn.Module) -> dict[str, str]:
+    """Parts of the script's modules that hold nothing beside them: name → name in the step."""
+    parts: dict[str, str] = {}
+    children = dict(step.named_children())
+    for name, module in children.items():
+        held = [*module._parameters.values(), *module._buffers.values()]
+        inner = {
+            n: part for n, part in module.named_children() if any(True for _ in part.parameters())
+        }
+        if type(module).__module__ != "__main__" or any(value is not None for value in held):
+            continue
+        if len(inner) > 1 and not inner.keys() & (children.keys() | parts.keys()):
+            parts |= {part: f"{name}.{part}" for part in inner}
+    return parts
 
 
 def unlike_modes(step: nn.Module) -> tuple[str, ...]:

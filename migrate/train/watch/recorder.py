@@ -38,12 +38,14 @@ from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STAT
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
+from migrate.train.watch.wide import WideRun
 
 RECORD = "record.pickle"
 _MORE = "pass arguments with which the first two updates show it"
 _MOST_LOOPS = 1024
-# The script is watched after the recorded updates: for this many of them, and this many seconds.
-_MOST_LATER, _SECONDS = 200, 20.0
+# The script is watched after the recorded updates: for this many of them, and this many seconds. A busy
+# machine has more, until as many updates were watched as recorded: a schedule of epochs shows its period.
+_MOST_LATER, _SECONDS, _MOST_SECONDS = 200, 20.0, 120.0
 _MOST_BYTES = 1 << 26
 
 
@@ -91,11 +93,12 @@ class _Recorder:
             "later_scaled": [],
             "rounding": [],
             "scaled": 0,
+            "wide": self._question.get("wide", False),
         }
         self._micro: list[dict[str, Any]] = []
         # Factors of the losses of the first backwards, if the script is to weight its micro-batches.
         self._shares: list[float] = self._question.get("shares", [])
-        self._later, self._until, self._stepping = 0, 0.0, False
+        self._later, self._began, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
         self._factor = 1.0  # of the gradients of this update
@@ -105,6 +108,7 @@ class _Recorder:
         self._statistics: StatisticsWatch | None = None
         self._updated = False
         self._noise = StatementNoise(script, self._question)
+        self._wide = WideRun() if self._question.get("wide") else None
         self._done = False
 
     def start(self) -> None:
@@ -142,6 +146,8 @@ class _Recorder:
             with contextlib.suppress(Exception):  # a name without a value is reported by the gate
                 values[name] = eval(expression, of_module, local)
         self._values = {name: values[name] for name in self._question["free"] if name in values}
+        if self._wide is not None:
+            self._wide.begin(_modules(self._values))
         self._data = {
             name: snapshot(value)
             for name, value in self._values.items()
@@ -214,6 +220,8 @@ class _Recorder:
                 self._earlier_backward(loss, run)
             else:
                 self._backward_of(loss, run, frames, frame)
+                if self._wide is not None:
+                    self._wide.end()
         except Refusal as refusal:
             self._refuse(refusal.line or (frames[0].line if frames else 0), refusal)
 
@@ -374,7 +382,7 @@ class _Recorder:
                 yield
         finally:
             self._stepping = stepping
-            self._until += time.monotonic() - start
+            self._began += time.monotonic() - start
 
     def _write_port(self) -> None:
         """Write the loss of the recorded updates as Flax source, once."""
@@ -551,7 +559,7 @@ class _Recorder:
             self._micro, self._factor = [], 1.0
             self._later += 1
             self._stepping = False
-            if self._later >= _MOST_LATER or time.monotonic() > self._until:
+            if self._has_seen_enough():
                 self._write()
                 self._leave()
             return
@@ -576,8 +584,11 @@ class _Recorder:
 
     def _watch(self) -> None:
         """Watch the script for some time after the recorded updates."""
+        if self._wide is not None:  # its other run is watched
+            self._write()
+            self._leave()
         self._write_port()
-        self._until = time.monotonic() + _SECONDS
+        self._began = time.monotonic()
         if threading.current_thread() is threading.main_thread():
             # An evaluation between two updates may take longer than the time to watch.
             signal.signal(signal.SIGALRM, self._alarm)
@@ -585,9 +596,18 @@ class _Recorder:
 
     def _alarm(self, number: int, frame: Any) -> None:
         """End the watch, unless an update is just being made: its end does."""
-        if not self._stepping and os.getpid() == self._process and not self._done:
+        if self._stepping or os.getpid() != self._process or self._done:
+            return
+        if not self._has_seen_enough():
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+        else:
             self._write()
             self._leave()
+
+    def _has_seen_enough(self) -> bool:
+        """Whether the watch may end."""
+        seconds = time.monotonic() - self._began
+        return watched_enough(self._later, self._question["updates"], seconds)
 
     @property
     def _is_later(self) -> bool:
@@ -649,6 +669,19 @@ class _Recorder:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def watched_enough(later: int, recorded: int, seconds: float) -> bool:
+    """Whether a watch after the recorded updates may end.
+
+    Args:
+        later: number of watched updates.
+        recorded: number of recorded updates.
+        seconds: how long it has watched.
+    """
+    if later >= _MOST_LATER or seconds > _MOST_SECONDS:
+        return True
+    return seconds >= _SECONDS and later >= recorded
 
 
 def _modules(values: dict[str, Any]) -> Iterator[torch.nn.Module]:

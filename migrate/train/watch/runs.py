@@ -10,6 +10,7 @@ from pathlib import Path
 
 from migrate import process
 from migrate.place import Place
+from migrate.prove.failure import last_error
 from migrate.train.errors import TrainError
 from shims import activate
 
@@ -63,7 +64,8 @@ def run_script(
     )
     if (folder / expected).exists():
         return
-    last = place.text_outside(process.last_line(output)).strip()[:300]
+    # A progress bar is printed again after a traceback.
+    last = place.text_outside(last_error(output) or process.last_line(output)).strip()[:300]
     if code is None:
         raise TrainError(
             f"{script}: was not done with its first steps within {timeout:.0f} s",

@@ -136,7 +136,7 @@ class Below:
             bool(assigned.differences) and self.runner.in_float32(self.settings, self.inputs),
             self._trials.untried,
             tuple(assembled),
-            said(assigned.choices),
+            heads=said(assigned.choices),
         )
 
     def _made(self, name: str, at: Array, assigned: Assigned) -> AssembledArray | None:

@@ -278,8 +278,8 @@ class XlaLibrary(Rule):
             if name in CONSTANTS:
                 text = _reduction(CONSTANTS[name], context)
                 yield self._replaced(node, text, [node])
-            elif (function := _for_logs(name)) and not _is_called(node, context):
-                text = _function(function, FOR_LOGS[function], context)
+            elif (for_logs := _for_logs(name)) and not _is_called(node, context):
+                text = _function(for_logs, FOR_LOGS[for_logs], context)
                 yield self._replaced(node, text, [node])
 
     def _statement(
@@ -319,8 +319,8 @@ class XlaLibrary(Rule):
             yield self._replaced(call, context.string("TPU").value, [call])
         elif name in CLASSES:
             yield self._renamed(call, _function(*CLASSES[name], context))
-        elif function := _for_logs(name):
-            yield self._log(call, function, context)
+        elif for_logs := _for_logs(name):
+            yield self._log(call, for_logs, context)
         elif name == LOADER:
             yield from self._loader(call, context)
         elif name == PARALLEL:

@@ -410,10 +410,11 @@ class GradScaler(Rule):
                 continue
             if isinstance(above, cst.Attribute):
                 continue  # `.get(…)` knows what to do
+            holder = code(cst.ensure_type(save.func, cst.Attribute).value)
             message = (
                 f"`{code(save)}` is empty: the scaler is disabled, as bfloat16 needs none. This matters "
                 "only if the CUDA script resumes from this checkpoint with its scaler enabled: there it "
-                f"raises for an empty state. In the CUDA script, write `if state: {code(save.func.value)}"
+                f"raises for an empty state. In the CUDA script, write `if state: {holder}"
                 ".load_state_dict(state)`"
             )
             yield from self.report(save, message, Severity.WARNING if is_on else Severity.INFO)

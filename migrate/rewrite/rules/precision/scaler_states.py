@@ -43,9 +43,9 @@ def empty_states(
         elif isinstance(holder, cst.Name) and call not in received:
             _, value = context.bound_to(holder)
             if isinstance(value, cst.Param):
-                arguments = _made_for(holder, context)
-                if _is_scaler(value, kinds, context) and not _are_off(arguments, context):
-                    yield call, any(made in calls and _is_on(made, context) for made in arguments)
+                makers = _makers_for(holder, context)
+                if _is_scaler(value, kinds, context) and not _are_off(makers, context):
+                    yield call, any(maker in calls and _is_on(maker, context) for maker in makers)
             elif holder.value in names and (value is None or _makes(value, calls)):
                 yield call, names[holder.value]
             elif takes_scale(context.parent(call)) and is_scaler(holder, context):
@@ -60,17 +60,17 @@ def _is_on(call: cst.CSTNode, context: Workspace) -> bool:
     return enabled is None or constant(enabled.value, context) == (True,)
 
 
-def _made_for(name: cst.Name, context: Workspace) -> list[cst.CSTNode]:
+def _makers_for(name: cst.Name, context: Workspace) -> list[cst.CSTNode]:
     """Return what makes the variables that the calls of the script pass for a parameter."""
     passed = passed_for(name, context)
-    made = [context.bound_to(p)[1] if isinstance(p, cst.Name) else None for p in passed]
-    return [value if maker is None else maker for value, maker in zip(passed, made, strict=True)]
+    makers = [context.bound_to(p)[1] if isinstance(p, cst.Name) else None for p in passed]
+    return [value if maker is None else maker for value, maker in zip(passed, makers, strict=True)]
 
 
 def _are_off(passed: Sequence[cst.CSTNode], context: Workspace) -> bool:
     """Whether all that is passed are scalers which the original switches off itself."""
     return bool(passed) and all(
-        isinstance(made, cst.Call) and is_switched_off(made, context) for made in passed
+        isinstance(maker, cst.Call) and is_switched_off(maker, context) for maker in passed
     )
 
 
