@@ -2,15 +2,9 @@
 
 python benchmarks/install_size.py
 
-<<<<<<< HEAD
-The environment needs `.[dev]`. The smallest install is measured once by `du` (`BARE`); the others follow
-from the files of their packages. With PyTorch's CPU build there are no CUDA libraries, and torch itself is
-smaller (`CPU_TORCH`, measured in the environment of torch_tpu).
-=======
 The environment needs `.[dev]`. The smallest install is measured once by `du` (`BARE`); the others follow from
 the files of their packages. With PyTorch's CPU build there are no CUDA libraries, and torch itself is smaller
 (`CPU_TORCH`, measured in the environment of torch_tpu).
->>>>>>> main
 """
 
 from __future__ import annotations

@@ -85,11 +85,7 @@ def verdict(ported: Ported) -> str:
 
 
 def _agreement(ported: Ported) -> str:
-<<<<<<< HEAD
-    """Comparisons of a port that agree with the original, counted, and the names of the others."""
-=======
     """Say what of a port agrees with the original, and what does not."""
->>>>>>> main
     count = len(ported.cases)
     failing = [case.name for case in ported.cases if not case.matches]
     others = [entry.setting for entry in ported.numerics if not entry.matches]
