@@ -37,7 +37,7 @@ from converters.graph.recording.caches import (
 )
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
-from converters.graph.recording.masks import broadcast_masks
+from converters.graph.recording.masks import attention_masks, broadcast_masks
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
@@ -68,6 +68,7 @@ class Argument:
         fixed: whether the port holds only for the recorded values of this input.
         optional: whether a caller may leave it out.
         needs: the other optional input that it requires; "" if none.
+        hides: whether masks of attentions are made from it alone.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Argument:
     fixed: bool = False
     optional: bool = False
     needs: str = ""
+    hides: bool = False
 
 
 @dataclass(frozen=True)
@@ -671,13 +673,22 @@ _SIDES = ("batch", "length", "features", "depth", "height", "width")
 
 def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
     arguments = []
+    masks = attention_masks(graph)
     for (name, number), shape in zip(graph.inputs, _named_shapes(graph), strict=True):
         fact = graph.facts[number]
         narrow = graph.narrow is not None and fact.dtype == COMPUTE
         dtype = str(torch.float32 if narrow else fact.dtype).removeprefix("torch.")
         spared = name in graph.optional
         arguments.append(
-            Argument(name, dtype, shape, name in graph.fixed, spared, needs.get(name, ""))
+            Argument(
+                name,
+                dtype,
+                shape,
+                name in graph.fixed,
+                spared,
+                needs.get(name, ""),
+                hides=name in masks,
+            )
         )
     return tuple(arguments)
 
