@@ -185,6 +185,24 @@ class Fixed(nn.Module):
         return self.conv(x).flatten(2).transpose(1, 2) + self.positions
 
 
+class Dropped(nn.Module):
+    """Rates that no output in evaluation shows, one of them told in a way that nothing follows."""
+
+    def __init__(
+        self, dim: int = 6, share: float = 0.1, hidden: float = 0.2, off: float = 0.0, rows: int = 9
+    ) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(share)
+        self.other = nn.Dropout({"rate": hidden}["rate"])
+        self.off = nn.Dropout(off)
+        self.register_buffer("table", torch.ones(rows, dim), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.drop(x)) + self.table[: x.shape[1]]
+        return self.off(self.other(x))
+
+
 @dataclasses.dataclass
 class Config:
     """Sizes as research code has them."""
@@ -630,3 +648,16 @@ def test_a_reason_says_what_the_port_does_without_our_classes(tmp_path: Path) ->
         with pytest.raises(PortRefusesError) as caught, refused(tmp_path):
             raise error
         assert str(caught.value) == reason
+
+
+def test_a_rate_is_tried_in_training_and_every_setting_is_somewhere(tmp_path: Path) -> None:
+    written, found = sized(Dropped, {"x": real(2, 5, 6)}, tmp_path)
+    assert [name for name, *_ in found.rates] == ["share"]
+    assert {one.name: one.value for one in found.held} == {"hidden": 0.2, "off": 0.0}
+    assert all("training drops other shares than the original" in one.why for one in found.held)
+    assert "rows" in {name for name, *_ in (*found.unread, *found.changed)}
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)
+        assert config(share=0.0).share == 0.0
+        with pytest.raises(ValueError, match="hidden=0.5: modeling.py supports 0.2 only"):
+            config(hidden=0.5)
