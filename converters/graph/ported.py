@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -335,7 +336,7 @@ def _port(
         config_class=config,
         inputs=_inputs(graph, options.needs),
         free=_free(graph),
-        baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
+        baked=(*_numbers_in(modeling, drafter.baked), *(f"{name}: {values}" for name, values in graph.fixed.items())),
         notes=(
             *recorded.notes,
             *_dtypes_note(recorded),
@@ -381,6 +382,19 @@ def _port(
         stacks=repeated.stacks,
         outputs=tuple(_outputs(graph, graph.outputs, "outputs", "")),
     )
+
+
+def _numbers_in(modeling: str, baked: Iterable[str]) -> Iterator[str]:
+    """The notes on numbers ("256 in Mlp, net.py:12") that the source has: `jnp.split` needs no half."""
+    numbers = {
+        node.value
+        for node in ast.walk(ast.parse(modeling))
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    }
+    for note in baked:
+        number = re.match(r"-?(\d+) in ", note)
+        if number is None or int(number[1]) in numbers:
+            yield note
 
 
 def _outputs(graph: Graph, value: Any, code: str, name: str) -> Iterator[Output]:

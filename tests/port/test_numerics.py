@@ -144,7 +144,9 @@ def test_a_product_in_another_dtype_is_named_with_its_module(tmp_path: Path) -> 
 def test_what_is_wrong_by_more_than_torch_s_own_error_differs(tmp_path: Path) -> None:
     for one in judged(tmp_path, "self.dtype", " * jnp.bfloat16(1.03)"):
         assert not one.matches
-        assert re.search(r"from float64, the original .*, first in what follows router", one.verdict)
+        assert re.search(
+            r"from float64, the original .*, first in what follows router", one.verdict
+        )
     far = replace(one, output="logits").verdict
     assert far.startswith("differs: output logits is 3.")
 

@@ -239,7 +239,9 @@ def _verdict(
         if _ratio(pair) / times >= _ratio(worst) / limit:
             worst, limit, output = pair, times, path if len(paths) > 1 else ""
     differences += _products(runs[0].products, answer["products"])
-    return Numerics(setting, described, worst[1], worst[0], tuple(differences), limit=limit, output=output)
+    return Numerics(
+        setting, described, worst[1], worst[0], tuple(differences), limit=limit, output=output
+    )
 
 
 def _ratio(pair: tuple[float, float]) -> float:

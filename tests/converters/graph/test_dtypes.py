@@ -386,7 +386,7 @@ def test_buffers_that_torch_saves_start_in_the_dtype_of_the_weights(
     x = torch.rand(2, 6)
     written = port(Standardized().eval(), {"x": x}, api=api)
     if api == "nnx":
-        assert written.modeling.count(", param_dtype)") == 2
+        assert written.modeling.count(", self.param_dtype))") == 2
         return
     model = load(written).clone(param_dtype=jnp.bfloat16)
     given = jnp.asarray(x.numpy(), jnp.bfloat16)
