@@ -336,7 +336,10 @@ def _port(
         config_class=config,
         inputs=_inputs(graph, options.needs),
         free=_free(graph),
-        baked=(*_numbers_in(modeling, drafter.baked), *(f"{name}: {values}" for name, values in graph.fixed.items())),
+        baked=(
+            *_numbers_in(modeling, drafter.baked),
+            *(f"{name}: {values}" for name, values in graph.fixed.items()),
+        ),
         notes=(
             *recorded.notes,
             *_dtypes_note(recorded),

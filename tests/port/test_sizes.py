@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -664,5 +666,10 @@ def test_a_rate_is_tried_in_training_and_every_setting_is_somewhere(tmp_path: Pa
     with package_of(tmp_path / "net") as package:
         config = getattr(package, written.config_class)
         assert config(share=0.0).share == 0.0
+        loaded = package.load_params(param_dtype="bfloat16")  # as docs/port/dtypes.md says
+        dtypes = {array.dtype.name for array in jax.tree.leaves(loaded["params"])}
+        assert dtypes == {"bfloat16"}
+        model = package.Dropped(config(), param_dtype="bfloat16")
+        assert model.apply(loaded, jnp.ones((2, 5, 6), "bfloat16")).dtype == "float32"
         with pytest.raises(ValueError, match=r"hidden=0\.5: modeling\.py supports 0\.2 only"):
             config(hidden=0.5)

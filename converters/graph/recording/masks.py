@@ -77,11 +77,11 @@ def attention_masks(graph: Graph) -> frozenset[str]:
         for name, number in graph.inputs
         if _is_whole(graph.facts[number]) and len(graph.facts[number].shape) > 1
     }
-    found: set[int] = set()
+    masked: set[int] = set()
     for masks in walk.masks():
         if masks and masks <= names.keys():
-            found |= masks
-    return frozenset(names[number] for number in found)
+            masked |= masks
+    return frozenset(names[number] for number in masked)
 
 
 def _is_whole(fact: Fact) -> bool:

@@ -141,7 +141,9 @@ def outputs_of_modules(module: nn.Module, inputs: Tensors, *, exact: bool) -> di
             stack.callback(hook.remove)
         (reference if exact else in_bfloat16)(module, inputs)
     return {
-        name: found[0] for name, found in ended.items() if len(found) == 1 and found[0] is not None
+        name: outputs[0]
+        for name, outputs in ended.items()
+        if len(outputs) == 1 and outputs[0] is not None
     }
 
 

@@ -575,15 +575,15 @@ class Settings:
     def _call(
         self, path: str, node: ast.Call, value: int | float, depth: int, index: int | None
     ) -> _Said | None:
-        """`int(…)`, `max(…)`, `getattr(config, "head_dim", …)`, and functions that make a pair of a number."""
+        """Functions of numbers, `getattr(config, "head_dim", …)`, and those that make a pair of a number."""
         match node:
             case ast.Call(
                 func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *rest]
             ):
                 origin = self._configured(path, name, value, index)
                 return origin or self._first(path, rest, value, depth, index)
-            case ast.Call(func=function, args=[inner], keywords=[]) if (
-                spelled := _ROUNDED.get(constructors.last(function))
+            case ast.Call(func=function, args=[inner], keywords=[]) if spelled := _ROUNDED.get(
+                constructors.last(function)
             ):
                 origin = self._resolve(path, inner, value, depth + 1, index)
                 if origin is not None:
@@ -743,8 +743,8 @@ class Settings:
                 return self._evaluated(path, inner, depth + 1, place)
             case ast.IfExp() | ast.Tuple() | ast.List():
                 return self._evaluated_choice(path, node, depth, index)
-            case ast.Call(func=function, args=[inner], keywords=[]) if (
-                spelled := _ROUNDED.get(constructors.last(function))
+            case ast.Call(func=function, args=[inner], keywords=[]) if spelled := _ROUNDED.get(
+                constructors.last(function)
             ):
                 real = self._evaluated(path, inner, depth + 1)
                 return spelled[1](real) if isinstance(real, int | float) else None
