@@ -113,7 +113,7 @@ class Scaled(nn.Module):
 
     def __init__(self, dim: int = 12, heads: int = 3, ratio: float = 8 / 3) -> None:
         super().__init__()
-        self.dim, self.heads = dim, heads
+        self.dim, self.heads, self.ratio = dim, heads, ratio
         self.head_dim = dim // heads
         self.scaling = self.head_dim**-0.5
         hidden = 4 * math.ceil(dim * ratio / 4)
