@@ -20,7 +20,10 @@ _COMPUTED = re.compile(
     r"embedding|linear|matmul|mm|\w*bmm|addmm|einsum|conv\w*|index\w*|gather|take\w*"
 )
 # Operators that keep every score where it is: what they are given is looked at.
-_SCORES = {"_to_copy", "to", "view", "reshape", "_unsafe_view", "div", "mul", "clone", "expand"}
+_SCORES = {
+    *("_to_copy", "to", "view", "reshape", "_unsafe_view", "div", "mul", "clone", "expand"),
+    *("choice", "dropout"),
+}
 
 
 @contextmanager
