@@ -240,6 +240,7 @@ def cuda_left(pair: Pair, read: Set[str]) -> Iterator[Broken]:
             and " " not in text.value
             and not _is_unread(text, code, read)
             and not _is_taken_out(text, code)
+            and not _reads_entry(text, code)
         ):
             places.setdefault(text.lineno, repr(text.value))
     skipped = set(_well_skipped(code))
@@ -308,6 +309,15 @@ def _is_taken_out(text: ast.Constant, code: Code) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("replace", "patch")
 
 
+def _reads_entry(text: ast.Constant, code: Code) -> bool:
+    """Whether `text` names an entry that is read: `jobs["cuda:0"]`. What names it so has a finding."""
+    key = code.above.get(text)
+    if not isinstance(key, ast.JoinedStr):
+        key = text
+    entry = code.above.get(key)
+    return isinstance(entry, ast.Subscript) and isinstance(entry.ctx, ast.Load)
+
+
 def _asks_for_cuda(test: ast.expr) -> bool:
     return any(
         isinstance(node, ast.Constant) and node.value == "cuda"
@@ -325,6 +335,9 @@ def _is_of_cuda(node: ast.Attribute | ast.Name, name: str, code: Code) -> bool:
     if any(getattr(above, at, None) is node for at in ("annotation", "returns")):
         return False
     options = above.keywords if isinstance(above, ast.Call) and above.func is node else []
+    if isinstance(above, ast.Call) and ast.unparse(above.func) == "isinstance":
+        # The scaler that is left, switched off, is still of this class.
+        return not name.endswith(".GradScaler")
     off = any(k.arg == "enabled" and ast.unparse(k.value) == "False" for k in options)
     return not (off and name.endswith(".GradScaler"))
 

@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
@@ -27,6 +27,7 @@ from converters.errors import ModelLoadError
 from converters.installing import is_installed, missing_behind, missing_error
 
 _FORMS = "write it as pkg.mod:factory or path/file.py:factory"
+_IMPORTABLE = "run the command where these imports work, or mend the file"
 _BUILDABLE = "check that it can be built without arguments in the current directory"
 # Arguments of timm's factory that come from a file, and those that would make it load weights.
 _TIMM_TOLD = (
@@ -44,6 +45,8 @@ _TIMM_LOADS = (
     "checkpoint_path",
     "cache_dir",
 )
+# Names that an error lists.
+_SHOWN = 8
 # Entry of a config.json that names classes in the folder itself.
 _OWN_CODE = "auto_map"
 _NAME_IT = "pass --model with the class that the checkpoint was saved from"
@@ -70,10 +73,7 @@ def load_model(spec: str) -> Any:
     if not location or not name:
         raise ModelLoadError(f"{spec!r} does not name a model", _FORMS)
     with imported(spec, location) as module:
-        try:
-            factory = attrgetter(name)(module)
-        except AttributeError:
-            raise ModelLoadError(f"{location} has no {name}", _FORMS) from None
+        factory = named_object(module, location, name)
         if args or kwargs:
             factory = functools.partial(factory, *args, **kwargs)
         return require_module(spec, factory if _is_module(factory) else build(spec, factory))
@@ -119,7 +119,47 @@ def imported(where: str, location: str) -> Iterator[ModuleType]:
     """
     is_file = location.endswith(".py")
     with _importable(Path(location).resolve().parent if is_file else Path.cwd()):
-        yield _run(where, "importing", lambda: _import(location, is_file))
+        yield _run(where, "importing", lambda: _import(location, is_file), _IMPORTABLE)
+
+
+def named_object(module: ModuleType, location: str, name: str) -> Any:
+    """Return the object that the user named in a module or file; dots lead into classes.
+
+    Args:
+        module: the imported module.
+        location: its name in errors.
+        name: `factory` or `Class.factory`.
+
+    Raises:
+        ModelLoadError: there is no such object; the error names the nearest ones.
+    """
+    try:
+        return attrgetter(name)(module)
+    except AttributeError:
+        first = name.partition(".")[0]
+        missing = first if not hasattr(module, first) else name
+        raise ModelLoadError(f"{location} has no {missing}", _choices(module, missing)) from None
+
+
+def _choices(module: ModuleType, name: str) -> str:
+    """Advice after a name that a module does not have: the names that the user may have meant."""
+    own = [
+        known
+        for known, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__
+    ]
+    near = nearest(name, own) or nearest(name, vars(module))
+    if near:
+        return f"did you mean {near}?"
+    shown = f"{', '.join(own[:_SHOWN])}{f' and {len(own) - _SHOWN} more' * (len(own) > _SHOWN)}"
+    return f"it defines {shown}" if own else "check the name: it defines no class and no function"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the name that a misspelt name was probably meant to be; "" if none is near."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(names), 1)), "")
 
 
 def load_config_model(folder: Source, *, trust_remote_code: bool = False) -> Any:
@@ -315,10 +355,10 @@ def _torch() -> ModuleType:
 
 def _import(location: str, is_file: bool) -> ModuleType:
     if not is_file:
-        return importlib.import_module(location)
+        return _import_module(location)
     path = Path(location)
     if not path.is_file():
-        raise FileNotFoundError(f"no file {location}")
+        raise no_file(path)
     # A separate name: the file must not replace an installed module of the same name.
     name = f"_converters_model_{path.stem}"
     module_spec = importlib.util.spec_from_file_location(name, path)
@@ -328,6 +368,31 @@ def _import(location: str, is_file: bool) -> ModuleType:
     sys.modules[name] = module  # dataclasses look up their module while it runs
     module_spec.loader.exec_module(module)
     return module
+
+
+def _import_module(location: str) -> ModuleType:
+    """Import a module by its name.
+
+    Raises:
+        ModelLoadError: it is not there, or one of the packages above it.
+    """
+    try:
+        return importlib.import_module(location)
+    except ModuleNotFoundError as error:
+        if missing_behind(error) or not f"{location}.".startswith(f"{error.name}."):
+            raise  # a module that it imports itself
+        raise ModelLoadError(
+            f"no module {location} in the current directory or among the installed packages",
+            _FORMS,
+        ) from None
+
+
+def no_file(path: Path) -> ModelLoadError:
+    """Return the error for a Python file that does not exist."""
+    there = path.parent if path.parent.is_dir() else Path()
+    near = nearest(path.stem, [file.stem for file in there.glob("*.py")])
+    remedy = f"did you mean {path.with_stem(near)}?" if near else "check the path"
+    return ModelLoadError(f"no file {path}", remedy)
 
 
 def _run(where: str, doing: str, action: Callable[[], Any], hint: str = _BUILDABLE) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import ModelLoadError
 from converters.mapping.module_tree import Outcome, read_slots
-from converters.model import build, imported, load_model
+from converters.model import build, imported, load_model, no_file
 
 _CONFIGURATIONS = ("config", "cfg", "conf", "args", "hparams", "params")
 
@@ -50,7 +50,7 @@ def find_model(spec: str, infos: Mapping[str, TensorInfo]) -> MatchedModel:
     if not spec.endswith(".py"):
         return MatchedModel(load_model(spec), spec, searched=False)
     if not Path(spec).is_file():
-        raise ModelLoadError(f"there is no file {spec}", "check the path")
+        raise no_file(Path(spec))
     with imported(spec, spec) as module:
         verdicts = {name: _tried(module, cls, infos) for name, cls in _classes(module).items()}
     fitting = {name: model for name, (model, why) in verdicts.items() if not why}

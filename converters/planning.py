@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,7 @@ from converters.errors import AssumptionError, MappingFileError, NotAStateDictEr
 from converters.mapping import Plan, Slot, make_plan, read_slots
 from converters.mapping.file import MappingFile, load_mapping
 from converters.mapping.leaves import PlannedLeaf
+from converters.mapping.module_tree import NOT_SAVED
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
 from converters.model import describe_config, has_own_code, load_config_model, require_module
@@ -92,6 +93,8 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> PlannedConversi
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
     notes = [*([note] if note else []), *_notes_on_checkpoint(stored, named.names), *named.notes]
+    if options.target is None and not options.keep_parts:
+        notes += _not_saved(named.slots, source.infos)
     if options.target is not None:
         plan = without(plan, options.drop)
     if not plan.refused:
@@ -185,7 +188,7 @@ def _ends(key: str) -> list[str]:
 def _notes_on_checkpoint(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
     notes = []
     if stored.entry:
-        notes.append(f"the weights are its entry {stored.entry}")
+        notes.append(f"the weights are the entry `{stored.entry}` of the file")
     scheme = quantized_by(stored)
     if scheme:
         notes.append(f"it looks quantized ({scheme}): nothing is unpacked or scaled")
@@ -201,9 +204,21 @@ def _notes_on_checkpoint(stored: Checkpoint, names: Mapping[str, str]) -> list[s
     return notes
 
 
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+def _not_saved(slots: Mapping[str, Slot], stored: Collection[str]) -> list[str]:
+    """Note the model's buffers that torch does not save, so that the output does not hold them."""
+    names = [key for key, slot in slots.items() if slot.note == NOT_SAVED and key not in stored]
+    if not names:
+        return []
+    buffers = f"{len(names)} buffer{'s' * (len(names) > 1)} of the model"
+    return [
+        f"not in the output: {buffers} that torch does not save ({_few(names, 3)}); Flax models compute "
+        "them; for a port, use --target port:FOLDER or its convert.py, which add them"
+    ]
+
+
+def _few(names: Sequence[str], most: int = _SHOWN) -> str:
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def _opened(

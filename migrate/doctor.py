@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from converters.checkpoint.source import RemoteSource
@@ -40,7 +42,8 @@ class Status(StrEnum):
     """Outcome of a check."""
 
     OK = "ok"
-    MISSING = "missing"  # an optional component is not installed
+    MISSING = "missing"  # a framework is not installed; some commands need it
+    OPTIONAL = "not installed"  # what few need: the commands run without it
     WARNING = "warning"  # works, perhaps not as intended
     FAIL = "fail"  # something will go wrong
 
@@ -99,7 +102,8 @@ class Diagnosis:
     @property
     def light(self) -> bool:
         """Whether no framework is installed, as after `pip install .`."""
-        missing = {check.subject for check in self.checks if check.status is Status.MISSING}
+        lacks = (Status.MISSING, Status.OPTIONAL)
+        missing = {check.subject for check in self.checks if check.status in lacks}
         return missing.issuperset(FRAMEWORKS)
 
     @property
@@ -131,13 +135,10 @@ def diagnose(
         *check_places(ready(environment)),
         *map(check_place, places),
     ]
-    for framework, code in PROBES.items():
-        if installed(framework) is not None:
-            progress(f"asking {framework} for its devices")
-            checks.append(_probe(framework, code, has_tpu=bool(tpu)))
+    probes = {name: code for name, code in PROBES.items() if installed(name) is not None}
     if not tpu and installed("torch_tpu") is not None and not torch_tpu.problems_of_simulation():
-        progress("starting a simulated TPU")
-        checks.append(_probe("torch_tpu", SIMULATED_TPU, has_tpu=False))
+        probes["torch_tpu"] = SIMULATED_TPU
+    checks += _probe_all(probes, has_tpu=bool(tpu), progress=progress)
     commands = [
         *check_commands(checks, missing_modules(PACKAGES)),
         *check_torch_tpu_commands(checks, chips()),
@@ -180,7 +181,7 @@ def check_torch_tpu_commands(checks: Iterable[Check], tpus: int) -> Iterator[Rea
     """
     known = list(checks)
     if not any(
-        check.subject == "torch_tpu" and check.status is not Status.MISSING for check in known
+        check.subject == "torch_tpu" and check.status is not Status.OPTIONAL for check in known
     ):
         return
     obstacle = next((check for check in known if {"torch_tpu", SIMULATED} & set(check.stops)), None)
@@ -205,6 +206,11 @@ def check_versions(versions: Mapping[str, str | None], *, has_tpu: bool) -> Iter
             users = [command for command, needs in NEEDS.items() if package in needs]
             detail = f"not installed; needed for {', '.join(users) or 'everything'}"
             yield Check(package, Status.MISSING, detail, INSTALL[package])
+        elif package == "libtpu" and versions.get("torch_xla") and versions.get("jax"):
+            detail = f"{version} belongs to jax; on a TPU torch_xla needs 0.0.21"
+            remedy = 'use two environments on a TPU VM; see "Install" in the README'
+            status, advice = (Status.WARNING, remedy) if has_tpu else (Status.OK, "")
+            yield Check("libtpu", status, detail, advice)
         else:
             yield Check(package, Status.OK, version)
     torch, xla = versions.get("torch"), versions.get("torch_xla")
@@ -212,14 +218,6 @@ def check_versions(versions: Mapping[str, str | None], *, has_tpu: bool) -> Iter
         detail = f"torch_xla {xla} is built against torch {torch_tpu.minor(xla)}, torch is {torch}"
         remedy = f"pip install 'torch=={torch_tpu.minor(xla)}.*'"
         yield Check("torch / torch_xla", Status.FAIL, detail, remedy, ("torch_xla",))
-    libtpu, jax = versions.get("libtpu"), versions.get("jax")
-    if libtpu and xla and jax:
-        detail = f"{libtpu} belongs to jax; torch_xla {xla} needs 0.0.21 on a TPU"
-        remedy = 'use two environments on a TPU VM; see "Install" in the README'
-        if has_tpu:
-            yield Check("libtpu", Status.WARNING, detail, remedy)
-        else:
-            yield Check("libtpu", Status.OK, f"{detail}. No TPU here: nothing to do")
 
 
 def check_torch_tpu(
@@ -233,8 +231,8 @@ def check_torch_tpu(
     """
     version = version_of("torch_tpu")
     if version is None:
-        detail = f"not installed; needed for {', '.join(TORCH_TPU_COMMANDS)} and shims on torch_tpu"
-        yield Check("torch_tpu", Status.MISSING, detail, torch_tpu.INSTALL)
+        detail = f"optional: for {', '.join(TORCH_TPU_COMMANDS)} and shims on torch_tpu"
+        yield Check("torch_tpu", Status.OPTIONAL, detail, torch_tpu.INSTALL)
         return
     yield Check("torch_tpu", Status.OK, version)
     for problem in torch_tpu.problems(version_of):
@@ -338,8 +336,8 @@ def check_places(places: Iterable[Ready]) -> Iterator[Check]:
     """Yield a check for each kind of place that a checkpoint may be read from or written to."""
     for place in places:
         if place.version is None:
-            detail = "not installed; weights, parity and port need it for such checkpoints"
-            yield Check(place.name, Status.MISSING, detail, place.install)
+            detail = f"optional: for checkpoints at {place.name}"
+            yield Check(place.name, Status.OPTIONAL, detail, place.install)
         elif not place.credentials:
             detail = f"{place.version}, no credentials found: {place.without}"
             yield Check(place.name, Status.OK, detail, place.log_in)
@@ -395,6 +393,18 @@ def _reported(line: str, remedy: str) -> tuple[str, str]:
         return line, remedy
     what, _, advice = line.partition(": ")[2].rpartition("; ")
     return what, advice
+
+
+def _probe_all(
+    probes: Mapping[str, str], *, has_tpu: bool, progress: Callable[[str], None]
+) -> list[Check]:
+    """Ask frameworks for their devices: together, except on a TPU, which one process at a time can hold."""
+    if not probes:
+        return []
+    progress(f"asking {', '.join(probes)} for devices")
+    with ThreadPoolExecutor(1 if has_tpu else len(probes)) as pool:
+        ask = partial(_probe, has_tpu=has_tpu)
+        return list(pool.map(ask, probes, probes.values()))
 
 
 def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,6 +14,8 @@ from tempfile import TemporaryFile
 from typing import Any, Literal
 
 _POLL_SECONDS = 0.2
+_EXIT_OF_PARSERS = 2
+CORRECT_ARGUMENTS = "correct them; arguments of the script go after --"
 
 
 def start(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
@@ -105,6 +108,17 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
             if int(group) == process.pid and state != "Z":
                 return True
     return False
+
+
+def refused_arguments(returncode: int | None, output: str) -> str:
+    """Return the last line of an argument parser that ended the script, "" if none did.
+
+    The parser of every rank prints its usage and that line; argparse and click end with exit code 2.
+    """
+    if returncode != _EXIT_OF_PARSERS or not re.search(r"^usage: ", output, re.M | re.I):
+        return ""
+    lines = re.findall(r"^(?:\S+: )?error: (.+)$", output, re.M | re.I)
+    return lines[-1].strip() if lines else ""
 
 
 def last_line(output: str) -> str:

@@ -18,8 +18,10 @@ _LEVEL = "--xla_backend_optimization_level"
 _SPLIT = "--xla_cpu_parallel_codegen_split_count"
 _EMITTERS = "--xla_cpu_use_fusion_emitters"
 # Every XLA of a process reads the flags, and ends the process at one that it does not know. torch_xla 2.9 and
-# these versions of jaxlib know the flag of the emitters, 0.12 does not; TensorFlow's XLA was not tried.
+# these versions of jaxlib know the flag of the emitters; jaxlib 0.12 and the plugin of simulated TPUs do not;
+# TensorFlow's XLA was not tried.
 _WITH_EMITTERS = ("0.10.", "0.11.")
+_WITHOUT_EMITTERS = ("tensorflow", "tensorflow-cpu", "torch_tpu")
 
 
 def compiling_quickly(environment: Mapping[str, str]) -> dict[str, str]:
@@ -41,7 +43,7 @@ def compiling_quickly(environment: Mapping[str, str]) -> dict[str, str]:
 @cache
 def _emitters_can_be_off() -> bool:
     """Whether each XLA that is installed here knows the flag of the fusion emitters."""
-    if any(_version(name) for name in ("tensorflow", "tensorflow-cpu")):
+    if any(_version(name) for name in _WITHOUT_EMITTERS):
         return False
     return _version("jaxlib", "0.10.").startswith(_WITH_EMITTERS) and _version(
         "torch_xla", "2.9."

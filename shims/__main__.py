@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.start is not None:
         start = script.Start(options.start, start.option or "--local_rank")
     # Like torchrun: N ranks with one thread per core each would slow each other down.
-    env = {"OMP_NUM_THREADS": "1", **os.environ, **variables, activate.ONE_MACHINE: "1"}
+    env = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
     # A launcher of this process, if any, does not apply to the script.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         env.pop(name, None)

@@ -29,9 +29,9 @@ REPLICAS = "SHIMS_REPLICAS"
 PLUGINS = "SHIMS_PLUGINS"
 # Rendezvous address of the simulated replicas that `python -m shims` starts as ranks.
 STORE_PORT = "SHIMS_STORE_PORT"
-# Set by `python -m shims` for its ranks, and in simulated replicas: all ranks are on this machine.
+# Set for the ranks of `shims._started`, and in simulated replicas: all ranks are on this machine.
 ONE_MACHINE = "SHIMS_ONE_MACHINE"
-# Port where the ranks of `python -m shims` meet, whatever port the script names.
+# Port where the ranks of `shims._started` meet, whatever port the script names.
 PORT = "SHIMS_PORT"
 
 # Backend -> (imports that it waits for, function that installs it). The first import that completes

@@ -120,10 +120,12 @@ def _load(replicas: int) -> None:
     import torch_tpu._loader
 
     from shims._simulated_tpu import collectives, host_operators, world
+    from shims.patches.ranks import rendezvous
 
     world.answer(replicas)
     torch_tpu._loader.load()
     collectives.install()
+    rendezvous.install(replicas)
     host_operators.install()
     # torch_tpu's flash attention is a Mosaic kernel, which only a TPU runs.
     torch.backends.cuda.enable_flash_sdp(False)

@@ -101,7 +101,8 @@ class TestFiles:
         monkeypatch.setattr("migrate.prove.run.process.start", None)  # nothing is run
         missing = script.with_name("nope.py")
         line = one_line(run("prove", script, "--rewritten", missing))
-        assert f"{missing} is not a file" in line
+        assert f"{missing} does not exist" in line
+        assert "or of the rewritten project's folder" in line
 
     def test_an_interpreter_that_is_not_there(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

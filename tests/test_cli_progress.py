@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from migrate.cli import progress as shown
-from migrate.cli.progress import moving_bytes, working
+from migrate.cli.progress import _Work, moving_bytes, working
 from migrate.progress import SharedCount
 from tests.waiting import LIMIT, until
 
@@ -119,3 +120,16 @@ def test_nothing_is_printed_with_json(log: Callable[[], io.StringIO]) -> None:
     with working(quiet=True) as progress:
         progress("training", 4, 16, "step")
     assert printed.getvalue() == ""
+
+
+def test_a_step_that_compiles_again_does_not_change_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradient accumulation has a second graph, which a later step compiles."""
+    clock = [0.0]
+    monkeypatch.setattr(shown, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    work = _Work("training", began=0.0)
+    for done, seconds in enumerate((30.0, 2.0, 2.0, 40.0, 2.0, 2.0), start=1):
+        clock[0] += seconds
+        work.advance(done, 16, "step")
+    assert work.line(clock[0]) == "… training: 6 of 16 steps, 78 s so far, about 20 s left"

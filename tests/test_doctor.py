@@ -85,8 +85,9 @@ def test_versions_that_fit() -> None:
 
 @pytest.mark.parametrize(("has_tpu", "status"), [(True, Status.WARNING), (False, Status.OK)])
 def test_the_libtpu_of_jax_disturbs_torch_xla_on_a_tpu_only(has_tpu: bool, status: Status) -> None:
-    *_, check = check_versions({**GOOD, "libtpu": "0.0.42.1"}, has_tpu=has_tpu)
-    assert (check.subject, check.status) == ("libtpu", status)
+    checks = check_versions({**GOOD, "libtpu": "0.0.42.1"}, has_tpu=has_tpu)
+    (check,) = [check for check in checks if check.subject == "libtpu"]
+    assert check.status is status
     assert "0.0.42.1 belongs to jax" in check.detail
 
 
@@ -136,10 +137,11 @@ def test_places_of_checkpoints(tmp_path: Path) -> None:
         replace(azure, version="2"),
     ]
     checks = list(check_places(places))
-    assert [check.status for check in checks] == [Status.OK, Status.OK, Status.MISSING, Status.OK]
+    assert [check.status for check in checks] == [Status.OK, Status.OK, Status.OPTIONAL, Status.OK]
     assert checks[0].detail == "2.4, credentials: HF_TOKEN"
     assert "public buckets only" in checks[1].detail
     assert "gcloud auth application-default login" in checks[1].remedy
+    assert checks[2].detail == "optional: for checkpoints at s3://"
     assert checks[2].remedy == "pip install '.[s3]'"
     assert "5ecret" not in repr(checks)
 
@@ -208,7 +210,7 @@ TORCH_TPU = {"torch": "2.13.0+cpu", "torch_tpu": "0.2.0", "lammps-jax-pjrt-cpu":
 @pytest.mark.parametrize(
     ("changed", "subject", "status", "words"),
     [
-        ({"torch_tpu": None}, "torch_tpu", Status.MISSING, "not installed"),
+        ({"torch_tpu": None}, "torch_tpu", Status.OPTIONAL, "optional: for run --target torch_tpu"),
         ({"torch": "2.9.1"}, "torch / torch_tpu", Status.FAIL, "needs torch 2.11 to 2.15"),
         ({"torch_xla": "2.9.0"}, "torch_xla / torch_tpu", Status.FAIL, "same environment"),
         ({"torch": "2.14.0"}, "simulated TPU", Status.WARNING, "tested with 2.13"),
@@ -228,7 +230,7 @@ def test_what_does_not_go_with_torch_tpu(
     assert "\n" not in wrong.detail
     assert "install-torch-tpu" in wrong.remedy
     commands = list(check_torch_tpu_commands(checks, 0))
-    assert [entry.ready for entry in commands] == [False] * 3 * (status is not Status.MISSING)
+    assert [entry.ready for entry in commands] == [False] * 3 * (status is not Status.OPTIONAL)
     assert {entry.obstacle for entry in commands} <= {wrong.detail}
 
 

@@ -52,7 +52,10 @@ MAY_IMPORT = {
     "report": STATIC
     | {"rewrite", "check", "prove", "parity", "observe", "devices", "doctor"}
     | {"port", "fit", "assess", "launch", "train"},
-    "train": {"prove", "port", "parity", "model", "catalogue", "syntax", "place", "process"},
+    "train": {
+        *("prove", "port", "parity", "model", "catalogue", "syntax", "place", "process"),
+        "quick_xla",
+    },
     "launch": {"catalogue", "model", "syntax", "fit"},
     "assess": STATIC | {"rewrite", "check", "prove", "observe", "fit", "place"},
     "rewrite": STATIC | {"check"},

@@ -64,6 +64,7 @@ def test_a_flag_of_the_users_is_not_repeated() -> None:
         ({"jaxlib": "0.9.2"}, False),
         ({"jaxlib": "0.10.2", "torch_xla": "2.8.0"}, False),
         ({"jaxlib": "0.10.2", "tensorflow": "2.20.0"}, False),
+        ({"jaxlib": "0.10.2", "torch_tpu": "0.2.0"}, False),
     ],
 )
 def test_no_xla_is_given_a_flag_that_it_does_not_know(

@@ -8,7 +8,8 @@ line. A verdict is "same", "different", "does not run", "refused" with the messa
 are the largest relative differences of `migrate train`. With --devices 8, a program that is the same trains
 again on 8 simulated devices: the largest relative difference of its weights from those of one device.
 
-Scripts need torchvision, timm, diffusers, hydra-core and boto3 beside this project.
+Scripts need torchvision, timm, diffusers, hydra-core, boto3, wandb, coolname, argdantic, tiktoken, rustbpe
+and pyarrow beside this project.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(Path(__file__).parent)]
 
+from corpora import HOME, RANDOM_TEXT, autoresearch, nanochat, puzzles  # noqa: E402
 from history import append  # noqa: E402
 from places import prepared  # noqa: E402
-from scripts import DATA, SCRIPTS, Script  # noqa: E402
+from scripts import DATA, SCRIPTS, Script, smaller  # noqa: E402
 
 _KNOWN = {script.name: script for script in SCRIPTS}
 _MINGPT = _KNOWN["pytorch/examples distributed/minGPT-ddp/mingpt/main.py"]
@@ -58,7 +60,7 @@ TRAINED = (
     Script(
         "pytorch+examples",
         "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 4 --lr 0.001 --seed 1",
+        "{data} -a resnet18 -b 4 -j 0 --epochs 4 --lr 0.0001 --seed 1",
         stands_in=DATA,
     ),
     Script(
@@ -77,7 +79,14 @@ TRAINED = (
         "--data-path {data}/train --model DiT-S/8 --global-batch-size 4 --epochs 30 --num-workers 0 "
         "--results-dir {out}",
         torchrun=True,
-        stands_in=f"{DATA}; AutoencoderKL.from_pretrained: random weights, 8 channels",
+        stands_in=f"{DATA}; AutoencoderKL.from_pretrained: random weights, 8 channels; 2 of 12 blocks",
+        prepare=smaller(
+            (
+                "models.py",
+                "DiT(depth=12, hidden_size=384, patch_size=8",
+                "DiT(depth=2, hidden_size=384, patch_size=8",
+            )
+        ),
     ),
     Script(
         "pytorch+examples",
@@ -96,9 +105,32 @@ TRAINED = (
     Script("examples", "transformer/before.py", "--epochs 4", torchrun=True),
     Script("cases+gpt_trainer", "main.py", "--max_iters 60 --grad_accum 2 --batch_size 2"),
     Script("cases+vit_small_data", "train.py", "--epochs 4", torchrun=True),
-    Script("karpathy+autoresearch", "train.py"),
-    Script("karpathy+nanochat", "scripts/base_train.py", "--depth=2", folder="."),
-    Script("SamsungSAILMontreal+TinyRecursiveModels", "pretrain.py"),
+    Script(
+        "karpathy+autoresearch",
+        "train.py",
+        stands_in=f"{RANDOM_TEXT}; 2 of 8 layers, narrow, 32 of 2048 tokens; kernels: torch's attention",
+        prepare=autoresearch,
+    ),
+    Script(
+        "karpathy+nanochat",
+        "scripts/base_train.py",
+        "--depth=2 --aspect-ratio=16 --head-dim=16 --max-seq-len=32 --device-batch-size=2 "
+        "--total-batch-size=128 --num-iterations=60 --eval-every=-1 --core-metric-every=-1 "
+        "--sample-every=-1 --window-pattern=SL",
+        stands_in=RANDOM_TEXT,
+        prepare=nanochat,
+        folder=".",
+    ),
+    Script(
+        "SamsungSAILMontreal+TinyRecursiveModels",
+        "pretrain.py",
+        "data_paths=[{repository}/puzzles] evaluators=[] global_batch_size=4 epochs=2 eval_interval=1 "
+        "lr_warmup_steps=4 arch.hidden_size=32 arch.num_heads=2 arch.H_cycles=2 arch.L_cycles=2 "
+        "arch.puzzle_emb_ndim=0 arch.puzzle_emb_len=0 arch.forward_dtype=float32 "
+        "+checkpoint_path={out}",
+        stands_in="data set: random puzzles; wandb: disabled; adam_atan2: the same update by torch",
+        prepare=puzzles,
+    ),
 )
 
 
@@ -131,7 +163,9 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
         command = [sys.executable, "-m", "migrate", "train", str(place.repository / script.path)]
         command += ["-o", str(program), "--force", "--force", "--updates", str(asked.updates)]
         command += ["--timeout", str(asked.seconds), "--json", "--", *place.args(script.args)]
-        environment = {**os.environ, **place.variables}
+        environment = {**os.environ, **place.variables, "WANDB_MODE": "disabled"}
+        if (home := place.repository / HOME).exists():
+            environment["HOME"] = str(home)
         if script.torchrun:
             ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
             port = place.args("{port}")[0]

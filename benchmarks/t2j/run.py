@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,10 @@ from benchmarks import history
 from benchmarks.t2j import freeze, tasks
 from benchmarks.t2j.judge import STAGES
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SAID = {0: "equal", 1: "differs", 2: "refused"}
+# Verdicts beside "different" whose exit code is 1 too: the script itself has no more digits.
+LIMITED = ("AMPLIFIES", "CANCELS")
 PASSED, FALSELY = "all stages", "called equal, but a stage fails"
 WORDS = {True: "passed", False: "failed", None: ""}
 
@@ -54,6 +57,7 @@ def main() -> int:
 
 def measured(task: str, folder: Path, options: list[str], timeout: float) -> dict[str, object]:
     """Convert one script and judge the program; return the line of the history."""
+    folder = folder.resolve()
     script, program = HERE / "scripts" / f"{task}.py", folder / task
     shutil.rmtree(program, ignore_errors=True)  # of an earlier run, under --keep
     start = time.monotonic()
@@ -64,6 +68,9 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
         [*command, "--timeout", str(timeout), *options], timeout, folder / f"{task}.log"
     )
     said = SAID.get(code, "failed") if code is not None else "too long"
+    if code == 1:
+        words = [line.partition(":")[0] for line in text.splitlines()]
+        said = next((word.lower() for word in LIMITED if word in words), said)
     if code == 0 and "--no-proof" in options:
         said = "not compared"
     line: dict[str, object] = {"task": task, "migrate train": said}
@@ -89,11 +96,21 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
 
 
 def run(command: list[str], timeout: float, log: Path) -> tuple[int | None, str]:
-    """Run a command; return its exit code, None if it took too long, and its output."""
+    """Run a command beside the scripts; return its exit code, None if it took too long, and its output.
+
+    `migrate train` mirrors the folder that it runs in for each of its runs: that is not the whole repository.
+    """
+    paths = os.pathsep.join(filter(None, (str(HERE.parents[1]), os.environ.get("PYTHONPATH"))))
     with log.open("w") as file:
         try:
             done = subprocess.run(
-                command, stdout=file, stderr=file, timeout=timeout + 60, check=False
+                command,
+                stdout=file,
+                stderr=file,
+                timeout=timeout + 60,
+                check=False,
+                cwd=HERE / "scripts",
+                env={**os.environ, "PYTHONPATH": paths},
             )
         except subprocess.TimeoutExpired:
             return None, log.read_text()

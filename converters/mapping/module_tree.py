@@ -31,6 +31,8 @@ from converters.mapping.paths import Api, ModuleLocation, is_container
 BUFFERS = "buffers"
 PARAMETER_KIND = "Parameter"
 BUFFER_KIND = "buffer"
+# Note of the slot of a non-persistent buffer, which torch's checkpoints do not hold.
+NOT_SAVED = "non-persistent buffer: the model computes it itself"
 
 
 class Outcome(StrEnum):
@@ -210,8 +212,7 @@ def _slot(
     key, shape = f"{prefix}{name}", _shape(tensor) or ()
     kind = layer.unknown or (layer.entry.kind if layer.entry else "")
     if not persistent:
-        reason = "non-persistent buffer: the model computes it itself"
-        return Slot(key, shape, kind or BUFFER_KIND, Outcome.DROPPED, note=reason)
+        return Slot(key, shape, kind or BUFFER_KIND, Outcome.DROPPED, note=NOT_SAVED)
     if layer.blocked:
         return Slot(key, shape, kind, Outcome.REFUSED, note=layer.blocked)
     if "/" in key:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from converters.checkpoint.pytree import flatten
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import CheckpointDamagedError, TargetError
-from converters.model import imported, split_call
+from converters.model import imported, named_object, split_call
 from converters.output.arrays import open_arrays
 
 # Inputs to try if none are given: token ids, images, vectors.
@@ -63,10 +62,7 @@ def _load(spec: str) -> Any:
             f"{spec!r} names no file and no object", "write pkg.mod:name or file.py:name"
         )
     with imported(spec, location) as module:
-        try:
-            target = attrgetter(name)(module)
-        except AttributeError:
-            raise TargetError(f"{location} has no {name}", "check the name") from None
+        target = named_object(module, location, name)
     return functools.partial(target, *args, **kwargs) if args or kwargs else target
 
 

@@ -184,7 +184,7 @@ def main(args):
                 args.save,
                 global_master=True,
             )
-        xm.rendezvous('main')
+        xm.rendezvous('after_save')
     dist.destroy_process_group()
 
 

@@ -390,6 +390,7 @@ _OF_TORCH_XLA = {
     "torch_xla.compile": "torch.compile, or the function itself",
     "torch_xla.distributed.fsdp": "torch.distributed.fsdp.fully_shard",
     "torch_xla.debug.metrics": "remove it, torch_tpu has none",
+    "torch_xla.test.test_utils.mp_test": "multiprocessing.Process",
     "torch_xla.debug.profiler": "torch.profiler with torch.tpu.profiler.TpuProfilerConfig",
 }
 _LEFT = tuple(

@@ -28,7 +28,6 @@ _gone = Family("torch_xla", RAISES, rule="old-torch-xla")
 # Removed names without an equivalent successor.
 GONE = (
     *_gone("experimental.pjrt", XR, does="PJRT is the only runtime"),
-    *_gone("test.test_utils", does="is no longer installed"),
     *_gone("core.xla_model.parse_xla_device", "torch.device(...).index", does="is gone"),
     *_gone("amp.syncfree", "torch.optim, in bfloat16", does="skips steps for a gradient scaler"),
 )

@@ -196,9 +196,31 @@ def _script(target: str, stack: contextlib.ExitStack) -> ScriptTarget | None:
         return None
     path = Path(target)
     require_script(path)
-    require_frameworks(is_script=True)
     text = path.read_bytes()
+    _refuse_torch_tpu(path, text)
+    require_frameworks(is_script=True)
     if b"torch_xla" in text or b"shims" in text:
         return ScriptTarget(path)
     rewritten = rewritten_for_the_run(path, stack)
     return ScriptTarget(rewritten, at_originals(path, rewritten))
+
+
+def _refuse_torch_tpu(path: Path, text: bytes) -> None:
+    """Refuse a script for torch_tpu, whose step is many programs.
+
+    Raises:
+        FitError: the script is for torch_tpu.
+    """
+    from migrate.fit.errors import FitError
+    from migrate.launch.errors import JobError
+    from migrate.launch.framework import Framework
+    from migrate.launch.program import read_program
+
+    if b"tpu" not in text or b"cuda" in text:
+        return
+    with contextlib.suppress(JobError):
+        if read_program(path).framework is Framework.TORCH_TPU:
+            raise FitError(
+                f"{path} is for torch_tpu, which runs operators one by one: of it, modules are compiled only",
+                "name the model: tpu:net.py:Net, with --inputs and --train",
+            )

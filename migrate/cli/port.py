@@ -134,8 +134,9 @@ def port(
     TARGET is file.py:Class, pkg.mod:factory, a Hugging Face folder, org/name[@revision] of the hub, or the
     URL of such a folder. The folder OUTPUT/NAME is written completely or not at all.
 
-    The exit code is 1 if port and original differ, or if stubs remain; the report names the first module
-    that differs. It is 2 if the model cannot be ported; all unsupported operators are then listed.
+    Exit codes: 0 if all comparisons agree; 1 if the port is written but a comparison differs (in float32, in
+    bfloat16 or in initialization), or stubs remain; 2 if nothing is written. The first line of the report
+    names what differs, and code 2 comes with the reason or with all unsupported operators.
     """
     with errors():
         from converters.installing import require_installed

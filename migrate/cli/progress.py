@@ -21,6 +21,8 @@ _LOOK_SECONDS = 0.25
 # The time left follows from so many units. First steps are left out: they also start processes and compile.
 _ENOUGH_UNITS = 2
 _FIRST_UNITS = {"step": 1}
+# The unit whose work is alike, except where a step compiles another graph.
+_REPEATED = "step"
 
 
 def shown_duration(seconds: float) -> str:
@@ -60,8 +62,10 @@ class _Work:
         began: the time at its beginning.
         done, total, unit: how much is done; see `Progress`.
         first: the time and the units done when the time of a unit began to be measured.
+        paces: seconds per unit of each advance since then, and its units.
         reported: the time of the last line.
         lines: the number of lines with figures.
+        last: the time and the units done at the last advance.
     """
 
     what: str = "starting"
@@ -70,8 +74,10 @@ class _Work:
     total: int = 0
     unit: str = ""
     first: tuple[float, int] | None = None
+    paces: list[tuple[float, int]] = field(default_factory=list)
     reported: float = field(default_factory=time.monotonic)
     lines: int = 0
+    last: tuple[float, int] | None = None
 
     def shares_count(self, total: int, unit: str) -> bool:
         """Whether further work continues the count of this work: compilations for several slices."""
@@ -79,11 +85,18 @@ class _Work:
 
     def followed_by(self, what: str, total: int, unit: str) -> _Work:
         """Return further work, with the time of its first unit if it continues the count."""
-        return _Work(what, first=self.first if self.shares_count(total, unit) else None)
+        if not self.shares_count(total, unit):
+            return _Work(what)
+        return _Work(what, first=self.first, paces=self.paces, last=self.last)
 
     def advance(self, done: int, total: int, unit: str) -> None:
+        now = time.monotonic()
         if self.first is None and total and done >= _FIRST_UNITS.get(unit, 0):
-            self.first = (time.monotonic(), done)
+            self.first = self.last = (now, done)
+        elif self.last is not None and unit == _REPEATED and done > self.last[1]:
+            units = done - self.last[1]
+            self.paces.append(((now - self.last[0]) / units, units))
+            self.last = (now, done)
         self.done, self.total, self.unit = done, total, unit
 
     def is_due(self, now: float) -> bool:
@@ -99,8 +112,18 @@ class _Work:
         parts.append(f"{shown_duration(now - self.began)} so far")
         enough = 1 if self.unit == "B" else _ENOUGH_UNITS
         if spent and moved >= enough and self.total > self.done:
-            parts.append(f"about {shown_duration(spent / moved * (self.total - self.done))} left")
+            pace = self._median() if self.unit == _REPEATED else spent / moved
+            parts.append(f"about {shown_duration(pace * (self.total - self.done))} left")
         return f"… {self.what}: {', '.join(parts)}"
+
+    def _median(self) -> float:
+        """Median of the seconds per unit: a step among many that compiles once more does not count."""
+        half = sum(units for _, units in self.paces) / 2
+        for pace, units in sorted(self.paces):
+            half -= units
+            if half <= 0:
+                return pace
+        return 0.0
 
     @property
     def count(self) -> str:

@@ -14,8 +14,9 @@ from migrate.cli import program, recording
 from migrate.cli.grouping import SectionedCommand
 from migrate.cli.options import as_html, as_json, configuration, takes_a_script, target
 from migrate.cli.progress import working
-from migrate.cli.rewritten import copied_for_the_run, rewritten_for_the_run
+from migrate.cli.rewritten import copied_for_the_run, rewritten_with_findings
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
+from migrate.counts import many
 from migrate.prove.settings import AMPS, Amp, Settings
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from migrate.prove.proof import Proof
     from migrate.prove.resume import ResumeProof
 
+# What the findings of the rewrite mean beside the verdict.
+_LEFT = (
+    "{findings} left by hand: this run shows no effect of them. They may still fail or hang on a TPU, or in "
+    "lines that this run did not reach."
+)
 # As `python -m shims --start` knows them.
 STARTS = ("environment", "option", "spawn", "alone")
 
@@ -150,14 +156,15 @@ def prove(
             return
         package = configuration(script, target=target).target
         RUNTIMES[package].require(replicas)
+        left = 0
         if against is not None:
             # Before the script is rewritten: a file that does not belong to this script is reported at once.
             recording.require_reference(against, script, args)
         if rewritten is None:
-            rewritten = rewritten_for_the_run(script, stack, package)
+            rewritten, left = rewritten_with_findings(script, stack, package)
         elif rewritten.is_dir():
             rewritten = copied_for_the_run(rewritten, script, stack)
-        require_script(rewritten)
+        require_script(rewritten, or_folder=True)
         with working(quiet=json_output) as progress:
             shared: dict[str, Any] = {
                 "replicas": replicas,
@@ -185,4 +192,6 @@ def prove(
         show_json(plain)
     else:
         show(*summary)
+        if left and proof.equal:
+            click.echo(_LEFT.format(findings=many(left, "finding")))
     sys.exit(FINE if proof.equal else FINDINGS)

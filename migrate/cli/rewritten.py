@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,24 @@ if TYPE_CHECKING:
     from migrate.rewrite.temporary import RewrittenFiles
 
 _MOST_NAMES = 20
+_MOST_FINDINGS = 3
 
 
 def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack, target: Target = XLA) -> Path:
-    """Write the rewritten form of `script` and of its imports to a folder of their own; return where.
+    """Write the rewritten form of `script` and of its imports to a folder of their own; return where."""
+    return rewritten_with_findings(script, stack, target)[0]
 
-    The folder is there until `stack` ends. Which files were rewritten is shown, and what is left to do by
-    hand: should the run fail, it is the first suspect.
+
+def rewritten_with_findings(
+    script: Path, stack: contextlib.ExitStack, target: Target = XLA
+) -> tuple[Path, int]:
+    """Write the rewritten form of `script` and of its imports to a folder of their own.
+
+    The folder is there until `stack` ends. Which files were rewritten is shown, and the first of what is left
+    to do by hand: should the run fail, it is the first suspect.
+
+    Returns:
+        The rewritten script, and the number of findings.
     """
     from migrate.check.config import Config
     from migrate.report.text.rewrite import findings_of_files
@@ -33,8 +45,9 @@ def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack, target: Tar
     click.echo(f"… {_what_was_rewritten(done)}", err=True)
     for problem in done.problems:
         click.echo(f"migrate: runs as it is: {problem}", err=True)
-    show(*findings_of_files(done.findings), err=True)
-    return stack.enter_context(written_apart(done))
+    command = f"migrate rewrite {shlex.quote(str(script))} --check"
+    show(*findings_of_files(done.findings, most=_MOST_FINDINGS, rest=command), err=True)
+    return stack.enter_context(written_apart(done)), len(done.findings)
 
 
 def copied_for_the_run(folder: Path, script: Path, stack: contextlib.ExitStack) -> Path:

@@ -77,9 +77,10 @@ def run(
         raise click.UsageError("--html and --no-report cannot be combined")
     with errors(), contextlib.ExitStack() as stack:
         from migrate.progress import no_progress
+        from migrate.prove.errors import CudaScriptError
         from migrate.prove.failure import whose
         from migrate.prove.progress import ObservedSteps, steps_told
-        from migrate.prove.run import require_script, run_script
+        from migrate.prove.run import joins_over_nccl, require_script, run_script
         from migrate.prove.runtimes import RUNTIMES
         from migrate.report.html.page import check_page_target
         from migrate.report.html.run import write_run_page
@@ -87,6 +88,11 @@ def run(
         if html is not None:
             check_page_target(html)
         require_script(script)
+        if not rewrite and joins_over_nccl(script):
+            raise CudaScriptError(
+                f"{script} is a CUDA script: it joins a process group over NCCL",
+                "add --rewrite, which rewrites it for the run",
+            )
         package = configuration(script, target=target).target
         if package == TPU and html is not None:
             raise click.UsageError("--html has no page for torch_tpu: --json has its report")
@@ -143,7 +149,7 @@ def run(
         click.echo(f"migrate: {script} ended with exit code {result.returncode}", err=True)
         if said:
             click.echo(f"migrate: {said}", err=True)
-    elif seen is not None and not seen.ran and not rewrite:
+    if seen is not None and not seen.ran and not rewrite:
         advice = "if it is a CUDA script, --rewrite rewrites it for the run"
         device = "TPU" if package == TPU else "XLA device"
         click.echo(f"migrate: {script} used no {device}; {advice}", err=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,11 @@ def _show_details(error: Exception) -> None:
 
 
 def show(*renderables: RenderableType, err: bool = False) -> None:
-    """Print tables and texts on stdout, or on stderr."""
+    """Print tables and texts on stdout, or on stderr.
+
+    A terminal breaks the cells of tables. A pipe or a file gets each row on one line, for grep and for
+    copying, unless COLUMNS is set.
+    """
     from rich.table import Table
 
     console = console_for(err=err)
@@ -96,7 +101,8 @@ def show(*renderables: RenderableType, err: bool = False) -> None:
         return
     with console.capture() as captured:
         for renderable in renderables:
-            console.print(renderable, width=columns() if isinstance(renderable, Table) else None)
+            narrow = isinstance(renderable, Table) and "COLUMNS" in os.environ
+            console.print(renderable, width=columns() if narrow else None)
     # A table fills its cells with spaces.
     for line in captured.get().splitlines():
         click.echo(line.rstrip(), err=err)

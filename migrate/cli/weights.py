@@ -135,7 +135,7 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 )
 @click.option(
     "--target",
-    help="Flax model to fit the pytree to: pkg.module:Model or file.py:Model.",
+    help="Flax model to fit the pytree to: pkg.module:Model, file.py:Model, or port:FOLDER of migrate port.",
 )
 @click.option(
     "--inputs",

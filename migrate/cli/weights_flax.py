@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,12 +36,15 @@ def to_flax(request: ToFlax, reporter: Reporter) -> CommandResult:
             fit = {"fit": fitting.fit_as_json(models.fit)}
             if not models.written:
                 return CommandResult(FINDINGS, fitting.not_written(models.fit), fit)
-            result = _converted(_by_mapping(request, models.mapping), reporter)
+            by_mapping = _by_mapping(request, models.mapping)
+            result = _converted(by_mapping, reporter, models.fit.computed)
             return CommandResult(
                 result.code,
                 (*result.summary, *fitting.fit_summary(models.fit)),
                 {**result.values, **fit},
             )
+    if request.port is not None:
+        return _into_port(request, request.port, reporter)
     if request.same_values is not None:
         checkpoint = _understood(request)
         _require_free(request, checkpoint)
@@ -53,6 +57,31 @@ def _by_mapping(request: ToFlax, mapping: Path) -> ToFlax:
     """Return the request with a mapping file that says what the target would."""
     plan = replace(request.conversion.plan, model=None, target=None, drop=(), mapping=mapping)
     return replace(request, conversion=replace(request.conversion, plan=plan))
+
+
+def _into_port(request: ToFlax, folder: Path, reporter: Reporter) -> CommandResult:
+    """Convert for a folder of `migrate port`: by its mapping, with the arrays that torch does not save."""
+    from converters.mapping import Outcome
+    from converters.mapping.file import load_mapping
+    from converters.planning import planned
+    from migrate.parity.sides.load import load_port
+    from migrate.parity.sides.target import PORT_MAPPING
+
+    port = load_port(folder)
+    mapping = folder / PORT_MAPPING
+    if not any(rule.outcome is Outcome.REFUSED for rule in load_mapping(mapping).rules):
+        request = _by_mapping(request, mapping)
+    elif request.conversion.plan.model is None:
+        raise click.UsageError(
+            "torch computes some weights of this port's original: add its torch module, --model"
+        )
+    else:
+        plan = replace(request.conversion.plan, target=None)
+        request = replace(request, conversion=replace(request.conversion, plan=plan))
+    planning = planned(_understood(request), request.conversion.plan)
+    if not planning.plan.refused:
+        port.require([leaf.path for leaf in planning.leaves])
+    return _converted(request, reporter, port.constants)
 
 
 def _understood(request: ToFlax) -> ResolvedName:
@@ -85,7 +114,10 @@ def _module(model: str | None, place: Source) -> str | None:
     return str(folder) if (folder / "config.json").is_file() else None
 
 
-def _converted(request: ToFlax, reporter: Reporter) -> CommandResult:
+def _converted(
+    request: ToFlax, reporter: Reporter, extra: Mapping[str, Any] | None = None
+) -> CommandResult:
+    """Convert, or show the plan of it; `extra` are arrays that no checkpoint holds."""
     from converters.conversion import run_conversion
     from converters.hosts import met
     from converters.mapping.file import save_mapping
@@ -116,6 +148,7 @@ def _converted(request: ToFlax, reporter: Reporter) -> CommandResult:
             progress=reporter.moved,
             hosts=hosts,
             planner=planned if state else planned_apart,
+            extra=extra,
         )
     if file is not None and hosts.first:
         save_mapping(done.plan, file, done.api, conversion.overwrite)

@@ -83,6 +83,7 @@ class ToFlax:
         both_models: how both models are run first; None: they are not.
         same_values: the checkpoint to compare with first; None: none.
         hosts: the processes that share it.
+        port: the folder of `migrate port` that the pytree is for; None: another target, or none.
     """
 
     checkpoint: str
@@ -93,6 +94,7 @@ class ToFlax:
     both_models: BothModels | None
     same_values: SameValues | None
     hosts: ManyHosts
+    port: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,17 @@ def _to_flax(arguments: Mapping[str, Any]) -> ToFlax:
 
     if arguments["file_format"] == "pt":
         raise click.UsageError("--format pt needs --to torch")
-    both, same = None, None
-    if arguments["target"] is not None and arguments["inputs"]:
+    both, same, port = None, None, None
+    model, target = arguments["model"], arguments["target"]
+    if not arguments["values"]:
+        model, target, port = _named_models(model, target)
+    if port is not None and not arguments["inputs"]:
+        for name in (*_NOT_BESIDE, "drop", "unproven", *_OF_A_RUN):
+            if _is_given(arguments, name):
+                raise click.UsageError(
+                    f"{_option(name)} and a port as --target cannot be combined: its mapping.yaml decides"
+                )
+    elif arguments["target"] is not None and arguments["inputs"]:
         if arguments["process"] is not None:
             raise click.UsageError(
                 "--target with --inputs runs on one host: use --save-mapping there, then --mapping "
@@ -202,7 +213,7 @@ def _to_flax(arguments: Mapping[str, Any]) -> ToFlax:
         optimizer=_optimizer(arguments),
         ahead_bytes=int(arguments["read_ahead"] * 1e6),
         plan=PlanOptions(
-            model=arguments["model"],
+            model=model,
             example=_shapes(arguments["example"]),
             assume=arguments["assume"],
             mapping=arguments["mapping"],
@@ -212,7 +223,7 @@ def _to_flax(arguments: Mapping[str, Any]) -> ToFlax:
             to=arguments["to"],
             dtype=arguments["dtype"],
             scan=arguments["scan"],
-            target=arguments["target"],
+            target=target,
             target_inputs=arguments["target_inputs"],
             drop=arguments["drop"],
         ),
@@ -226,7 +237,29 @@ def _to_flax(arguments: Mapping[str, Any]) -> ToFlax:
         both,
         same,
         ManyHosts(arguments["process"], arguments["coordinator"], arguments["wait"]),
+        None if arguments["inputs"] else port,
     )
+
+
+def _named_models(
+    model: str | None, target: str | None
+) -> tuple[str | None, str | None, Path | None]:
+    """Return both models without their kinds (`torch:`, `linen:`), and the folder of a port as target.
+
+    Raises:
+        TargetError: a kind is not the model's, or the folder of a port does not exist.
+    """
+    from migrate.parity.sides.target import parse_target, plain_spec
+
+    if model is not None:
+        model = plain_spec(model, ("torch",), "torch module")
+    if target is None:
+        return model, None, None
+    if target.startswith("port:") or Path(target).is_dir():
+        named = parse_target(target)
+        if named.kind == "port":
+            return model, target, Path(named.spec)
+    return model, plain_spec(target, ("linen", "nnx", "jax"), "Flax model"), None
 
 
 def _to_torch(arguments: Mapping[str, Any]) -> ToTorch:

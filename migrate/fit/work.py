@@ -384,6 +384,9 @@ def _collectives(
                 body = module.computations.get(name, {})
                 yield from _collectives(module, body, times * turns, devices)
             continue
+        if instruction.opcode == "fusion":
+            yield from _fused_collectives(module, instruction, computation, times, devices)
+            continue
         kind = instruction.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:
             continue
@@ -401,6 +404,38 @@ def _collectives(
                 overlapped,
                 module.sources.of(instruction.line) or instruction.operation,
             )
+
+
+def _fused_collectives(
+    module: HloModule,
+    fusion: Instruction,
+    computation: Computation,
+    times: int,
+    devices: int,
+) -> Iterator[Collective]:
+    """Yield the exchange of a fusion.
+
+    libtpu makes two fusions of a large all-reduce whose result is computed with: an all-reduce of which each
+    device keeps its part, and an all-reduce of an array that holds this part alone. The first sends what a
+    reduce-scatter sends, the second what an all-gather sends.
+    """
+    for name in fusion.called:
+        for inner in module.computations.get(name, {}).values():
+            group = _group(inner.line, devices)
+            if inner.opcode != "all-reduce" or group < 2:
+                continue
+            reduced = sum(array.size for array in inner.arrays)
+            taken = sum(
+                array.size for operand in fusion.operands for array in _arrays(computation, operand)
+            )
+            left = sum(array.size for array in fusion.arrays)
+            kind, size = inner.opcode, reduced
+            if left < reduced:
+                kind = "reduce-scatter"
+            elif taken < reduced:
+                kind, size = "all-gather", taken
+            source = module.sources.of(inner.line) or module.sources.of(fusion.line)
+            yield Collective(kind, size, group, times, False, source or inner.operation)
 
 
 def _works_between(order: list[Instruction], start: int) -> bool:

@@ -30,6 +30,7 @@ from migrate.model.draws.growing import Growing, growing_calls
 from migrate.model.draws.host_generators import host_drawing, host_draws
 from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
+    declared_tensors,
     devices_of,
     generators_of,
     given_moving_models,
@@ -208,6 +209,7 @@ class ModuleCalls:
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
+        declared_tensors: the attributes that their class declares to be tensors; whether to be masks.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
         optional_groups: the calls that join a process group only if an option says so, in a program for
@@ -420,6 +422,7 @@ class ModuleCalls:
     imported: bool = False
     set_elsewhere: frozenset[str] = frozenset()
     properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    declared_tensors: Mapping[End, bool] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -688,6 +691,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         imported=bool(analysis.project.importers.get(scope.module.path)),
         set_elsewhere=_set_elsewhere(analysis, scope),
         properties=dict(_properties(analysis, scope)),
+        declared_tensors={
+            _end(node, scope.module): boolean for node, boolean in declared_tensors(analysis, scope)
+        },
         whole=analysis.project.whole and not analysis.project.unread,
     )
 

@@ -9,15 +9,53 @@ from migrate.port.substitution import substitute
 
 
 def nnx_package_text(
-    model: str, config: str, what: str, unused: Sequence[str] = (), frozen: Sequence[str] = ()
+    model: str,
+    config: str,
+    what: str,
+    unused: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+    constants: bool = False,
 ) -> str:
     """`__init__.py`: see `migrate.port.texts.package_text`."""
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
+    text = with_advice(text, constants)
     text = substitute(text, {"LAYER_NUMBER": LAYER_NUMBER})
     more = ["trainable"] if frozen else []
     names = sorted([model, config, "build", "load_params", "require_params", *more])
     text = text.replace("NAMES", repr(names)).replace("UNUSED_PATHS", _paths(unused))
     return text + _TRAINABLE.replace("FROZEN_PATHS", _paths(frozen)) if frozen else text
+
+
+def with_advice(text: str, constants: bool) -> str:
+    """Return the package with what its errors advise where arrays are missing.
+
+    Args:
+        text: the text of `__init__.py`.
+        constants: whether the port has arrays that are not in torch's checkpoints.
+    """
+    if not constants:
+        return substitute(text, {"ADVICE": "give the config of its size"})
+    imports = "from flax import nnx\n" if "from flax import nnx\n" in text else "import jax\n"
+    return substitute(
+        text,
+        {
+            "ADVICE": "{_advice(wanted - found)}",
+            "def require_params(": f"{_ADVICE}\ndef require_params(",
+            imports: f"{imports}from safetensors import safe_open\n",
+        },
+    )
+
+
+_ADVICE = '''\
+def _advice(lacking: set[str]) -> str:
+    """What to do where arrays are missing: torch's checkpoints do not hold the constants."""
+    with safe_open(PARAMS.with_name("constants.safetensors"), framework="numpy") as file:
+        constants = {re.sub(r"LAYER_NUMBER", r"\\1#", path) for path in file.keys()}
+    if lacking and {re.sub(r"LAYER_NUMBER", r"\\1#", path) for path in lacking} <= constants:
+        return "torch does not save them: convert the checkpoint with convert.py beside this file"
+    return "give the config of its size"
+
+'''
 
 
 def _paths(paths: Sequence[str]) -> str:
@@ -119,7 +157,7 @@ def require_params(paths: Iterable[str], config: CONFIG | None = None, file: str
     ]
     if said:
         whose = f"{file}: " if file else ""
-        raise ValueError(f"{whose}MODEL {' and '.join(said)}; give the config of its size")
+        raise ValueError(f"{whose}MODEL {' and '.join(said)}; ADVICE")
 
 
 def _variables(config: CONFIG | None) -> dict[str, tuple[Any, Any]]:

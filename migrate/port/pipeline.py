@@ -503,6 +503,7 @@ def _written(
         "scanned": scanned,
         "more": NAMES if mesh else (),
         "collections": weights.collections,
+        "constants": bool(port_result.constants),
     }
     sources["__init__.py"] = package_text(*names, **written_of)
     spec = original.target.spec

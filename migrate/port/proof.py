@@ -97,6 +97,7 @@ def asked(
         yield ProofComparison(f"without {', '.join(spared)}", bare, layers=False)
     yield ProofComparison(LOW_PRECISION, few, precision="default")
     free = free_axes(arguments, examples[0])
+    compared: set[str] = set()  # shapes: two axes that only change together are one comparison
     for name, axes in free.items():
         argument, axis = axes[0]
         old = examples[0][argument].shape[axis]
@@ -113,7 +114,10 @@ def asked(
             )
             together = None if first or name == BATCH else _together(free, name, few, takes)
             if together is not None:
-                yield ProofComparison(*together, layers=False)
+                shapes = described(together[1][0])
+                if shapes not in compared:
+                    compared.add(shapes)
+                    yield ProofComparison(*together, layers=False)
             elif first is None:
                 tried = " or ".join(map(str, sizes))
                 yield ProofComparison(

@@ -102,7 +102,7 @@ _FILES = {
     "params.torch.safetensors": "torch's names of the weights; only `migrate weights --to torch` reads it",
     "mapping.yaml": "the place of each key of a torch checkpoint; `convert.py` follows it",
     "convert.py": "converts another checkpoint of the architecture: "
-    "`python convert.py CHECKPOINT OUTPUT.safetensors` (needs tpu-migrate)",
+    "`python convert.py CHECKPOINT OUTPUT.safetensors` (the only file that needs tpu-migrate)",
     "constants.safetensors": "arrays of the model that are no weights; `convert.py` adds them",
     "initial.safetensors": "arrays that the original computes when it is made; `init` reads them",
     "generate.py": "the cache, and generation of tokens with it",

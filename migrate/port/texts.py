@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from migrate.parity.sides.jax.weights import LAYER_NUMBER
-from migrate.port.nnx_texts import nnx_package_text
+from migrate.port.nnx_texts import nnx_package_text, with_advice
 from migrate.port.substitution import substitute
 
 TEST_INPUTS = "test_inputs.safetensors"
@@ -35,6 +35,7 @@ def package_text(
     scanned: bool = False,
     more: Sequence[str] = (),
     collections: Sequence[str] = ("params",),
+    constants: bool = False,
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -49,14 +50,16 @@ def package_text(
         scanned: whether the weights of layers are stacked, by `layers.py`.
         more: names of `sharding.py` that the package has too.
         collections: names of the collections of variables that the file of weights has.
+        constants: whether the port has arrays that are not in torch's checkpoints (`constants.safetensors`).
     """
     if api == "nnx":
-        return nnx_package_text(model, config, what, unused, frozen)
+        return nnx_package_text(model, config, what, unused, frozen, constants)
     shapes = "".join(
         f'    "{name}": jax.ShapeDtypeStruct({shape!r}, "{dtype}"),\n'
         for name, (shape, dtype) in inputs.items()
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
+    text = with_advice(text, constants)
     text = substitute(text, {"LAYER_NUMBER": LAYER_NUMBER})
     extra = ["trainable"] if frozen else []
     if scanned:
@@ -184,7 +187,7 @@ def require_params(
     ]
     whose = f"{file}: " if file else ""
     if said:
-        raise ValueError(f"{whose}MODEL {' and '.join(said)}; give the config of its size")
+        raise ValueError(f"{whose}MODEL {' and '.join(said)}; ADVICE")
     for path, shape in shapes.items() if isinstance(arrays, Mapping) else ():
         if arrays[path].shape != shape:
             both = f"the shape {list(arrays[path].shape)}, MODEL's has {list(shape)}"

@@ -31,6 +31,13 @@ class OriginalFailedError(ScriptFailedError):
     """
 
 
+class ArgumentsRefusedError(OriginalFailedError):
+    """The argument parser of the script ended it.
+
+    Remedy: correct the arguments after `--`.
+    """
+
+
 class NotAnsweredError(OriginalFailedError):
     """The original asks CUDA for something that its stand-in on the CPU does not answer.
 
@@ -99,6 +106,13 @@ class NoScriptError(MigrateError):
     """The script to run is not a file.
 
     Remedy: check the path.
+    """
+
+
+class CudaScriptError(MigrateError):
+    """The script to run is for GPUs: it joins a process group over NCCL.
+
+    Remedy: --rewrite rewrites it for the run.
     """
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from migrate.catalogue.target import XLA, Target
 from migrate.place import Place
+from migrate.process import CORRECT_ARGUMENTS, refused_arguments
 from migrate.prove.errors import (
+    ArgumentsRefusedError,
     HangError,
     NotAnsweredError,
     OriginalFailedError,
@@ -62,6 +64,8 @@ def whose(
     if not result.returncode:
         return f"the original runs to its end on the CPU: {ours}"
     error = failure(script, "original", result.returncode, result.output)
+    if isinstance(error, ArgumentsRefusedError):
+        return f"the script refuses its arguments: {error.reason}; {error.remedy}"
     if isinstance(error, NotAnsweredError):
         return f"whose error it is was not found out: the original {error.what.partition(' ')[2]}"
     return (
@@ -79,6 +83,9 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
         returncode: exit code of the script.
         output: the last lines that it wrote.
     """
+    if side == "original" and (refused := refused_arguments(returncode, output)):
+        what = f"{path} refuses its arguments: {refused}"
+        return ArgumentsRefusedError(what, CORRECT_ARGUMENTS, "", refused)
     reason = last_error(output) or _ending(returncode)
     if side == "original" and re.match(_NOT_ANSWERED, reason):
         return NotAnsweredError(
@@ -90,7 +97,7 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
         )
     if side == "original":
         return OriginalFailedError(
-            f"{path} fails before any rewriting: {reason}",
+            f"{path} fails on the CPU as it is, without the rewrite: {reason}",
             "make the original run on the CPU with gloo first",
             output,
             reason,

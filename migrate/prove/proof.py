@@ -448,7 +448,10 @@ def _in_words(parting: GraphDivergence) -> str:
 
 
 _BFLOAT16 = "both sides multiplied matrices in bfloat16, so small faults may stay unseen: "
-_WITHOUT_AUTOCAST = "autocast was off in the runs that measure the noise of the original"
+_WITHOUT_AUTOCAST = (
+    "the noise is that of bfloat16: in the runs that measure it, autocast is off, and each result that it "
+    "would round changes at random by half a unit of bfloat16"
+)
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
     "both sides agree without --amp keep, or with --amp off"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import subprocess
@@ -236,17 +237,48 @@ def _silence(timeout: float | None, lines: list[int], *folders: Path | None) -> 
     return silent
 
 
-def require_script(script: Path) -> None:
+def require_script(script: Path, *, or_folder: bool = False) -> None:
     """Require a script that can be run.
+
+    Args:
+        script: the script.
+        or_folder: whether the command also takes the folder of a project.
 
     Raises:
         NoScriptError: it is not a file, or a notebook.
     """
     if not script.is_file():
-        raise NoScriptError(f"{script} is not a file", "give the path of a Python script")
+        folder = " or of the rewritten project's folder" if or_folder else ""
+        what = "is a folder" if script.is_dir() else "does not exist"
+        raise NoScriptError(f"{script} {what}", f"give the path of a Python script{folder}")
     if script.suffix == ".ipynb":
         remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
         raise NoScriptError(f"{script} is a notebook", remedy)
+
+
+def joins_over_nccl(script: Path) -> bool:
+    """Whether `script` joins a process group over NCCL and does not import torch_xla: it needs GPUs."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    nodes = list(ast.walk(tree))
+    imported = {
+        name.partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+    }
+    return not imported & {"torch_xla", "shims", "torch_tpu"} and any(
+        isinstance(value, ast.Constant) and value.value == "nccl"
+        for node in nodes
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("init_process_group")
+        for value in (*node.args, *(keyword.value for keyword in node.keywords))
+    )
 
 
 def _command(

@@ -128,8 +128,8 @@ class Rule(ABC):
     targets: ClassVar[frozenset[Target]] = XLA_ONLY
     # What the rule does for torch_tpu: a section of the page.
     on_torch_tpu: ClassVar[str] = ""
-    # Literals whose edit is dropped if another edit covers them, and whether the rule's edits write the XLA
-    # device: see `Edit`.
+    # Nodes whose edit is dropped if another edit covers them, such as literals, and whether the rule's edits
+    # write the XLA device: see `Edit`.
     yields: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
     names_device: ClassVar[bool] = False
     stage: ClassVar[Stage] = Stage.REST  # when to fix its findings

@@ -21,12 +21,14 @@ from migrate.train.options import TrainOptions
 from migrate.train.proof.interface import interface_comparisons
 from migrate.train.proof.program import (
     compared,
+    compared_in_float64,
     compared_updates,
     data_difference,
     data_equal,
+    differs_in_float32,
 )
-from migrate.train.proof.stability import stability
-from migrate.train.record import recorded_run, run_beside
+from migrate.train.proof.stability import cancellation, stability
+from migrate.train.record import WIDE, recorded_run, rounding_of_losses, run_beside, run_wide
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
 from migrate.train.updates import record_updates
@@ -60,6 +62,17 @@ class RecordedScript:
     def stability(self) -> tuple[TrainComparison, ...]:
         """The script beside itself; it runs once more when this is first read."""
         return stability(run_beside(self.text, self.recorded, self.options, self.folder))
+
+    @cached_property
+    def wide(self) -> dict[str, Any] | str:
+        """The record of the script in float64, or why there is none; it runs when this is first read."""
+        return run_wide(self.text, self.recorded, self.options, self.folder)
+
+    def rounding(self, name: str = "") -> list[float]:
+        """Distances by which rounding moves the script's own losses of an update; the script runs again."""
+        recorded = self.recorded["parts"][name] if name else self.recorded
+        folder = self.parts[name] if name else self.folder
+        return rounding_of_losses(self.text, recorded, self.options, folder)
 
 
 def prove_program(options: TrainOptions, progress: Progress) -> ProgramProof:
@@ -114,7 +127,7 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     try:
         if run.parts:
             compared_values, error = compared_updates(
-                folder, run.recorded, run.parts, run.folder, run.options.timeout
+                folder, run.recorded, run.parts, run.folder, run.options.timeout, run.rounding
             )
             of_interface = interface_comparisons(
                 folder, run.recorded, run.folder, run.options.timeout
@@ -126,7 +139,13 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
             options = replace(run.options, output=folder)
             expected, of_mean = global_mean(folder, run.text, run.recorded, options, run.folder)
             of_means = (of_mean,)
-        compared_values, error = compared(folder, expected, run.folder, run.options.timeout)
+        compared_values, error = compared(
+            folder, expected, run.folder, run.options.timeout, run.rounding
+        )
+        if differs_in_float32(compared_values) and not of_means:
+            compared_values = compared_in_float64(
+                compared_values, folder, run.wide, run.folder / WIDE, run.options.timeout
+            )
     except ConversionError as other:
         what = str(getattr(other, "what", other))
         error = f"the script's parameters are not those of {MAPPING}: {what}"
@@ -149,6 +168,8 @@ def _proof(
         rollouts = has_rollouts((folder / "data.py").read_text())
         equal = data_equal(rollouts)
         comparisons += () if rollouts or run.parts else run.stability
+        for name, part in (run.recorded.get("parts") or {"": run.recorded}).items():
+            comparisons += cancellation(part, name)
         what = difference or f"{many(updates, 'update')}, {equal}"
         comparisons.append(TrainComparison("data", not difference, what=what, cause=cause))
     order = [name for names in STAGES.values() for name in names]

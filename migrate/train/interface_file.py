@@ -43,7 +43,9 @@ def write_interface(
     files = ("data.py", "model.py", "optimizer.py")
     tops = tops_of(weights)
     learning = {path.split("/")[1] for name in trained for path in weights.paths[name]}
-    places, failed, differs = found_outputs(facts, recorded, sorted(learning), options, place, work)
+    places, failed, differs = found_outputs(
+        facts, recorded, sorted(learning), options, place, work, parts=True
+    )
     functions = [f for f in recorded["functions"] if f.method not in differs]
     interface = interface_text(
         script,
@@ -83,12 +85,15 @@ def found_outputs(
     step: str = "STEP",
     functions: str = "Functions",
     start: Path | None = None,
+    *,
+    parts: bool = False,
 ) -> tuple[list[Any], str, frozenset[str]]:
     """Find the outputs of the script's model in the program, and compare its functions.
 
     Both are done on the first micro-batch. `trained` are trained modules of the program, `step` and
     `functions` the names of the step in `loss.py` and of the class in `functions.py`, `start` the weights
-    that the recorded update starts from; None: those of the program.
+    that the recorded update starts from; None: those of the program. With `parts`, outputs of the modules'
+    parts come after those of the modules.
 
     Returns:
         Where the program has each, why they could not be looked for, and functions that are not known to give
@@ -96,7 +101,8 @@ def found_outputs(
     """
     inputs = recorded["updates"][0]["micro"][0]["inputs"]
     arrays: dict[str, Any] = {f"input:{name}": inputs[name] for name in facts.inputs}
-    arrays |= {f"output:{number}": value for number, value in enumerate(recorded["outputs"])}
+    outputs = (*recorded["outputs"], *(recorded["outputs_of_parts"] if parts else ()))
+    arrays |= {f"output:{number}": value for number, value in enumerate(outputs)}
     for function in recorded["functions"]:
         inputs_of_call, results = recorded["function_values"][function.method]
         method = function.method

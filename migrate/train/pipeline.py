@@ -30,9 +30,9 @@ from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
-from migrate.train.proof.program import compared
-from migrate.train.proof.stability import stability
-from migrate.train.record import recorded_run, run_beside
+from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
+from migrate.train.proof.stability import cancellation, stability
+from migrate.train.record import WIDE, recorded_run, rounding_of_losses, run_beside, run_wide
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import data_slice
@@ -166,8 +166,15 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             error = ""
             if options.proof:
                 progress("comparing: gradients, losses, weights")
-                comparisons, error = compared(place, expected, work, options.timeout)
-                comparisons = (*of_means, *comparisons)
+                rounding = functools.partial(rounding_of_losses, text, recorded, options, work)
+                comparisons, error = compared(place, expected, work, options.timeout, rounding)
+                if differs_in_float32(comparisons) and not facts.counted:
+                    progress("comparing: gradients, losses, weights in float64")
+                    wide = run_wide(text, recorded, options, work)
+                    comparisons = compared_in_float64(
+                        comparisons, place, wide, work / WIDE, options.timeout
+                    )
+                comparisons = (*of_means, *comparisons, *cancellation(recorded))
                 error = error.replace(str(place), str(options.output))
                 if not facts.rollouts:
                     progress(f"running {script}: from weights a rounding away")

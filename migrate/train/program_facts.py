@@ -12,6 +12,7 @@ from migrate.counts import many
 from migrate.train.errors import TrainError
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
+from migrate.train.watch.sizes import has_forms
 from migrate.train.write.texts import (
     ProgramFacts,
 )
@@ -77,6 +78,7 @@ def program_facts(
         statistics=port.statistics,
         frozen=weights.frozen,
         average=recorded["average"].decay if recorded.get("average") else "",
+        forms=has_forms(port),
     )
 
 

@@ -15,7 +15,7 @@ from migrate.counts import many
 from migrate.train.errors import TrainError
 from migrate.train.find import loss_of_update, own_source, script_loop
 from migrate.train.options import TrainOptions
-from migrate.train.proof.stability import STABLE, moved
+from migrate.train.proof.stability import STABLE, Echo, decided, moved
 from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
@@ -23,6 +23,11 @@ from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.runner import ECHO, QUESTION
 from migrate.train.watch.runs import run_script
+
+# Folder of the run in float64, in the folder of the recorded one.
+WIDE = "wide"
+# Runs that measure how far rounding moves the losses of the recorded updates.
+_ROUNDINGS = 3
 
 
 def recorded_run(
@@ -75,29 +80,77 @@ def recorded_run(
 
 def run_beside(
     script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
-) -> tuple[float, int | None, int] | str:
-    """Run the script again from weights that are a rounding away.
+) -> Echo | str:
+    """Run the script again from weights that are a rounding away; several times, where one does not decide.
 
     Returns:
-        How far its losses move, the first update in which they move by more than the limit, and the number of
-        updates; or why this is not known.
+        How far its losses move; or why this is not known.
     """
     losses = [[micro["loss"] for micro in update["micro"]] for update in recorded["updates"]]
     losses += recorded["later_losses"]
+    echoes: list[Echo] = []
+    while True:
+        try:
+            echo = _echo(script, recorded, options, folder, len(losses), draw=len(echoes))
+        except TrainError as failed:
+            return str(failed)
+        worst, first = moved(losses, echo, STABLE, recorded["size_of_terms"])
+        echoes.append(Echo(worst, first, min(len(losses), len(echo))))
+        if (whole := decided(echoes)) is not None:
+            return whole
+
+
+def rounding_of_losses(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> list[float]:
+    """Run the script again from weights that are a rounding away, in several directions.
+
+    Returns:
+        How far the losses of each recorded update move; empty if the script fails.
+    """
+    updates = recorded["updates"]
+    distances = [0.0] * len(updates)
+    for draw in range(_ROUNDINGS):
+        try:
+            count = updates[-1]["number"] + 1
+            echo = _echo(script, recorded, options, folder, count, draw=draw)
+        except TrainError:
+            return []
+        for position, update in enumerate(updates):
+            own = [micro["loss"] for micro in update["micro"]]
+            other = echo[update["number"]] if update["number"] < len(echo) else []
+            distances[position] = max(
+                [distances[position], *(abs(a - b) for a, b in zip(own, other, strict=False))]
+            )
+    return distances
+
+
+def _echo(
+    script: ScriptText,
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    folder: Path,
+    count: int,
+    *,
+    draw: int,
+) -> list[list[float]]:
+    """Losses of each update of the script, up to a number of updates, from weights that are a rounding away.
+
+    Raises:
+        TrainError: the script fails.
+    """
     question = json.loads((folder / QUESTION).read_text()) | {
-        "echo": len(losses),
+        "echo": count,
         "noise": recorded["noise"],
+        "draw": draw,
     }
     (folder / QUESTION).write_text(json.dumps(question))
     plugin = "migrate.train.watch.echo:install"
-    try:
-        run_script(
-            options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
-        )
-    except TrainError as failed:
-        return str(failed)
-    echo = json.loads((folder / ECHO).read_text())
-    return *moved(losses, echo, STABLE, recorded["size_of_terms"]), min(len(losses), len(echo))
+    run_script(
+        options.script, options.args, plugin, folder, ECHO, options.timeout, own_source(script)
+    )
+    losses: list[list[float]] = json.loads((folder / ECHO).read_text())
+    return losses
 
 
 def run_weighted(
@@ -140,6 +193,37 @@ def run_weighted(
         )
     kept = ("mistakes", "gradients", "functions", "functions_left", "function_values", "moved")
     return weighted | {name: recorded[name] for name in kept}
+
+
+def run_wide(
+    script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
+) -> dict[str, Any] | str:
+    """Run the script again with its weights and its loss in float64, and record its updates.
+
+    Args:
+        script: the script.
+        recorded: its record in float32, whose question is in the folder.
+        options: arguments of the script, seconds for the run.
+        folder: folder of the recorded run; the other one's is `WIDE` in it.
+
+    Returns:
+        The record, or why there is none.
+    """
+    again = folder / WIDE
+    again.mkdir()
+    question = json.loads((folder / QUESTION).read_text()) | {"wide": True, "ports": False}
+    (again / QUESTION).write_text(json.dumps(question))
+    try:
+        wide = _recorded(script, options, again)
+    except TrainError as failed:
+        return str(failed)
+    if "refused" in wide:
+        return f"{script.at(wide['refused'][0])}: {wide['refused'][1]}"
+    if len(wide["updates"]) < len(recorded["updates"]):
+        return str(wide.get("failed") or "it makes fewer updates")[:200]
+    if not _same_batches(recorded["updates"], wide["updates"]):
+        return "it has other batches"
+    return wide
 
 
 def _same_batches(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:

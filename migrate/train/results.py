@@ -8,10 +8,16 @@ from pathlib import Path
 
 # The comparison of the script with itself, from weights that are a rounding away.
 STABILITY = "stability"
+# The comparison of the script's losses with the rounding of their own terms.
+CANCELLATION = "cancellation"
 # The micro-batches' weights of a program with `--global-mean`.
 GLOBAL_MEAN = "global mean"
 # After the verdict of a stage in which the program differs from the script because it was asked to.
 INTENDED = ", a difference is intended"
+
+
+# Verdicts on the script itself, by comparison: what no program can be held to.
+_OF_SCRIPT: Mapping[str, str] = {STABILITY: "amplifies", CANCELLATION: "cancels"}
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,8 @@ class TrainComparison:
         """The verdict in one word."""
         if self.same:
             return "intended" if self.intended else "same"
-        measured = self.name == STABILITY and self.worst is not None
-        return "amplifies" if measured else "differs"
+        measured = self.worst is not None
+        return _OF_SCRIPT.get(self.name, "differs") if measured else "differs"
 
 
 # Stages of the proof, in order, with their comparisons.
@@ -61,6 +67,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         "sum of gradients",
         "optimizer",
         "learning rates",
+        CANCELLATION,
     ),
     "behavioural": ("losses", "weights", "average", "dropout", "data", STABILITY),
 }
@@ -77,15 +84,22 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
             verdicts[stage] = f"{names} differ" if differ else "same"
             if any(comparison.verdict == "intended" for comparison in own):
                 verdicts[stage] += INTENDED
-            if any(comparison.verdict == "amplifies" for comparison in own):
-                verdicts[stage] += ", the script amplifies"
+            for word in _OF_SCRIPT.values():
+                if any(comparison.verdict == word for comparison in own):
+                    verdicts[stage] += f", the script {word}"
     return verdicts
 
 
-def amplifies(comparisons: Sequence[TrainComparison]) -> bool:
-    """Whether all that is compared is the same, but the script moves away from itself by a rounding."""
+def limited(comparisons: Sequence[TrainComparison]) -> str:
+    """Return why the script cannot be held to the limits, where all that is compared is the same.
+
+    Returns:
+        "amplifies": it moves away from itself by a rounding. "cancels": a loss is about the rounding of its
+        terms. "" if neither is so, or the program differs.
+    """
     verdicts = {comparison.verdict for comparison in comparisons}
-    return "amplifies" in verdicts and "differs" not in verdicts
+    words = [word for word in _OF_SCRIPT.values() if word in verdicts]
+    return words[0] if words and "differs" not in verdicts else ""
 
 
 @dataclass(frozen=True)

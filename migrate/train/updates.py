@@ -33,7 +33,8 @@ from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
 from migrate.train.proof.program import RECORD, compared_updates, written_start
-from migrate.train.record import recorded_run
+from migrate.train.proof.stability import cancellation
+from migrate.train.record import recorded_run, rounding_of_losses
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import DataSlice, batch_of, batches_slice
@@ -353,10 +354,19 @@ def write_updates(
         error = ""
         if options.proof:
             progress("comparing: gradients, losses, weights")
+            by_name = {part.name: part for part in parts}
+
+            def rounding(name: str) -> list[float]:
+                part = by_name[name]
+                return rounding_of_losses(script, part.recorded, options, part.folder)
+
+            folders = {part.name: part.folder for part in parts}
             comparisons, error = compared_updates(
-                place, whole, {p.name: p.folder for p in parts}, work, options.timeout
+                place, whole, folders, work, options.timeout, rounding
             )
             error = error.replace(str(place), str(options.output))
+            for part in parts:
+                comparisons += cancellation(part.recorded, part.name)
             comparisons += (of_data,)
         elif not of_data.same:
             notes.append(f"the data differ from the script's: {of_data.what}")

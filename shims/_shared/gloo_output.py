@@ -1,4 +1,4 @@
-"""Output of gloo when processes connect: sent to stderr, so that stdout is the script's alone."""
+"""Output of gloo when processes connect: left out, so that a script's output is the script's alone."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import ctypes
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-_STDOUT, _STDERR = 1, 2
+_STDOUT = 1
+# Beginning of gloo's own lines: "[Gloo] Rank 0 is connected to 1 peer ranks."
+_OWN = b"[Gloo]"
 
 
 @functools.cache
 def keep_off_stdout() -> None:
-    """Let each gloo group that this process makes print its connections to stderr."""
+    """Leave out the lines about connections that each gloo group of this process prints."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
@@ -25,30 +28,41 @@ def keep_off_stdout() -> None:
 
     @functools.wraps(begin)
     def beginning(group: Any, *args: Any, **kwargs: Any) -> None:
-        with _stdout_on_stderr():
+        with _without_gloo_lines():
             begin(group, *args, **kwargs)
 
     dist.ProcessGroupGloo.__init__ = beginning
 
 
 @contextlib.contextmanager
-def _stdout_on_stderr() -> Iterator[None]:
-    """Send the stdout of this process, C++ included, to its stderr."""
+def _without_gloo_lines() -> Iterator[None]:
+    """Hold the stdout of this process back, C++ included, and print it afterwards without gloo's lines."""
     try:
         kept = os.dup(_STDOUT)
     except OSError:  # closed by the shell
         yield
         return
-    try:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
-            sys.stdout.flush()
+    with tempfile.TemporaryFile() as held:
+        try:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+                sys.stdout.flush()
+                _flush_c()
+                os.dup2(held.fileno(), _STDOUT)
+            yield
+        finally:
             _flush_c()
-            os.dup2(_STDERR, _STDOUT)
-        yield
-    finally:
-        _flush_c()
-        os.dup2(kept, _STDOUT)
-        os.close(kept)
+            os.dup2(kept, _STDOUT)
+            os.close(kept)
+            held.seek(0)
+            others = [line for line in held if not line.startswith(_OWN)]
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                _write(b"".join(others))
+
+
+def _write(text: bytes) -> None:
+    """Write to stdout below Python's buffer, which was flushed before."""
+    while text:
+        text = text[os.write(_STDOUT, text) :]
 
 
 def _flush_c() -> None:

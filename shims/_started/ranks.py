@@ -36,7 +36,7 @@ def run(script: Path, args: Sequence[str], start: Start, ranks: int, env: dict[s
     """
     is_one_each = start.style in ("environment", "option")
     port, store_port = str(free_port()), str(free_port())
-    env = {**env, activate.PORT: str(free_port())}
+    env = {**env, activate.PORT: str(free_port()), activate.ONE_MACHINE: "1"}
     processes = []
     received: list[int] = []
 

@@ -63,6 +63,19 @@ DRAW = frozenset(
     }
 )
 
+BYTES_OF_A_DEVICE = 16  # a state of CUDA or of a TPU: a seed and a position
+
+
+def put_back(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Restore a state of a generator on the host. Of a state of CUDA or a TPU, it takes the seed.
+
+    Those states are 16 bytes, a seed and a position. The position has no meaning on the host.
+    """
+    if state.dtype is torch.uint8 and state.numel() == BYTES_OF_A_DEVICE:
+        generator.manual_seed(int.from_bytes(state[:8].tolist(), "little"))
+    else:
+        generator.set_state(state)
+
 
 class HostGenerators:
     """Random generator for each CUDA device in host memory, and draws from it.
@@ -148,7 +161,7 @@ class HostGenerators:
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
         """Restore the state of one device."""
-        self[device].set_state(new_state.cpu())
+        put_back(self[device], new_state.cpu())
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
         """Restore the states of all devices."""

@@ -22,6 +22,7 @@ from shims.patches import host_draws, parameters
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
 from shims.patches.registry import Patch, patch
+from shims.patches.rng import BYTES_OF_A_DEVICE
 
 
 def finish() -> None:
@@ -77,26 +78,25 @@ class XlaGenerator:
         return self._seed
 
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
-        """Return XLA's state as a tensor, like CUDA's."""
+        """Return XLA's state in the form of CUDA's, 16 bytes: the number as the seed, and position 0."""
         self._devices.index(device)
-        state = xla_model.get_rng_state()
-        # XLA's state is an unsigned number, which no default integer dtype of torch can hold.
-        return torch.tensor([state - 2**64 if state >= 2**63 else state], dtype=torch.int64)
+        return torch.tensor([*xla_model.get_rng_state().to_bytes(16, "little")], dtype=torch.uint8)
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
         """Return the state, once for each device reported to the program."""
         return [self.get_rng_state() for _ in range(self._devices.count)]
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
-        """Restore a state of `get_rng_state`.
+        """Restore a state of `get_rng_state`. Of the state of a GPU, XLA takes the seed.
 
         Raises:
-            DeviceNotAnsweredError: the state is of a GPU's generator.
+            DeviceNotAnsweredError: the state is of another generator.
         """
-        if new_state.dtype is not torch.int64 or new_state.numel() != 1:
-            raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA", "rng")
+        if new_state.dtype is not torch.uint8 or new_state.numel() != BYTES_OF_A_DEVICE:
+            remedy = "seed with torch.manual_seed on XLA"
+            raise refusal("a random state of another generator", remedy, "rng")
         self._is_seeded = True
-        xla_model.set_rng_state(int(new_state.item()) % 2**64)
+        xla_model.set_rng_state(int.from_bytes(new_state[:8].tolist(), "little"))
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
         """Restore the current device's state from the states of all devices."""

@@ -65,6 +65,8 @@ WITHOUT = {
     "documentation": '"""Runs on cuda."""\n',
     "an annotation": "import torch\ndef f(e: torch.cuda.Event) -> torch.cuda.Event: ...\n",
     "a scaler that is off": "import torch\ns = torch.cuda.amp.GradScaler(enabled=False)\n",
+    "an entry that is read": 'jobs[f"cuda:{i}"].append(1)\n',
+    "the class of that scaler": "import torch\nok = isinstance(s, torch.cuda.amp.GradScaler)\n",
     "pinned memory": "pin_memory = device == 'cuda'\n",
     "for memory alone": "on_gpu = device == 'cuda'\nload(data, non_blocking=on_gpu)\n",
     "it only says so": "if device != 'cuda':\n    print('no fp8 without CUDA')\n",

@@ -17,7 +17,7 @@ import random
 
 import numpy as np
 import torch
-from lengths import Lengths, draw, whole
+from lengths import Lengths, draw, order, whole
 from rollout import rollout
 
 
@@ -46,6 +46,16 @@ FILES = {
 
         def whole(x):
             return x.shape[1]
+
+
+        def order(most, shuffle=False):
+            return mixed(most, shuffle=shuffle)
+
+
+        def mixed(most, shuffle=False):
+            if shuffle:
+                return random.choice([1, 2, 3])
+            return most
 
 
         class Lengths:
@@ -77,6 +87,8 @@ def found(folder: Path, lines: str) -> list[tuple[str, int]]:
         "n = torch.randint(1, 8, (1,)).item()",
         "n = int(np.random.randint(1, 8))",
         "n = draw(8)",
+        "n = order(8, shuffle=True)",
+        "n = order(8, len(loader) > 2)",
         "n = lengths.next()",
         "for n in torch.randint(8, (2,)): pass",
         "for n in random.sample(range(8), 2): pass",
@@ -93,6 +105,8 @@ def test_a_length_that_a_function_of_another_file_cuts_by(tmp_path: Path, lines:
     "lines",
     [
         "n = whole(x)",
+        "n = order(8)",
+        "n = order(8, shuffle=False)",
         "n = 4",
         "n = random.randint(1, 8)\nn = 4",
         "for n in (2, 4): pass",

@@ -106,3 +106,37 @@ def test_no_loop_is_reported_where_nothing_grows(
     tmp_path: Path, keep: str, noise: str, last: str
 ) -> None:
     assert reported(tmp_path, keep, noise, last) == []
+
+
+REMADE = """
+import torch
+from agent import Agent
+
+
+def turn(env, net):
+    agent = Agent(net)
+    return agent(env.reset())
+
+
+def play(env, net):
+    for _ in range(100):
+        env.step(turn(env, net))
+"""
+
+
+@pytest.mark.parametrize(("called", "count"), [("__init__", 0), ("forward", 1)])
+def test_a_method_of_the_constructor_makes_the_first_state(
+    tmp_path: Path, called: str, count: int
+) -> None:
+    start = "self.mean = torch.zeros(4, 8, device=self.device)"
+    text = AGENT.replace("KEEP", "pass").replace("LAST", "return out.cpu()")
+    if called == "__init__":
+        text = text.replace(start, f"{start}\n        self.warm()")
+    else:
+        text = text.replace("out = self.plan", "self.warm()\n        out = self.plan")
+    text += "\n    def warm(self):\n        self.mean = self.mean * 2\n"
+    (tmp_path / "agent.py").write_text(inspect.cleandoc(text) + "\n")
+    (tmp_path / "noise.py").write_text("def disturb(p):\n    return p\n")
+    (tmp_path / "play.py").write_text(inspect.cleandoc(REMADE) + "\n")
+    found = check_paths([tmp_path], Config()).findings
+    assert len([f for f in found if f.code == "XLA115"]) == count

@@ -87,6 +87,14 @@ def test_what_the_launch_decides_is_left_alone(
     assert found(tmp_path, option, before, test) == []
 
 
+@pytest.mark.parametrize(
+    ("other", "codes"), [("else", 0), ("elif args.rank", 0), ("elif args.ddp", 1)]
+)
+def test_the_other_branch_joins_too(tmp_path: Path, other: str, codes: int) -> None:
+    test = f"args.ddp:\n        join()\n    {other}"
+    assert len(found(tmp_path, test=test)) == codes
+
+
 def test_a_script_that_launches_nothing_is_left_alone(tmp_path: Path) -> None:
     assert found(tmp_path, launch="main(0)") == []
 

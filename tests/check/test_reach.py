@@ -269,3 +269,56 @@ def test_an_object_in_a_dict_of_a_list_is_followed(tmp_path: Path, made: str, re
     project(tmp_path, train=OPTIMIZING, own=own, roots=ROOTS)
     (found,) = check(tmp_path).findings
     assert (found.code, found.path.name, found.line) == ("XLA110", "roots.py", 7)
+
+
+ROLLOUT = """
+import torch
+
+
+@torch.no_grad()
+def rollout(policy, state):
+    count = yield
+    while True:
+        actions = []
+        for _ in range(count):
+            action = policy(state)
+            if action.isnan().any():
+                raise ValueError("not a number")
+            actions.append(action)
+        count = yield torch.stack(actions)
+"""
+POLICY = """
+import torch
+from rollout import rollout
+
+
+class Policy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.rollout = rollout(self.layer, torch.ones(4))
+
+    def forward(self):
+        return RESUMED.mean()
+"""
+RESUMES = """
+import torch
+from policy import Policy
+
+
+def train():
+    policy = Policy().cuda()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    for _ in range(9):
+        policy().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("resumed", ["self.rollout.send(8)", "next(self.rollout)"])
+def test_a_step_is_followed_into_a_generator_that_it_resumes(tmp_path: Path, resumed: str) -> None:
+    policy = POLICY.replace("RESUMED", resumed)
+    project(tmp_path, rollout=ROLLOUT, policy=policy, train=RESUMES)
+    (read,) = [f for f in check(tmp_path).findings if f.code == "XLA110"]
+    assert (read.path.name, read.line, read.caller) == ("rollout.py", 11, "policy.py:12")

@@ -198,7 +198,7 @@ def test_prefixes_of_wrappers_are_left_out_and_come_back(folder):
         "params/dense/kernel",
         "params/dense/bias",
     }
-    assert "the weights are its entry model" in done.notes
+    assert "the weights are the entry `model` of the file" in done.notes
     assert any("module." in note and "_orig_mod." in note for note in done.notes)
     back = to_state_dict(done.output)
     assert list(back) == list(state)

@@ -99,9 +99,16 @@ def test_a_file_does_not_replace_an_installed_module(nets):
     [
         ("Net", "pkg.mod:factory"),
         ("nets_of_test.py:", "pkg.mod:factory"),
-        ("gone.py:Net", "no file gone.py"),
-        ("no_such_package.mod:Net", "no_such_package"),
-        ("nets_of_test.py:Gone", "has no Gone"),
+        ("gone.py:Net", "no file gone.py; check the path"),
+        ("nets_of_tests.py:Net", "no file nets_of_tests.py; did you mean nets_of_test.py?"),
+        ("no_such_package.mod:Net", "no module no_such_package.mod in the current directory"),
+        (
+            "imports.py:Net",
+            "No module named 'no_such_package'); run the command where these imports",
+        ),
+        ("nets_of_test.py:Gone", "has no Gone; it defines "),
+        ("nets_of_test.py:raisse", "has no raisse; did you mean raises?"),
+        ("nets_of_test.py:Made.smal", "has no Made.smal"),
         ("nets_of_test.py:raises", "RuntimeError: no such size"),
         ("nets_of_test.py:leaves", "SystemExit: usage"),
         ("nets_of_test.py:not_a_module", "is a list, not an nn.Module"),
@@ -111,6 +118,7 @@ def test_a_file_does_not_replace_an_installed_module(nets):
 )
 def test_what_cannot_be_built(nets, spec, part, refused):
     (nets / "broken.py").write_text("class Net(:\n")
+    (nets / "imports.py").write_text("import no_such_package\n")
     with refused(ModelLoadError, part):
         load_model(spec)
 

@@ -618,7 +618,7 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("net.py",), "is not a file"),
+        (("net.py",), "does not exist"),
         ((f"{MODELS}:Tower",), "input shapes are unknown"),
         ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no such TPU slice; near: v5e-8"),
         ((f"{MODELS}:Tower", "--batch", "auto"), "--batch auto changes the batch of --inputs"),
@@ -645,6 +645,15 @@ def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:
     assert done.exit_code == 2
     (line,) = [one for one in done.stderr.splitlines() if not one.startswith("…")]
     assert said in line
+
+
+def test_a_script_for_torch_tpu_is_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n\nmodel = torch.nn.Linear(4, 4).to('tpu')\nprint(model)\n")
+    done = run(str(script))
+    assert done.exit_code == 2
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("…")]
+    assert "train.py is for torch_tpu" in line
 
 
 def test_another_libtpu_than_the_one_asked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,20 @@ def test_a_step_of_training_is_one_program_with_its_optimizer() -> None:
     assert any("operators of it one by one by default" in note for note in answer["notes"])
 
 
-def test_several_devices_are_refused_in_one_line() -> None:
-    done = fitted("Dropping", "--tpu", "v5e-8")
+def test_the_chips_of_a_slice_average_their_gradients_in_buckets() -> None:
+    done = fitted("Dropping", "--train", "adamw", "--tpu", "v5e-8")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (found,) = answer["slices"]
+    assert (found["state"], found["devices"]) == ("fits", 8)
+    weights = 8 * 16 + 16 + 16 * 4 + 4
+    assert [(c["kind"], c["bytes"], c["group"]) for c in found["collectives"]] == [
+        ("all-reduce", 4 * weights, 8)
+    ]
+    assert any("averages the gradients in 1 bucket" in note for note in answer["notes"])
+
+
+def test_a_mesh_is_refused_in_one_line() -> None:
+    done = fitted("Dropping", "--tpu", "v5e-8", "--mesh", "data=8")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "a process for each chip" in done.stderr.splitlines()[-1]
-    assert "--tpu v5e-1" in done.stderr.splitlines()[-1]
+    assert "leave --mesh" in done.stderr.splitlines()[-1]

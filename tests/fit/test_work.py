@@ -164,6 +164,33 @@ WORK  ROOT %d = f32[8000] all-gather-done(%s)
     assert hidden.sent == 4000 * 7
 
 
+PART = """%part (i: f32[64,128]) -> f32[8,128] {
+  %i = f32[64,128] parameter(0)
+  %r = f32[64,128] all-reduce(%i), replica_groups={}, to_apply=%add
+  %n = u32[] replica-id()
+  ROOT %s = f32[8,128] dynamic-slice(%r, %n, %n), dynamic_slice_sizes={8,128}
+}
+"""
+GATHERED = """%gathered (i: f32[8,128]) -> f32[64,128] {
+  %z = f32[64,128] broadcast(%c), dimensions={}
+  %i = f32[8,128] parameter(0)
+  %n = u32[] replica-id()
+  %u = f32[64,128] dynamic-update-slice(%z, %i, %n, %n)
+  ROOT %r = f32[64,128] all-reduce(%u), replica_groups={}, to_apply=%add
+}
+"""
+
+
+def test_an_all_reduce_in_two_fusions_sends_what_it_sends_alone() -> None:
+    text = """  %p = f32[64,128] parameter(0)
+  %f = f32[8,128] fusion(%p), kind=kCustom, calls=%part
+  ROOT %g = f32[64,128] fusion(%f), kind=kCustom, calls=%gathered
+"""
+    first, second = collectives_of(of(text, PART + GATHERED), 8)
+    assert (first.kind, second.kind) == ("reduce-scatter", "all-gather")
+    assert first.sent + second.sent == pytest.approx(2 * 4 * 64 * 128 * 7 / 8)
+
+
 def test_a_group_of_one_exchanges_nothing() -> None:
     text = (
         "  %p = f32[8] parameter(0)\n  ROOT %r = f32[8] all-reduce(%p), replica_groups={{0},{1}}\n"

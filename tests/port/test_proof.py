@@ -62,10 +62,8 @@ def test_sizes_that_go_together_are_changed_together(tmp_path: Path) -> None:
         return arrays["x"].shape[1] == 2 * arrays["mask"].shape[1]
 
     cases = list(asked(write_inputs(tmp_path, [one]), arguments, takes))
-    assert {case.name: case.inputs[0]["x"].shape[1] for case in cases[-2:]} == {
-        "length 16 with mask_length 8": 16,
-        "mask_length 8 with length 16": 16,
-    }
+    resized = [(case.name, case.inputs[0]["x"].shape[1]) for case in cases if "length" in case.name]
+    assert resized == [("length 16 with mask_length 8", 16)]
 
 
 def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:

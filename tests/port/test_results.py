@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, Par
 from migrate.port.readme import worst_text
 from migrate.port.results import LOW_PRECISION, Initialization, Ported, ProofCase
 from migrate.port.sizes.results import FixedSize, Sizes
-from migrate.report.text.port import port_as_json
+from migrate.report.text.port import port_as_json, verdict
 from tests.parity.sample_comparisons import matching
 
 
@@ -84,6 +85,20 @@ def test_numbers_that_are_not_finite_leave_the_json_valid() -> None:
     assert report["proof"][0]["relative_l2"] is None
     assert report["sizes"]["relative_l2"] is None
     assert report["sizes"]["held"][0]["value"] == "inf"
+
+
+def test_the_headline_tells_what_agrees_and_what_does_not() -> None:
+    port: Any = SimpleNamespace(missing=())
+    cases = (ProofCase("float32", "", matching(1)), ProofCase("batch 1", "", matching(1)))
+    ported = Ported(Path("net"), (), "net.py:Net", port, "", cases)
+    assert verdict(ported) == "ported"
+    rounded: Any = SimpleNamespace(setting="bfloat16", matches=False)
+    start = Initialization(3, 1, {}, {"params/a": "off"}, "")
+    other = replace(ported, numerics=(rounded,), initialization=start)
+    agree = "comparisons in float32 agree; different"
+    assert verdict(other) == f"ported; 2 of 2 {agree}: bfloat16; initialization"
+    failed = replace(ported, cases=(cases[0], ProofCase("batch 1", "", None, "it raised")))
+    assert verdict(failed) == f"ported; 1 of 2 {agree}: batch 1"
 
 
 @pytest.mark.parametrize(

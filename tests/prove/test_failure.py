@@ -8,7 +8,7 @@ import pytest
 
 from migrate.observe.records import errors_of, note_error
 from migrate.prove import settings
-from migrate.prove.errors import RewriteFailedError
+from migrate.prove.errors import ArgumentsRefusedError, RewriteFailedError
 from migrate.prove.failure import failure, is_own_ending
 from migrate.prove.proof import record_run
 from shims._started import stand_in
@@ -43,6 +43,35 @@ def test_an_ending_of_the_script(reason: str) -> None:
 )
 def test_an_error_of_the_simulation_or_none(reason: str) -> None:
     assert not is_own_ending(reason)
+
+
+USAGE = "usage: train.py [-h] [--lr LR]\n"
+REFUSED = "train.py: error: unrecognized arguments: --bogus 3\n"
+CLICK = (
+    "Usage: train.py [OPTIONS]\nTry 'train.py --help' for help.\n\nError: No such option: --bogus\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (
+            f"{USAGE}{USAGE}{REFUSED}{REFUSED}shims: rank 1 of 2 failed (exit code 2)\n",
+            "unrecognized arguments: --bogus 3",
+        ),
+        (CLICK, "No such option: --bogus"),
+    ],
+)
+def test_arguments_that_the_script_refuses_are_shown_once(output: str, line: str) -> None:
+    error = failure(Path("train.py"), "original", 2, output)
+    assert isinstance(error, ArgumentsRefusedError)
+    assert (error.what, error.output) == (f"train.py refuses its arguments: {line}", "")
+    assert "after --" in error.remedy
+
+
+def test_another_exit_with_code_2_is_a_failure() -> None:
+    error = failure(Path("train.py"), "original", 2, "train.py: error: no data\n")
+    assert not isinstance(error, ArgumentsRefusedError)
 
 
 REASON = "RuntimeError: Invalid device format: xla"

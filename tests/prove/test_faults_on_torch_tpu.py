@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from migrate.prove.settings import Settings
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.options import RewriteOptions
 from shims._shared.ports import free_port
+from tests.prove.record.test_ranks_draw import SCRIPT as NOISE
 from tests.prove.test_faults import BACKWARD, FAULTS, GRADIENTS, SHORT, TOY, WRAP, Fault, edited
 from tests.waiting import LIMIT
 
@@ -115,3 +117,27 @@ def test_the_rewrite_is_equal(original: dict[int, RankRecord], tmp_path: Path) -
     judgement = judge(original, recorded(tmp_path, Settings(timeout=LIMIT))[1])
     assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
     assert judgement.difference is None
+
+
+@pytest.mark.parametrize("gpu", ["of its number", "of CUDA_VISIBLE_DEVICES"])
+def test_ranks_that_seed_nothing_draw_the_same_on_both_sides(gpu: str, tmp_path: Path) -> None:
+    text = NOISE.replace("AT_IMPORT", "").replace("SEED", "")
+    if gpu == "of CUDA_VISIBLE_DEVICES":
+        chosen = 'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]'
+        text = text.replace("def main():\n", f"def main():\n    {chosen}\n")
+        text = text.replace('local_rank = int(os.environ["LOCAL_RANK"])', "local_rank = 0")
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    settings = Settings(timeout=LIMIT)
+    ranks = []
+    for side in ("original", "tpu"):
+        if side == "tpu":
+            options = RewriteOptions(config=Config(target=TPU))
+            script.write_text(rewrite_file(script, options).data.decode())
+        folder = tmp_path / side
+        folder.mkdir()
+        how: dict[str, Any] = {"side": side, "replicas": 2, "folder": folder}
+        ranks.append(record_run(script, settings=settings, **how)[0])
+    judgement = judge(*ranks)
+    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert ranks[0][0].steps[0].loss != ranks[0][1].steps[0].loss

@@ -89,7 +89,8 @@ def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
         BEFORE, ("    loss_fn =", "    raise ValueError('no data here')\n    loss_fn =")
     )
     with pytest.raises(
-        OriginalFailedError, match="fails before any rewriting: ValueError: no data"
+        OriginalFailedError,
+        match="fails on the CPU as it is, without the rewrite: ValueError: no data",
     ) as e:
         prove_texts(tmp_path, broken, AFTER)
     assert "train.py" in e.value.output

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from migrate.cli import commands
 from migrate.prove.errors import NoScriptError, RunTimeoutError
 from migrate.prove.recording import records
-from migrate.prove.run import Side, run_script
+from migrate.prove.run import Side, joins_over_nccl, run_script
 from tests.waiting import LIMIT, until
 
 # Starts a child that outlives it, says both process ids, then waits.
@@ -75,8 +77,29 @@ def test_both_sides_have_the_same_number_of_threads(
 
 
 def test_a_script_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(NoScriptError, match="is not a file"):
+    with pytest.raises(NoScriptError, match="does not exist"):
         run_script(tmp_path / "no.py", side="xla", replicas=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_for_gpus"),
+    [
+        ("import torch.distributed as dist\ndist.init_process_group('nccl')\n", True),
+        ("import torch\ntorch.distributed.init_process_group(backend='nccl')\n", True),
+        ("import torch_xla\nimport torch\ntorch.distributed.init_process_group('nccl')\n", False),
+        ("import torch\ntorch.distributed.init_process_group('gloo')\n", False),
+        ("no Python", False),
+    ],
+)
+def test_a_script_that_joins_over_nccl_is_for_gpus(
+    tmp_path: Path, text: str, is_for_gpus: bool
+) -> None:
+    path = script(tmp_path, text)
+    assert joins_over_nccl(path) == is_for_gpus
+    if is_for_gpus:
+        done = CliRunner().invoke(commands, ["run", str(path)])
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert "--rewrite" in done.stderr
 
 
 def test_a_timeout_ends_all_processes(tmp_path: Path) -> None:

@@ -84,7 +84,10 @@ def test_run_says_that_the_original_fails_too(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     done = invoke("prove", script, "--replicas", 1)
     assert done.exit_code == 2
-    assert "fails before any rewriting: ValueError: persistent_workers" in done.stderr
+    assert (
+        "fails on the CPU as it is, without the rewrite: ValueError: persistent_workers"
+        in done.stderr
+    )
 
 
 @pytest.mark.long

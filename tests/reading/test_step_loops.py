@@ -241,6 +241,15 @@ def test_the_loop_is_found(source: str, loop: str) -> None:
         ),
         pytest.param(
             """
+            for epoch in range(3):
+                total.backward()
+                observation, done = world.step(action)
+                reward = world.step(action)[1]
+            """,
+            id="a step whose result is taken apart",
+        ),
+        pytest.param(
+            """
             import torch.multiprocessing as mp
             def worker(rank):
                 model(rank).backward()

@@ -254,7 +254,6 @@ class TestFindings:
                 assert place == f"{number}:7:"
                 assert rule
                 assert len(message) > 3
-            assert f"{COUNT} × " in done.stderr  # what there is to do, once
 
     def test_a_terminal_says_once_what_there_is_to_do(
         self, project: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ VIEW = "gradient_as_bucket_view=True"
         ),
         (
             "torch.cuda.amp.GradScaler(\n    init_scale=1.0, growth_interval=10\n)",
-            "torch.cuda.amp.GradScaler(\n    init_scale=1.0, growth_interval=10, enabled=False\n)",
+            'torch.amp.GradScaler(\n    "xla", init_scale=1.0, growth_interval=10, enabled=False\n)',
         ),
     ],
 )

@@ -182,6 +182,51 @@ def test_rates_and_samples() -> None:
     assert list(samples) == list(samples) == [1, 1, 1]
 
 
+LOGS = """
+import torch_xla.test.test_utils as tests
+from torch_xla.test.test_utils import print_test_update
+
+
+def report(print_update, *args, **options):
+    print_update(*args, **options)
+
+
+def run(writer):
+    report(tests.print_training_update, "xla:0", 3, 0.5, 2, 1.25, epoch=1, summary_writer=writer)
+    report(tests.print_training_update, "xla:0", 4, torch.tensor(0.25), 2, 1)
+    print_test_update("xla:0", 87.5, step=9)
+    print_test_update("xla:0", None, 2)
+    tests.write_to_summary(writer, 7, {"loss": 1.5}, True)
+    tests.write_to_summary(tests.get_summary_writer(""), write_xla_metrics=True)
+    tests.close_summary_writer(None)
+    print(tests.now("%%"))
+"""
+
+
+def test_functions_for_logs_print_and_write_as_those_of_torch_xla(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = moved(LOGS)
+    text = done.data.decode()
+    assert "torch_xla" not in text
+    # What a user of `write_xla_metrics` loses is in the list of edits.
+    assert sum("no graphs to count" in edit.message for edit in done.edits) == 2
+    space: dict[str, object] = {}
+    exec(text, space)
+    scalars: list[tuple[object, ...]] = []
+    space["run"](SimpleNamespace(add_scalar=lambda *args: scalars.append(args)))  # type: ignore[operator]
+    lines = [line.partition(" Time=")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "| Training Device=tpu:0/0 Epoch=1 Step=3 Loss=0.50000 Rate=2.00 GlobalRate=1.25",
+        "| Training Device=tpu:0/0 Step=4 Loss=0.25000 Rate=2.00 GlobalRate=1.00",
+        "| Test Device=tpu:0/0 Step=9 Accuracy=87.50",
+        "| Test Device=tpu:0/0 Epoch=2",
+        "%",
+    ]
+    rates = [("examples/sec", 2, None), ("average_examples/sec", 1.25, None)]
+    assert scalars == [*rates, ("loss", 1.5, 7)]
+
+
 METRICS = """
 import torch_xla.debug.metrics as met
 

@@ -267,3 +267,34 @@ def test_a_loop_over_models_in_a_step_of_another_file(tmp_path: Path, turn: str)
     assert "with torch_xla.step():" in files["base.py"].after.decode()
     assert "torch_xla.step" not in files["trainer.py"].after.decode()
     assert "XLA116" not in [note.rule for note in files["trainer.py"].findings]
+
+
+EVALUATE = """
+@torch.no_grad()
+def evaluate(model, teacher, loader, views):
+    model.eval()
+    for x in loader:
+        x = x.cuda()
+        {student}
+        wanted = targets(teacher, views)
+        print((out - wanted).mean().item())
+
+
+"""
+
+
+@pytest.mark.parametrize(("student", "own"), [("out = model(x)", False), ("out = x", True)])
+def test_an_evaluation_that_runs_a_model_has_the_loop_in_its_step(
+    tmp_path: Path, student: str, own: bool
+) -> None:
+    train = TRAIN.format(
+        imported="from labels import targets\n",
+        before="pass",
+        lines="wanted = targets(teacher, views)\n        loss = (model(x) - wanted).mean()",
+    )
+    evaluated = train.replace("def main", EVALUATE.format(student=student).lstrip() + "def main")
+    (tmp_path / "labels.py").write_text(LABELS.lstrip())
+    (tmp_path / "train.py").write_text(evaluated.lstrip())
+    done = rewrite_folder(tmp_path, processes=1)
+    (labels,) = [file for file in done.files if file.name.name == "labels.py"]
+    assert (".step():" in labels.after.decode()) is own

@@ -424,6 +424,7 @@ class TestNothingUnaccounted:
             ("import os\nrank = os.environ.get('LOCAL_RANK', 0)", "LOCAL_RANK is not set"),
             ("names = ['nccl']", "'nccl'"),
             ("name = f'cuda:{3}'", "the device on XLA"),
+            ("jobs = {}\njobs[f'cuda:{3}'] = []", "the device on XLA"),
             (
                 "from torch.nn.parallel import DistributedDataParallel\nw = DistributedDataParallel",
                 "see",

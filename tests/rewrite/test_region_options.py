@@ -53,6 +53,13 @@ CASES = {
         "with torch.autocast(device_type='xla', **options):",
         "with shims.autocast(**options):",
     ),
+    "a table, and what is taken in place of None": (
+        "kind = {'none': None, 'fp16': torch.float16}[args.amp]\n"
+        "with torch.autocast('cuda', dtype=kind or torch.bfloat16, enabled=kind is not None):",
+        "kind = {'none': None, 'fp16': torch.bfloat16}[args.amp]\n"
+        "with torch.autocast('xla', dtype=kind or torch.bfloat16, enabled=kind is not None):",
+        "with shims.autocast(dtype=kind or torch.bfloat16, enabled=kind is not None):",
+    ),
     "branches": (
         "if args.half:\n    options = dict(dtype=torch.float16)\n"
         "else:\n    options = dict(dtype=torch.float32, enabled=False)\nwith autocast(**options):",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from migrate.check.severity import Severity
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.syntax.source import parse
 
@@ -57,6 +58,26 @@ NOT_SAVED = {
             def save(self, path):
                 torch.save({'amp': self.amp.state_dict()}, path)
         """,
+    "one that a function receives for its state only": """
+        def save(path, scaler, epoch):
+            torch.save({'scaler': scaler.state_dict(), 'epoch': epoch}, path)
+
+        def main(loss, optimizer, path, amp):
+            scaler = torch.cuda.amp.GradScaler(enabled=amp == "fp16")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            save(path, scaler, epoch=1)
+            save(path, scaler, epoch=2)
+        """,
+    "one that the original switches off, given to a function": """
+        def save(path, scaler):
+            torch.save(scaler.state_dict(), path)
+
+        def main(path):
+            half = GradScaler('cuda', enabled=False)
+            fit(half)
+            save(path, half)
+        """,
     "another object of the name": """
         def main(path):
             scaler = Standardize()
@@ -69,16 +90,33 @@ NOT_SAVED = {
 }
 
 
-def found(script: str) -> list[str]:
+# Where the original's scaler is enabled under all conditions.
+SEVERITY = dict.fromkeys(("an attribute", "given to a function"), Severity.WARNING)
+
+
+def found(script: str) -> list[Severity]:
     text = f"import torch\nfrom torch.amp import GradScaler\n\n\n{cleandoc(script)}\n"
     done = rewrite_source(parse(text.encode(), Path("script.py")))
-    return [note.message for note in done.findings if "is empty" in note.message]
+    return [note.severity for note in done.findings if "is empty" in note.message]
 
 
 @pytest.mark.parametrize("name", SAVED)
 def test_an_empty_state_that_is_saved_is_told(name: str) -> None:
-    (message,) = found(SAVED[name])
-    assert ".state_dict()` is empty, because the scaler is disabled" in message
+    assert found(SAVED[name]) == [SEVERITY.get(name, Severity.INFO)]
+
+
+def test_a_scaler_whose_state_a_function_saves_keeps_it_for_cuda() -> None:
+    """The loop goes without the scaler, and the rewritten script has no finding."""
+    script = NOT_SAVED["one that a function receives for its state only"]
+    source = parse(f"import torch\n\n\n{cleandoc(script)}\n".encode(), Path("train.py"))
+    done = rewrite_source(source)
+    text = done.data.decode().replace("'", '"')
+    assert 'scaler = torch.amp.GradScaler("cpu", enabled=amp == "fp16")' in text
+    assert "    loss.backward()\n    optimizer.step()\n" in text
+    assert not done.findings
+    again = rewrite_source(parse(done.data, Path("train.py")))
+    assert not again.changed
+    assert not again.findings
 
 
 @pytest.mark.parametrize("name", NOT_SAVED)

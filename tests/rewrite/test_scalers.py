@@ -180,7 +180,7 @@ class TestIsDisabled:
     )
     def test_where_a_use_is_not_plain(self, use: str) -> None:
         after = text(in_function("scaler = torch.cuda.amp.GradScaler()", use))
-        assert "scaler = torch.cuda.amp.GradScaler(enabled=False)" in after
+        assert "scaler = torch.amp.GradScaler('xla', enabled=False)" in after.replace('"', "'")
         assert "scaler.scale(loss).backward()" in after
         assert use in after
 
@@ -191,11 +191,11 @@ class TestIsDisabled:
     def test_where_it_is_global(self) -> None:
         made = "scaler = torch.cuda.amp.GradScaler()"
         script = f"import torch\n\n{made}\n\ndef reset():\n    global scaler\n{LOOP}"
-        assert "GradScaler(enabled=False)" in text(script)
+        assert 'GradScaler("xla", enabled=False)' in text(script)
 
     def test_where_enabled_is_passed_by_position(self) -> None:
         made = "self.s = torch.cuda.amp.GradScaler(2.0, 2.0, 0.5, 2000, True)"
-        assert "GradScaler(2.0, 2.0, 0.5, 2000, False)" in text(in_function(made))
+        assert 'torch.amp.GradScaler("xla", 2.0, 2.0, 0.5, 2000, False)' in text(in_function(made))
 
     def test_of_old_torch_xla(self) -> None:
         script = "from torch_xla.amp import GradScaler\n\nself.scaler = GradScaler()\n"

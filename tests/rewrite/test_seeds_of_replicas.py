@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
+from shims.patches.rng import HostGenerators
 from tests.rewrite.test_early_seeds import texts
 
 SCRIPT = """\
@@ -320,40 +325,35 @@ class Kept:
 @pytest.mark.parametrize(
     ("put", "value"),
     [
-        ("torch.cuda.set_rng_state(state['cuda_rng'].cpu())", "state['cuda_rng']"),
-        ("torch.cuda.set_rng_state_all(state['rng_states'])", "state['rng_states']"),
-        ("torch.cuda.random.set_rng_state(state.get('rng'))", "state.get('rng')"),
-        ("torch.cuda.set_rng_state(state['cuda'], device='cuda')", "state['cuda']"),
+        ("torch.cuda.set_rng_state(state['cuda_rng'].cpu())", "state['cuda_rng'].cpu()"),
+        ("torch.cuda.set_rng_state_all(state['rng_states'])", "state['rng_states'][0]"),
+        ("torch.cuda.random.set_rng_state(state.pop('rng'))", "state.pop('rng')"),
+        ("torch.cuda.set_rng_state(device='cuda', new_state=state['cuda'])", "state['cuda']"),
     ],
 )
-def test_the_state_of_a_gpu_in_a_checkpoint_is_left_out(
+def test_xla_takes_the_seed_of_a_gpu_from_a_checkpoint(
     tmp_path: Path, put: str, value: str
 ) -> None:
-    text = rewritten(tmp_path, RESUMED.format(put=put))
-    assert (
-        f"    if isinstance({value}, int):  # else it is the state of a GPU's generator\n" in text
-    )
-    assert f"        xm.set_rng_state({value})\n" in text
+    text = rewritten(tmp_path, RESUMED.format(put=put)).replace('"', "'")
+    assert f"    xm.set_rng_state(int.from_bytes({value}[:8].tolist(), 'little'))\n" in text
+    assert "\n    before = xm.get_rng_state()\n" in text
     assert "\n    xm.set_rng_state(before)\n" in text
-    assert "\n        xm.set_rng_state(self.state)\n" in text
+    assert "xm.set_rng_state(int.from_bytes(self.state[:8].tolist(), 'little'))\n" in text
 
 
-def test_the_state_of_a_gpu_in_a_try(tmp_path: Path) -> None:
-    put = (
-        "try:\n        torch.cuda.set_rng_state_all(state['rng'])\n"
-        "    except RuntimeError:\n        print('other GPUs')"
-    )
-    text = rewritten(tmp_path, RESUMED.format(put=put))
-    assert "    try:\n        if isinstance(state['rng'], int):" in text
-    assert "            xm.set_rng_state(state['rng'])\n    except RuntimeError:" in text
-
-
-def test_a_state_that_is_asked_for_once_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(RESUMED.format(put="torch.cuda.set_rng_state(state.pop('rng'))"))
-    (note,) = [note for note in rewrite_file(path).findings if note.rule == "rng"]
-    assert "isinstance(state, int)" in note.message
-    assert note.line == 6
+@pytest.mark.parametrize("number", [7, 2**64 - 5])
+def test_a_state_of_xla_is_saved_in_the_form_of_a_gpu(tmp_path: Path, number: int) -> None:
+    """CUDA's state is 16 bytes, the seed and a position that is a multiple of four."""
+    text = rewritten(tmp_path, "import torch\n\nsaved = torch.cuda.get_rng_state_all()\n")
+    expression = text.partition("saved = ")[2]
+    xm = SimpleNamespace(get_rng_state=lambda: number)
+    (state,) = eval(expression, {"torch": torch, "xm": xm})
+    assert state.dtype is torch.uint8
+    seed, position = np.frombuffer(state.numpy(), dtype="uint64")
+    assert (seed, position) == (number, 0)
+    generators = HostGenerators(cast("Any", SimpleNamespace(count=1, current=0, index=lambda _: 0)))
+    generators.set_rng_state(state)
+    assert generators.initial_seed() == number
 
 
 PARSED = """\

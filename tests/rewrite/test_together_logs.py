@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import libcst as cst
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.pipeline import rewrite_source
+from migrate.rewrite.plan import plan
+from migrate.rewrite.rule import Edit
+from migrate.rewrite.rules.ranks.together import Together
+from migrate.rewrite.rules.step.uneven_sync import UnevenSync
+from migrate.rewrite.workspace import Workspace
 from migrate.syntax.source import parse
 
 SCRIPT = b"""\
@@ -346,3 +353,18 @@ def test_the_message_quotes_one_line_of_a_block() -> None:
     done = rewrite_source(parse(SCRIPT[:start] + block, Path("train.py")))
     (note,) = [note for note in done.findings if "not by us" in note.message]
     assert "(not by us: `try:` cannot be followed)" in note.message
+
+
+def test_a_sync_around_a_branch_yields_to_all_replicas_running_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both edits of one test were withdrawn, with a finding for each line of the branch."""
+
+    def find(self: UnevenSync, node: cst.CSTNode, context: Workspace) -> Iterator[Edit]:
+        yield self.edit(
+            context.all_of(cst.If)[0], lambda updated: updated, "torch_xla.sync() above"
+        )
+
+    monkeypatch.setattr(UnevenSync, "find", find)
+    made = plan(Workspace(parse(SCRIPT, Path("train.py"))), [UnevenSync(), Together()], rest=False)
+    assert {edit.rule for edit in made.edits} == {"together"}

@@ -1,4 +1,4 @@
-"""Gloo prints its connections to stderr; stdout is the script's."""
+"""Gloo prints its connections nowhere; the output is the script's."""
 
 from __future__ import annotations
 
@@ -34,3 +34,4 @@ def test_stdout_has_only_what_the_script_prints(closed: str) -> None:
         check=True,
     )
     assert done.stdout == ("" if closed == ">&-" else "before\nafter\n")
+    assert "[Gloo]" not in done.stderr

@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from torch.distributed.rendezvous import _rendezvous_handlers
 
 from shims import activate
+from shims._shared.ports import free_port
 from shims.errors import DeviceNotAnsweredError
 from shims.patches.ranks import rendezvous
 from tests.waiting import LIMIT
@@ -70,6 +73,24 @@ def test_two_runs_of_one_script_meet_at_ports_of_their_own(launched: pytest.Monk
         url = f"tcp://{FAR}:{named}"
         with rendezvous.here({"init_method": url, "world_size": 2}, 2) as given:
             assert given["init_method"] == f"tcp://127.0.0.1:{answered}"
+
+
+@pytest.mark.parametrize("scheme", ["env", "tcp"])
+def test_a_group_that_anybody_makes_meets_at_the_port_of_the_run(
+    scheme: str, launched: pytest.MonkeyPatch
+) -> None:
+    launched.setattr(rendezvous, "_named", [])
+    for name, handler in list(_rendezvous_handlers.items()):
+        launched.setitem(_rendezvous_handlers, name, handler)
+    rendezvous.install(1)
+    with socket.create_server(("127.0.0.1", 0)) as other_run:
+        named = other_run.getsockname()[1]
+        launched.setenv("MASTER_PORT", str(named))
+        launched.setenv(activate.PORT, str(free_port()))
+        url = "env://" if scheme == "env" else f"tcp://localhost:{named}"
+        dist.init_process_group("gloo", init_method=url, rank=0, world_size=1)
+        dist.destroy_process_group()
+    assert os.environ["MASTER_PORT"] == str(named)
 
 
 def test_another_launcher_knows_its_hosts(launched: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,22 @@ for epoch in range(3):
     scheduler.step()
 """
 
+# Batch normalization of features whose mean is large beside their deviation: float32 rounds that away.
+OFFSET = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+data = [(2000 + torch.randn(16, 4), torch.randint(3, (16,))) for _ in range(4)]
+model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in data:
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 # A policy that samples from itself, with a value head, advantages and two epochs on each rollout.
 ROLLOUTS = """
 import torch

@@ -112,11 +112,12 @@ def test_a_module_with_two_names_is_one_child(named: str) -> None:
     ("layer", "frozen_in_training", "is_refused", "fixed"),
     [
         (nn.Tanh(), False, False, True),  # modes that are not alike
-        (nn.Tanh(), True, False, False),  # one mode of the port is enough
+        (nn.Dropout(0.0), True, False, False),  # one mode of the port is enough
+        (nn.Tanh(), True, False, True),  # a mode would switch nothing: one recording instead of two
         (nn.Tanh(), True, True, True),  # random numbers in training alone
         (nn.BatchNorm1d(2), False, True, False),  # its statistics are written by mode
     ],
-    ids=["unlike", "alike", "refused", "statistics"],
+    ids=["unlike", "alike", "no mode", "refused", "statistics"],
 )
 def test_modules_stay_in_their_own_modes_if_one_mode_of_the_port_cannot_be_theirs(
     layer: nn.Module, frozen_in_training: bool, is_refused: bool, fixed: bool

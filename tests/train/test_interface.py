@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from migrate.train.proof.outputs_child import nearest
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, observe
-from migrate.train.write.interface import KEPT, Interface, interface_text
+from migrate.train.watch.gate import contained_parts
+from migrate.train.write.interface import KEPT, Interface, interface_text, outputs_text, state_text
 from migrate.train.write.texts import (
     CARRIED,
     ProgramFacts,
@@ -298,3 +300,65 @@ def test_the_judge_passes_a_program_as_it_is_written(tmp_path: Path) -> None:
     recording, precise = judge.record(script, tasks.read_task(script))
     verdicts = judge.judge(place, script, recording, precise)
     assert [verdict.passed for verdict in verdicts] == [True, True, True], verdicts
+
+
+def test_outputs_of_a_form_are_those_of_its_own_method() -> None:
+    text = (
+        "def captured(more):\n"
+        + outputs_text("PLACES", forms=True)
+        + "    return captured(batch)\n"
+    )
+    namespace: dict[str, Any] = {"PLACES": [("model", "net", "__call__", 0)]}
+    exec(text, namespace)
+    for method in ("__call__", "call_1"):
+        batch = {"intermediates": {"model": {"net": {"inner": {"__call__": (1,)}, method: (7,)}}}}
+        assert namespace["outputs"](None, batch) == [7]
+
+
+def test_weights_may_have_the_names_of_a_containers_parts(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+    state = SimpleNamespace(params=seen, variables={})
+    namespace: dict[str, Any] = {
+        "MODULES": ("model",),
+        "PARTS": {"policy": "model.policy", "reference": "model.reference"},
+        "_modules": {"model": "model"},
+        "_HERE": tmp_path,
+        "_folder": tmp_path,
+        "_kept": None,
+        "_train": SimpleNamespace(PARAMS="params", load=lambda output: state),
+        "convert": lambda source, **_: seen.update(torch.load(source)),
+        "kept_path": lambda output: output,
+        "load_file": lambda file: {},
+        "save_file": lambda arrays, file: None,
+        "by_torch_names": lambda tree, kept: tree["params"],
+        "torch": torch,
+        "np": np,
+    }
+    contained = {"policy": "model.policy", "reference": "model.reference"}
+    exec(state_text(None, others=False, contained=contained), namespace)
+    named = {"policy": {"w": np.ones(2)}, "reference": {"w": np.zeros(2)}}
+    whole = {"model": {f"{part}.w": x["w"] for part, x in named.items()}}
+    for weights in (named, whole):
+        seen.clear()
+        found = namespace["weights"](namespace["load"](weights))
+        assert set(seen) == {"model.policy.w", "model.reference.w"}
+        assert {m: set(arrays) for m, arrays in found.items()} == {
+            m: set(arrays) for m, arrays in weights.items()
+        }
+    with pytest.raises(KeyError, match="no weights of the module reference"):
+        namespace["load"]({"policy": {"w": np.ones(2)}})
+
+
+def test_parts_of_a_module_that_holds_nothing_beside_them() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policy, self.reference, self.act = nn.Linear(2, 2), nn.Linear(2, 2), nn.Tanh()
+
+    step = nn.Module()
+    step.model, step.other = Pair(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    assert contained_parts(step) == {}  # a library's class
+    Pair.__module__ = "__main__"
+    assert contained_parts(step) == {"policy": "model.policy", "reference": "model.reference"}
+    step.policy = nn.Linear(2, 2)
+    assert contained_parts(step) == {}  # two names for one thing

@@ -18,6 +18,7 @@ from tests.train.scripts import (
     CLASSIFIER,
     LATE,
     NANO,
+    OFFSET,
     RECIPE,
     REFRESHED,
     ROLLOUTS,
@@ -76,6 +77,27 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
         text=True,
     )
     assert loop.stdout.count("update ") == 2, loop.stderr
+
+
+def test_rounding_beyond_a_limit_is_decided_in_float64(tmp_path: Path) -> None:
+    result = train(tmp_path, OFFSET, "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    decided = [c for c in json.loads(result.stdout)["comparisons"] if "in float64" in c["what"]]
+    assert "weights" in {c["name"] for c in decided}
+    assert all(c["largest_difference"] < 1e-9 for c in decided)
+    # A factor in the loss that is as small as the rounding was differs in float64, too.
+    loss = tmp_path / "jax_program" / "loss.py"
+    exact = "deterministic=deterministic), y)"
+    assert exact in loss.read_text()
+    loss.write_text(loss.read_text().replace(exact, f"{exact} * 1.0001"))
+    script = str(tmp_path / "train.py")
+    proof = CliRunner().invoke(
+        commands,
+        ["prove", script, "--against", str(loss.parent), "--steps", "2", "--json"],
+    )
+    assert proof.exit_code == 1
+    found = {c["name"]: c for c in json.loads(proof.stdout)["comparisons"] if not c["same"]}
+    assert "in float64 1.0e-04" in found["gradients"]["what"]
 
 
 def test_random_numbers_of_a_loss_are_proven(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from migrate.train.frames import Frame
 from migrate.train.slice.loss import loss_slice
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText
+from migrate.train.watch.recorder import watched_enough
 from migrate.train.watch.steady import Steady
 
 
@@ -136,3 +137,23 @@ def test_what_is_filled_only_is_not_read() -> None:
     attributes, variables = read_names(script, loss_slice(script, Frame(11, "<module>", 1)))
     assert {"weights"} == {"weights", "history", "log"} & set(attributes)
     assert {"seen"} == {"seen", "notes"} & set(variables)
+
+
+@pytest.mark.parametrize(
+    ("later", "seconds", "enough"),
+    [
+        (100, 5.0, False),
+        (8, 21.0, True),
+        (
+            7,
+            21.0,
+            False,
+        ),  # a busy machine: as many updates as were recorded show the period of a schedule
+        (0, 121.0, True),
+        (200, 5.0, True),
+    ],
+)
+def test_a_watch_sees_as_many_updates_as_were_recorded(
+    later: int, seconds: float, enough: bool
+) -> None:
+    assert watched_enough(later, 8, seconds) is enough

@@ -109,7 +109,7 @@ def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) 
     branches: every size gives the same values there, except for the end of a slice, which `_orders`
     handles.
     """
-    expression = guard.expr.xreplace(dict(environment.replacements))
+    expression = _without_itself(guard.expr.xreplace(dict(environment.replacements)))
     symbols = expression.free_symbols
     if not symbols or not symbols <= sides.keys():
         return
@@ -124,6 +124,16 @@ def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) 
     if condition is not None and text is not None:
         numbers = tuple(int(number) for number in expression.atoms(sympy.Integer))
         yield Bound(condition, f"only where {text}", tuple(named.values()), numbers)
+
+
+def _without_itself(expression: Any) -> Any:
+    """`a >= b` for `a >= max(a, b)`, and `a < b` for `a < max(a, b)`."""
+    if isinstance(expression, sympy.Ge | sympy.Lt):
+        left, right = expression.args
+        if type(right).__name__ == "Max" and left in right.args and len(right.args) == 2:
+            [other] = (size for size in right.args if size != left)
+            return type(expression)(left, other)
+    return expression
 
 
 def _is_of_model(guard: Any) -> bool:
@@ -142,6 +152,7 @@ _RELATIONS: Mapping[type, str] = {
     sympy.Gt: ">",
 }
 _FUNCTIONS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//"}
+_OF_ALL = {"Max": "max", "Min": "min"}
 
 
 def _python(expression: Any, names: Mapping[sympy.Symbol, str]) -> str | None:
@@ -164,5 +175,8 @@ def _python(expression: Any, names: Mapping[sympy.Symbol, str]) -> str | None:
         return " + ".join(within)
     if isinstance(expression, sympy.Mul):
         return " * ".join(within)
-    symbol = _FUNCTIONS.get(type(expression).__name__, "")
+    name = type(expression).__name__
+    if name in _OF_ALL:
+        return f"{_OF_ALL[name]}({', '.join(map(str, parts))})"
+    symbol = _FUNCTIONS.get(name, "")
     return f"{within[0]} {symbol} {within[1]}" if symbol else None

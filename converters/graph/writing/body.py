@@ -724,7 +724,12 @@ class _Writer:
             [],
         )
         signature = ast.arguments([], [ast.arg(state), ast.arg(turn)], None, [], [], None, [])
-        starts = [self._operand(start, _NO_OP) for start in scan.starts]
+        starts = [
+            code("{start}.astype(jnp.float32)", start=self._operand(start, _NO_OP))
+            if widened
+            else self._operand(start, _NO_OP)
+            for start, widened in zip(scan.starts, scan.widened, strict=True)
+        ]
         arrays = [self._gone_over(over, scan.count) for over in scan.over]
         value = code(
             "jax.lax.scan({step}, {starts}, {arrays})",

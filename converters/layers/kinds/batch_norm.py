@@ -53,7 +53,9 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
         sizes = {**size, **use_scale(layer), **use_bias(layer)}
         momentum = round(1 - layer.momentum, 12)  # 0.9, not 0.8999999999999999
         settings = {"epsilon": layer.eps, "momentum": momentum, **running}
-        calls.append(own(api, "BatchNorm", sizes, settings=settings, **about))
+        remarks = (*about["remarks"], f"Flax's momentum is 1 - torch's, which is {layer.momentum}")
+        rest = {**about, "remarks": remarks}
+        calls.append(own(api, "BatchNorm", sizes, settings=settings, **rest))
     if has(layer, "weight") == has(layer, "bias"):
         sizes = {**size, **statistics_of(layer)}
         settings = {"eps": layer.eps, "momentum": layer.momentum, **running}

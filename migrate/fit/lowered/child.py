@@ -65,7 +65,7 @@ def _lowered(runner: Runner, wanted: Wanted) -> LoweredStep:
 
 
 def main(request: Path, answer: Path, program: Path) -> None:
-    """Write the program, and then the answer."""
+    """Write the programs, one after the other, and then the answer."""
     wanted = Wanted(**json.loads(request.read_text()))
     try:
         step = lower(wanted)
@@ -76,15 +76,21 @@ def main(request: Path, answer: Path, program: Path) -> None:
             raise
         said = {"what": missing.what, "remedy": missing.remedy}
     else:
-        (part,) = step.parts  # of a model
-        program.write_bytes(part.program.data)
+        sizes = [len(part.program.data) for part in step.parts]
+        program.write_bytes(b"".join(part.program.data for part in step.parts))
         said = {
-            "name": part.program.name,
-            "format": part.program.format,
-            "partitioned": part.program.partitioned,
-            "aliases": part.program.aliases,
-            "arguments": [(argument.kind, argument.name) for argument in part.arguments],
-            "outputs": [(output.kind, output.name) for output in part.outputs],
+            "parts": [
+                {
+                    "size": size,
+                    "name": part.program.name,
+                    "format": part.program.format,
+                    "partitioned": part.program.partitioned,
+                    "aliases": part.program.aliases,
+                    "arguments": [(argument.kind, argument.name) for argument in part.arguments],
+                    "outputs": [(output.kind, output.name) for output in part.outputs],
+                }
+                for part, size in zip(step.parts, sizes, strict=True)
+            ],
             "trains": step.trains,
             "notes": step.notes,
             "package": step.package,

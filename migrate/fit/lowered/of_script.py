@@ -32,6 +32,7 @@ from migrate.fit.lowered.watch import (
     WHY,
 )
 from migrate.place import Place
+from migrate.process import CORRECT_ARGUMENTS, refused_arguments
 from migrate.quick_xla import compiling_quickly
 from shims import activate
 from shims._shared.ports import free_port
@@ -207,6 +208,8 @@ def failure(
             f"{shown}: made no training step within {timeout:.0f} s",
             "raise the limit with --timeout",
         )
+    if refused := refused_arguments(code, said):
+        return FitError(f"{shown}: refuses its arguments: {refused}", CORRECT_ARGUMENTS)
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "")[-_TAIL:]
     if lacks_memory(code, said):
         last = last or "the system ended it"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from migrate.compiler.program import CompilerProgram
 from migrate.counts import many
@@ -29,6 +30,8 @@ from migrate.fit.lowered.torch_step import (
 from migrate.parity.sides.torch.training import loss_of
 
 _DEVICE = "tpu"
+_BUCKET_BYTES = 25 * 2**20  # bucket_cap_mb of DistributedDataParallel
+_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
 _Held = list[tuple[ProgramArgument, torch.Tensor]]
 
 
@@ -36,18 +39,13 @@ def lower_tpu(module: Any, wanted: Wanted) -> LoweredStep:
     """Run a module on a simulated TPU until its steps are equal, and record the next step as one program.
 
     Raises:
-        FitError: it is asked for several devices, or for what only other frameworks have.
+        FitError: it is asked for what only other frameworks have.
         InputsError, ParityError: the module does not take the inputs, or raises.
     """
     if wanted.mesh or wanted.shard or wanted.remat:
         raise FitError(
             f"{wanted.target}: a program of torch_tpu is that of one chip, as the model is written",
             "leave --mesh, --spec, --try shard and --try remat out",
-        )
-    if wanted.devices > 1:
-        raise FitError(
-            f"{wanted.target}: torch_tpu runs a process for each chip, and this compiles the program of one",
-            "name a slice of one chip: --tpu v5e-1; collectives of DDP come on top",
         )
     if wanted.loss != "auto":
         loss_of(wanted.loss)  # before anything runs, should there be none
@@ -79,13 +77,72 @@ def lower_tpu(module: Any, wanted: Wanted) -> LoweredStep:
         text.encode(),
         aliases=tuple((number, number) for number in range(len(outputs))),
     )
-    part = StepProgram(program, tuple(argument for argument, _ in held), outputs=outputs)
+    parts = [StepProgram(program, tuple(argument for argument, _ in held), outputs=outputs)]
+    if training and wanted.devices > 1:
+        parts.append(_exchange(module, wanted))
     notes = (
         "the step as one program, which is what torch.compile could make of all of it at best",
         f"torch_tpu runs {many(live.operators, 'operator')} of it one by one by default: their tensors take "
         f"{live.peak / 2**20:,.1f} MiB at the peak, without padding",
+        *(_of_chips(parts, wanted.devices) if wanted.devices > 1 else ()),
     )
-    return LoweredStep((part,), bool(training), notes, package="torch_tpu", eager_bytes=live.peak)
+    return LoweredStep(
+        tuple(parts), bool(training), notes, package="torch_tpu", eager_bytes=live.peak
+    )
+
+
+def _exchange(module: Any, wanted: Wanted) -> StepProgram:
+    """Return the program in which DistributedDataParallel averages the gradients, bucket by bucket."""
+    buckets = _buckets([p for p in module.parameters() if p.requires_grad])
+    types = [f"tensor<{size}x{_TYPES[dtype]}>" for dtype, size in buckets]
+    group = ", ".join(map(str, range(wanted.devices)))
+    lines = []
+    for number, ((dtype, _), type_) in enumerate(zip(buckets, types, strict=True)):
+        item = f"tensor<{_TYPES[dtype]}>"
+        lines.append(
+            f"""    %sum{number} = "stablehlo.all_reduce"(%arg{number}) <{{
+      replica_groups = dense<[[{group}]]> : tensor<1x{wanted.devices}xi64>
+    }}> ({{
+    ^bb0(%a: {item}, %b: {item}):
+      %c = stablehlo.add %a, %b : {item}
+      stablehlo.return %c : {item}
+    }}) : ({type_}) -> {type_}
+    %n{number} = stablehlo.constant dense<{wanted.devices}.0> : {type_}
+    %mean{number} = stablehlo.divide %sum{number}, %n{number} : {type_}"""
+        )
+    arguments = ", ".join(f"%arg{number}: {type_}" for number, type_ in enumerate(types))
+    means = ", ".join(f"%mean{number}" for number in range(len(types)))
+    text = (
+        f"module @exchange {{\n  func.func public @main({arguments}) -> ({', '.join(types)}) {{\n"
+        + "\n".join(lines)
+        + f"\n    return {means} : {', '.join(types)}\n  }}\n}}\n"
+    )
+    named = tuple(ProgramArgument("gradient", f"bucket {n}") for n in range(len(buckets)))
+    aliases = tuple((number, number) for number in range(len(buckets)))
+    program = CompilerProgram(wanted.target, "stablehlo", text.encode(), aliases=aliases)
+    return StepProgram(program, named, outputs=named)
+
+
+def _buckets(parameters: Sequence[torch.Tensor]) -> list[tuple[torch.dtype, int]]:
+    """Return dtype and number of elements of each bucket of DistributedDataParallel's defaults."""
+    # As DistributedDataParallel: the last gradients come first, and the first bucket is small.
+    backwards = parameters[::-1]
+    indices, _ = dist._compute_bucket_assignment_by_size(
+        list(backwards), [dist._DEFAULT_FIRST_BUCKET_BYTES, _BUCKET_BYTES]
+    )
+    members = ([backwards[index] for index in bucket] for bucket in indices)
+    return [(bucket[0].dtype, sum(p.numel() for p in bucket)) for bucket in members]
+
+
+def _of_chips(parts: Sequence[StepProgram], devices: int) -> Iterator[str]:
+    """Yield the note on the programs of several chips."""
+    buckets = len(parts[1].arguments) if len(parts) > 1 else 0
+    averaged = (
+        f"; DistributedDataParallel averages the gradients in {many(buckets, 'bucket')}, a copy of them"
+        if buckets
+        else ""
+    )
+    yield f"each of the {devices} chips runs this program in a process of its own{averaged}"
 
 
 def _state(module: Any, training: ModuleTraining | None) -> Iterator[tuple[ProgramArgument, Any]]:

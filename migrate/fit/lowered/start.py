@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from migrate import process
 from migrate.compiler.program import CompilerProgram
@@ -58,25 +59,28 @@ def lowered(wanted: Wanted, *, timeout: float) -> LoweredStep:
         facts = json.loads(answer.read_text())
         if "what" in facts:
             raise FitError(facts["what"], facts["remedy"])
-        program = CompilerProgram(
-            facts["name"],
-            facts["format"],
-            data.read_bytes(),
-            facts["partitioned"],
-            tuple((a, b) for a, b in facts["aliases"]),
-        )
-    arguments, outputs = (
-        tuple(ProgramArgument(kind, name) for kind, name in facts[which])
-        for which in ("arguments", "outputs")
-    )
-    part = StepProgram(program, arguments, outputs=outputs)
+        with data.open("rb") as programs:
+            parts = tuple(
+                _part(part_facts, programs.read(part_facts["size"]))
+                for part_facts in facts["parts"]
+            )
     return LoweredStep(
-        (part,),
+        parts,
         facts["trains"],
         tuple(facts["notes"]),
         package=facts["package"],
         eager_bytes=facts["eager_bytes"],
     )
+
+
+def _part(facts: dict[str, Any], data: bytes) -> StepProgram:
+    aliases = tuple((a, b) for a, b in facts["aliases"])
+    arguments, outputs = (
+        tuple(ProgramArgument(kind, name) for kind, name in facts[which])
+        for which in ("arguments", "outputs")
+    )
+    program = CompilerProgram(facts["name"], facts["format"], data, facts["partitioned"], aliases)
+    return StepProgram(program, arguments, outputs=outputs)
 
 
 def _why(code: int | None, said: str, timeout: float) -> str:

@@ -101,6 +101,13 @@ class Partial:
 
 
 @dataclass(frozen=True)
+class Suspended:
+    """Generator object of a project function: `send` and `next` run the function."""
+
+    of: Function
+
+
+@dataclass(frozen=True)
 class Applied:
     """`Cls.apply` of a project class that derives from torch.autograd.Function."""
 
@@ -127,10 +134,11 @@ Value = (
     | Trait
     | OptionsValue
     | Partial
+    | Suspended
     | Applied
 )
 NOTHING: Values = frozenset()
-HANDED_BACK = (Function, Class, ClassInstance, Result, Partial, Applied)
+HANDED_BACK = (Function, Class, ClassInstance, Result, Partial, Suspended, Applied)
 
 
 def class_around(scope: Scope | None) -> Class | None:

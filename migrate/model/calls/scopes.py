@@ -156,7 +156,13 @@ class Class(Scope):
     bases: list[ast.expr] = field(default_factory=list)
     decorators: list[ast.expr] = field(default_factory=list)
     attributes: dict[str, list[ValueBinding]] = field(default_factory=lambda: defaultdict(list))
-    fields: list[str] = field(default_factory=list)  # fields that a data class declares, in order
+    # Types that its body declares, in order. In a data class, these are the fields.
+    declared: dict[str, ast.expr] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> list[str]:
+        """Names that its body declares with a type, in order: the fields of a data class."""
+        return list(self.declared)
 
 
 @dataclass(eq=False)
@@ -406,11 +412,11 @@ class _ScopeWalk:
         class_ = Class(
             self.top.module, scope, node.name, bases=node.bases, decorators=node.decorator_list
         )
-        class_.fields = [
-            statement.target.id
+        class_.declared = {
+            statement.target.id: statement.annotation
             for statement in node.body
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-        ]
+        }
         self.top.classes.append(class_)
         self._home(scope, node.name)[node.name].append(ValueBinding("scope", class_))
         self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]

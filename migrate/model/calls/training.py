@@ -87,6 +87,10 @@ class Running:
 def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     """Return the functions and effects of `call`, as far as they are plain to see."""
     values = evaluator.values(call.func, scope)
+    if isinstance(call.func, ast.Name) and call.func.id == "next" and call.args:
+        generators = evaluator.values(call.args[0], scope)
+        resumed = (evaluator.attribute(generator, "__next__") for generator in generators)
+        values = values.union(*resumed)
     running = Running(call, scope)
     ran = {function for value in values for function in _run_by(value, evaluator)}
     # A set has another order in each process; the answer for a call must not.
@@ -225,6 +229,18 @@ def _receivers_of(module: SourceModule, method: str) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=64)
+def _taken_apart(module: SourceModule) -> frozenset[ast.expr]:
+    """Return the values of which a file takes several parts: `state, reward = world.step(action)`."""
+    apart = [node.value for node in module.nodes if isinstance(node, ast.Subscript)]
+    for node in module.nodes:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Tuple | ast.List) for target in node.targets
+        ):
+            apart.append(node.value)
+    return frozenset(value for value in apart if isinstance(value, ast.Call))
+
+
 def _is_optimizer(
     call: ast.Call,
     receiver: ast.expr,
@@ -250,6 +266,8 @@ def _is_optimizer(
         scope.module
     ):
         return False  # an environment: it is reset, and its step takes an action
+    if call in _taken_apart(scope.module) and name not in _receivers_of_zero_grad(scope.module):
+        return False  # an environment too: an optimizer returns a loss or nothing
     if NOT_OPTIMIZERS.search(name):
         return name in _receivers_of_zero_grad(scope.module)  # only optimizers and models are
     if not OPTIMIZER.fullmatch(name) and not TRAINING.search(scope.module.data):

@@ -40,6 +40,7 @@ from migrate.model.calls.kinds import (
     ProjectModule,
     Result,
     Super,
+    Suspended,
     Trait,
     Value,
     Values,
@@ -66,6 +67,8 @@ Key = tuple[str, int, int]
 Parameter = tuple[Function | Class, str]
 # A value that depends on more parameters than this is evaluated anew after any change.
 MOST_PARAMETERS = 60
+# Methods of a generator that run its function on to the next `yield`.
+RESUMES = frozenset({"send", "__next__"})
 # Maximum depth of chained calls; recursion has none.
 MOST_CALLS = 3
 ANY: Set[Parameter | None] = frozenset([None])
@@ -345,6 +348,9 @@ class Evaluator(Families):
                 return self._union(values)
             case ProjectModule(path):
                 return self._exported(path, name)
+            case Suspended(of):
+                resumed = Partial(of, len(of.parameters))
+                return frozenset([resumed]) if name in RESUMES else NOTHING
             case External(dotted):
                 return frozenset([External(f"{dotted}.{name}")])
             case Result(dotted) if value not in MODULES and dotted.count("()") < MOST_CALLS:
@@ -730,6 +736,8 @@ class Evaluator(Families):
                     )
                     if returned_by_some(called, self):
                         values.add(ON_SOME)
+                    if called.yields:
+                        values.add(Suspended(called))
                 case Partial(of):
                     values |= self._union(self.values(returned, of) for returned in of.returns)
                 case Applied(of):

@@ -15,11 +15,12 @@ from migrate.catalogue.drawing import (
     NUMPY_OTHERS,
     OF_ONE_PROCESS,
 )
-from migrate.model.calls.callers import reaching, returning
+from migrate.model.calls.callers import callers_of, reaching, returning
 from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function
+from migrate.model.project.decided import constants_given, ruled_out_by
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
@@ -40,8 +41,35 @@ MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 def drawing_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that return a random host number, or a value computed from one."""
     return returning(
-        analysis, lambda value, function, scopes: _is_drawn(value, function, analysis, scopes)
+        analysis,
+        lambda value, function, scopes: (
+            _is_drawn(value, function, analysis, scopes)
+            and not _is_ruled_out(value, function, analysis)
+        ),
     )
+
+
+def _is_ruled_out(value: ast.expr, function: Function, analysis: Analysis) -> bool:
+    """Whether no call of the project reaches the return of `value`: `if shuffle: return sample(names)`."""
+    constants = _always_given(function, analysis)
+    return any(value in ruled_out_by(constants, definition) for definition in function.definitions)
+
+
+def _always_given(function: Function, analysis: Analysis, depth: int = 3) -> dict[str, object]:
+    """Return the parameters of `function` that get the same constant from each call, also by a default."""
+    always: dict[str, object] | None = None
+    for call, scope in callers_of(analysis).get(function, ()) if depth else ():
+        around = _always_given(scope, analysis, depth - 1) if isinstance(scope, Function) else {}
+        for definition in function.definitions:
+            constants = constants_given(call, definition, function.is_bound, around)
+            shared = constants.items() if always is None else always.items()
+            always = {k: v for k, v in shared if k in constants and constants[k] == v}
+    kept = function.bindings
+    return {
+        name: value
+        for name, value in (always or {}).items()
+        if all(binding.kind == "param" for binding in kept.get(name, ()))
+    }
 
 
 @lru_cache(maxsize=2)

@@ -15,7 +15,7 @@ from migrate.catalogue.drawing import MAKERS, SAMPLERS
 from migrate.catalogue.words import MOVES, TO_HOST
 from migrate.draws import LIKES
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.callers import reaching
+from migrate.model.calls.callers import callers_of, reaching
 from migrate.model.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, Scope
@@ -74,10 +74,21 @@ def _cause(function: Function, analysis: Analysis) -> str:
         for call, scope in region.calls:
             if _draws(call, scope, analysis):
                 return f"`{ast.unparse(call.func)}` ({where}) draws on the device"
-    if function.owner is None or function.name in MADE_FIRST:
+    if function.owner is None or _makes_first(function, analysis):
         return ""
     name = next(_kept(function, function.owner, analysis), "")
     return f"`self.{name}` ({where}) is computed from its own last value" if name else ""
+
+
+def _makes_first(function: Function, analysis: Analysis, depth: int = 3) -> bool:
+    """Whether `function` only makes the first state of an object: a constructor, or a method for it alone."""
+    if function.owner is None or function.name in MADE_FIRST:
+        return function.owner is not None
+    callers = [scope for _, scope in callers_of(analysis).get(function, ())]
+    return bool(callers) and all(
+        isinstance(caller, Function) and depth > 0 and _makes_first(caller, analysis, depth - 1)
+        for caller in callers
+    )
 
 
 def _draws(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:

@@ -1,4 +1,4 @@
-"""Expressions of a file whose kind rules may ask for: a device, or a module."""
+"""Expressions of a file whose kind rules may ask for: a device, a module, or a declared tensor."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from migrate.model.calls.kinds import (
     MOVES_INPUTS,
     ON_SOME,
     TRAITS,
+    UNKNOWN,
     ClassInstance,
     DeviceValue,
     External,
@@ -34,6 +35,7 @@ from migrate.model.calls.kinds import (
 )
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
+from migrate.syntax.unwarned import syntax_tree
 from migrate.syntax.walk_ast import walk
 
 # Methods and functions that take a device.
@@ -50,6 +52,9 @@ CONSTRUCTORS = frozenset({"__new__", "__init__"})
 DEEPEST = 5
 # Names under which scripts keep a device.
 NAMES = re.compile("dev|gpu|cuda|acc|rank|local", re.IGNORECASE)
+
+# Types of tensors, by the last part of their name.
+TENSOR = re.compile(r"\w*Tensor")
 
 # Names of transforms that draw on the host, for a quick check.
 TRANSFORMS = re.compile(rb"Mix(up)?\b|Jitter|Random[A-Z]|Augment|RandAug")
@@ -91,6 +96,73 @@ def held_by_some(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
     for node, scope in (*top.tested, *compared):
         if isinstance(node, Asked) and ON_SOME in analysis.evaluator.values(node, scope):
             yield node
+
+
+def declared_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Attribute, bool]]:
+    """Yield the attributes that a file reads and that their class declares as tensors: `mask: BoolTensor`.
+
+    With each comes whether it is a tensor of truth values.
+    """
+    for name in sorted(_declared_tensors(analysis) & top.taken.keys()):
+        for node, scope in top.taken[name]:
+            values = analysis.evaluator.values(node.value, scope) - {UNKNOWN}
+            types = {_declared_by(value, name, analysis) for value in values}
+            if len(types) == 1 and (boolean := types.pop()) is not None:
+                yield node, boolean
+
+
+def _declared_by(value: Value, name: str, analysis: Analysis) -> bool | None:
+    """Return whether the class of `value` declares `name` to be a mask, None if it declares no tensor."""
+    if not isinstance(value, ClassInstance):
+        return None
+    ancestors = analysis.evaluator.ancestors(value.of)
+    types = (a.declared[name] for a in ancestors if name in a.declared)
+    return _is_mask_type(next(types, None))
+
+
+@lru_cache(maxsize=2)
+def _declared_tensors(analysis: Analysis) -> frozenset[str]:
+    """Return the names that some class of the project declares to be tensors."""
+    return frozenset(
+        name
+        for top in analysis.scopes.values()
+        for class_ in top.classes
+        for name, declared in class_.declared.items()
+        if _is_mask_type(declared) is not None
+    )
+
+
+def _is_mask_type(declared: ast.expr | None) -> bool | None:
+    """Return whether a declared type is a tensor of truth values, None if it is no tensor."""
+    match declared:
+        case ast.Constant(value=str(text)):
+            return _is_mask_type(_type_of(text)) if "Tensor" in text else None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            types = {_is_mask_type(left), _is_mask_type(right)} - {None}
+            return True in types if types else None
+        case ast.Subscript(
+            value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner
+        ):
+            return _is_mask_type(inner)
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=[inner, *_])) if (
+            _is_mask_type(inner) is not None  # `Bool[Tensor, "batch time"]`
+        ):
+            return getattr(outer, "attr", getattr(outer, "id", "")) == "Bool"
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name == "BoolTensor" if TENSOR.fullmatch(name) else None
+    return None
+
+
+def _type_of(text: str) -> ast.expr | None:
+    """Return the type that a text declares: `mask: "torch.Tensor | None"`."""
+    try:
+        statements = syntax_tree(text).body
+    except (SyntaxError, ValueError):
+        return None
+    match statements:
+        case [ast.Expr(value=declared)] if not isinstance(declared, ast.Constant):
+            return declared
+    return None
 
 
 def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:

@@ -16,6 +16,7 @@ from migrate.model.calls.effect import Effect
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import parents
 from migrate.model.calls.scopes import Function, Region, Scope
+from migrate.model.objects.sampling import is_model
 from migrate.syntax.walk_ast import walk
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -25,7 +26,10 @@ BLOCK = (*FUNCTION, *LOOP, ast.Module)
 
 @lru_cache(maxsize=2)
 def feeding_of(analysis: Analysis) -> frozenset[Function]:
-    """Return the functions of a project that are called only to compute a step's loss."""
+    """Return the functions of a project that are called only to compute a step's loss.
+
+    An evaluation that runs a model itself gets a step for each turn, so calls beside the model are in it.
+    """
     feeding = frozenset(call for call in _feeding_calls(analysis) if not analysis.effect(call))
     called = [f for call in feeding for f in analysis.running[call].functions]
     scopes = set(closure(called, lambda function: _run_by(function, analysis)))
@@ -33,10 +37,28 @@ def feeding_of(analysis: Analysis) -> frozenset[Function]:
     while others := [
         function
         for function in scopes
-        if any(call not in feeding and at not in scopes for call, at in callers.get(function, ()))
+        if any(
+            call not in feeding and at not in scopes and not _is_beside_model(call, at, analysis)
+            for call, at in callers.get(function, ())
+        )
     ]:
         scopes.difference_update(others)
     return frozenset(scopes)
+
+
+def _is_beside_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `call` stands in a loop over batches whose turns run a model themselves."""
+    above = parents(scope.module)
+    block: ast.AST | None = call
+    while block is not None and not isinstance(block, ast.For | ast.FunctionDef):
+        block = above.get(block)
+    if not isinstance(block, ast.For):
+        return False
+    calls = (node for statement in block.body for node in walk(statement))
+    return any(
+        isinstance(node, ast.Call) and node is not call and is_model(node, scope, analysis)
+        for node in calls
+    )
 
 
 def _feeding_calls(analysis: Analysis) -> Iterator[ast.Call]:

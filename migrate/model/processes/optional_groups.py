@@ -18,6 +18,7 @@ from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, Scope
 from migrate.model.processes.joins import joins_of
 from migrate.model.processes.launching import joining_of
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -41,8 +42,10 @@ def optional_groups(analysis: Analysis) -> Mapping[Path, Mapping[ast.Call, tuple
         return {}
     groups: dict[Path, dict[ast.Call, tuple[str, bool]]] = {}
     tests = _Tests(analysis)
-    for call, scope in _joins(analysis):
-        for test in _tests_around(call, scope):
+    joins = list(_joins(analysis))
+    joining = {call for call, _ in joins}
+    for call, scope in joins:
+        for test in _tests_around(call, scope, joining):
             off = tests.may_be_off(test, scope)
             if off is not None:
                 groups.setdefault(scope.module.path, {})[call] = ast.unparse(test), off
@@ -60,14 +63,19 @@ def _joins(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
                 yield call, scope
 
 
-def _tests_around(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
-    """Yield the tests that must hold for `call` to run, up to the enclosing function."""
+def _tests_around(call: ast.Call, scope: Scope, joining: set[ast.Call]) -> Iterator[ast.expr]:
+    """Yield the tests that must hold for `call` to run, up to the enclosing function.
+
+    A test whose other branch has one of the calls `joining` decides nothing.
+    """
     above = parents(scope.module)
     below: ast.AST = call
     node = above.get(call)
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if isinstance(node, ast.If) and below in node.body:
-            yield node.test
+            other = (part for statement in node.orelse for part in walk(statement))
+            if joining.isdisjoint(part for part in other if isinstance(part, ast.Call)):
+                yield node.test
         below, node = node, above.get(node)
 
 

@@ -27,15 +27,27 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
         function: the callee.
         bound: whether the call does not pass the first parameter: `self`.
     """
-    constants = _constants(call, function, bound)
-    for node in walk(function) if constants else ():
+    return ruled_out_by(constants_given(call, function, bound), function)
+
+
+def ruled_out_by(constants: Mapping[str, object], function: Definition) -> frozenset[ast.AST]:
+    """Return the nodes of `function` that do not run if its parameters have the values `constants`."""
+    left = dict(constants)
+    for node in walk(function) if left else ():
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            constants.pop(node.id, None)
-    return _idle(walk(function), constants) if constants else frozenset()
+            left.pop(node.id, None)
+    return _idle(walk(function), left) if left else frozenset()
 
 
-def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, object]:
-    """Return the plain constant values of the parameters of `function`, by name."""
+def constants_given(
+    call: ast.Call, function: Definition, bound: bool, around: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return the plain constant values of the parameters of `function`, by name.
+
+    Args:
+        call, function, bound: see `ruled_out`.
+        around: the values of the parameters of the function around the call, as far as they are known.
+    """
     if any(isinstance(arg, ast.Starred) for arg in call.args):
         return {}
     if any(keyword.arg is None for keyword in call.keywords):
@@ -48,6 +60,9 @@ def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, o
     }
     constants: dict[str, object] = {}
     for name, value in arguments.items():
+        if isinstance(value, ast.Name) and around is not None and value.id in around:
+            constants[name] = around[value.id]
+            continue
         try:
             constants[name] = ast.literal_eval(value)
         except ValueError:

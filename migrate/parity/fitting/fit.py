@@ -88,6 +88,8 @@ def fit(
         work / name for name in ("own.safetensors", "state.safetensors", "usual.yaml")
     )
     torch.ask(protocol.SaveWeights(own))
+    computed = work / "computed.safetensors"
+    without = not torch.ask(protocol.SaveComputed(computed))
     usual = protocol.Convert(api, own, work / "usual.safetensors", None, None, rules, (), example)
     notes = torch.ask(usual)
     plan = _plan(own, rules)
@@ -104,12 +106,15 @@ def fit(
         _require_same(truth, plain)
         progress("following the Flax model, layer by layer")
         exact = dataclasses.replace(settings, dtype="float64", device="cpu", compiled=False)
-        findings = flax.ask(protocol.FindWeights(exact, inputs, truth, state, rules))
+        findings = flax.ask(
+            protocol.FindWeights(exact, inputs, truth, state, rules, None if without else computed)
+        )
         done = _arranged(plan, findings, TorchSources(Dump(truth), plan, _unread), drop)
         save_mapping(done.plan, mapping, api, overwrite=True)
         progress("running both with the weights fitted")
         fitted = work / "fitted.safetensors"
-        convert(state, output=fitted, overwrite=True, mapping=mapping)
+        tables = _computed(findings, computed)
+        convert(state, output=fitted, overwrite=True, mapping=mapping, extra=tables)
         flax.ask(protocol.LoadWeights(fitted))
         mine = work / "flax-outputs"
         wide = bool(findings.assembled) or _only_rounding(findings)
@@ -118,7 +123,9 @@ def fit(
         idle = flax.ask(protocol.Idle(exact, inputs, findings.unsure)) if findings.unsure else ()
     finally:
         torch.ask(protocol.LoadWeights(own))
-    return _verdict(done, findings, Dump(plain), Dump(mine), idle, numbers, (*notes, *done.notes))
+    said = (*notes, *done.notes, *_said_of(tables))
+    verdict = _verdict(done, findings, Dump(plain), Dump(mine), idle, numbers, said)
+    return dataclasses.replace(verdict, computed=tables)
 
 
 def require_model(flax: ComparedSide) -> None:
@@ -207,6 +214,25 @@ def _leaves(arrays: Mapping[str, Array]) -> list[PytreeLeaf]:
     ]
 
 
+def _computed(findings: FittingResult, file: Path) -> dict[str, Array]:
+    """Arrays of the target that both models compute: path → torch's value."""
+    if not findings.computed:
+        return {}
+    arrays = _arrays(file)
+    return {array.name: arrays[array.key] for array in findings.computed}
+
+
+def _said_of(tables: Mapping[str, Array]) -> list[str]:
+    """Note on the arrays of the target that both models compute."""
+    if not tables:
+        return []
+    first = next(iter(tables))
+    return [
+        f"{many(len(tables), 'array')} of the target (first: {first}): torch does not save them; both models "
+        "compute the same values"
+    ]
+
+
 def _unread(key: str) -> Array:
     raise AssertionError(key)
 
@@ -274,8 +300,10 @@ def _arranged(
         ]
         if len(sizes) < len(problems):  # with other sizes no outputs can agree
             problems += [
-                f"the models part {difference}" for difference in map(str, findings.differences[:3])
-            ]
+                f"the models part: {difference}"
+                for difference in findings.differences
+                if not difference.rounding
+            ][:3]
         raise MisfitError(
             f"{many(len(sizes), 'weight')} of the two models differ in size"
             if len(sizes) == len(problems)

@@ -112,7 +112,8 @@ class Follower:
         """See `Watcher`."""
         if self._inside_unit or (self._stack and self._stack[-1].key == seen.key):
             return run(*args, **kwargs)
-        own = seen.held()
+        # Arrays that the model computes itself are no weights.
+        own = {name: array for name, array in seen.held().items() if name in self._drawn}
         if is_traced((args, kwargs, list(own.values()))):
             if is_batched((args, kwargs, list(own.values()))) and own:
                 self.found.unseen[seen.name] = None

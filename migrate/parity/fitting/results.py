@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from converters.mapping import Plan
 from migrate.parity.ground.fitting import ModelDifference
 
+Array = np.ndarray[Any, Any]
 PROVEN = "fitted and proven"
 DIFFER = "the models differ"
 
@@ -26,6 +31,7 @@ class Fit:
             float32.
         idle: arrays that look like others and do not influence the outputs; nothing identifies them.
         notes: further notes.
+        computed: arrays of the target that no checkpoint holds, as both models compute them; path → value.
         altered: changes of the target's weights against torch's, in words.
     """
 
@@ -39,6 +45,7 @@ class Fit:
     idle: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
+    computed: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def proven(self) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from converters.checkpoint import open_checkpoint
 from converters.planning import planned
 from converters.request import PlanOptions
+from migrate.parity.align.tensors import distance
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.below.search import Below
 from migrate.parity.fitting.follow import Follower, Pass
@@ -19,7 +21,13 @@ from migrate.parity.fitting.heads import said
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.sources import EXACT, SourceArray, TorchSources
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials, better
-from migrate.parity.ground.fitting import FittingResult, ModelDifference, Piece
+from migrate.parity.ground.fitting import (
+    SINGLE,
+    ComputedArray,
+    FittingResult,
+    ModelDifference,
+    Piece,
+)
 from migrate.parity.ground.fitting import FlaxArray as Placed
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import InputSet
@@ -30,7 +38,13 @@ _AGAIN = 2
 
 
 def find(
-    runner: Any, settings: SideSettings, inputs: InputSet, truth: Path, state: Path, rules: Path
+    runner: Any,
+    settings: SideSettings,
+    inputs: InputSet,
+    truth: Path,
+    state: Path,
+    rules: Path,
+    computed: Path | None = None,
 ) -> FittingResult:
     """Find the torch arrays that each array of this model is made of.
 
@@ -41,18 +55,43 @@ def find(
         truth: torch's dump of that input in float64.
         state: torch's weights.
         rules: the mapping file with the usual Flax name of each key.
+        computed: torch's buffers that no checkpoint holds; None: there are none.
     """
     plan = planned(state, PlanOptions(mapping=rules))
     sources = TorchSources(Dump(truth), plan.plan, plan.checkpoint.read)
     runner.prepare(settings, inputs)
-    drawn = _drawn(runner.weights)
+    both, fixed = _computed(runner, settings, inputs[0], computed)
+    drawn = _drawn({name: array for name, array in runner.weights.items() if name not in fixed})
+    search = runner, settings, inputs[0], sources, drawn, fixed
     if runner.kind == "jax":
-        return Below(runner, settings, inputs[0], sources, drawn).found()
-    findings = _LayerSearch(runner, settings, inputs[0], sources, drawn).found()
-    if not findings.unplaced and not findings.unused:
-        return findings
-    other = Below(runner, settings, inputs[0], sources, drawn).found()
-    return other if _places_more(other, findings) else findings
+        return replace(Below(*search).found(), computed=both)
+    findings = _LayerSearch(*search).found()
+    if findings.unplaced or findings.unused:
+        other = Below(*search).found()
+        findings = other if _places_more(other, findings) else findings
+    return replace(findings, computed=both)
+
+
+def _computed(
+    runner: Any, settings: SideSettings, inputs: Mapping[str, Array], file: Path | None
+) -> tuple[tuple[ComputedArray, ...], dict[str, Array]]:
+    """Find the arrays of the Flax model that it computes as torch computes buffers that it does not save.
+
+    Returns:
+        These arrays, and torch's values by their names.
+    """
+    if file is None or runner.kind == "jax":
+        return (), {}
+    stored = open_checkpoint(file)
+    buffers = {key: stored.read(key) for key in stored.infos}
+    both, fixed = [], {}
+    for name, own in runner.computed(settings, inputs).items():
+        for key, buffer in buffers.items():
+            if own.shape == buffer.shape and distance(own, buffer) <= SINGLE:
+                both.append(ComputedArray(name, key))
+                fixed[name] = buffer
+                break
+    return tuple(both), fixed
 
 
 def _places_more(findings: FittingResult, other: FittingResult) -> bool:
@@ -70,6 +109,7 @@ class _LayerSearch:
     inputs: Mapping[str, Array]
     sources: TorchSources
     drawn: Mapping[str, Array]
+    fixed: Mapping[str, Array]
 
     def __post_init__(self) -> None:
         self._trials = Trials()
@@ -157,7 +197,8 @@ class _LayerSearch:
         record = follower.found
         record.choices = dict(choices)
         try:
-            record.outputs = self.runner.follow(self.settings, self.inputs, weights, follower)
+            arrays = {**weights, **self.fixed}
+            record.outputs = self.runner.follow(self.settings, self.inputs, arrays, follower)
         except EnoughSeen:
             return record
         refs = self.sources.dump.outputs[0]

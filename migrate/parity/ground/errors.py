@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from migrate.errors import MigrateError
 
 
@@ -52,6 +54,31 @@ class InputsError(ParityError):
 
     Remedy: say them: `--inputs 'x=float32[2,3,32,32]'`, a file, or a function.
     """
+
+
+def refused_inputs(
+    shown: str, unknown: Sequence[str], lacking: Sequence[str], takes: Sequence[str]
+) -> InputsError:
+    """Return the error for inputs that do not go with a model's parameters.
+
+    Args:
+        shown: the model, as the user named it.
+        unknown: names of inputs that the model does not take.
+        lacking: required parameters without an input.
+        takes: all parameters that take inputs.
+    """
+    from converters.model import nearest
+
+    what = [
+        f"{verb} the input{'s' * (len(names) > 1)} {', '.join(names)}"
+        for verb, names in (("does not take", unknown), ("needs", lacking))
+        if names
+    ]
+    free = [name for name in takes if name not in unknown]
+    meant = dict.fromkeys(near for name in unknown if (near := nearest(name, free)))
+    advice = f"did you mean {', '.join(meant)}? " if meant else ""
+    listed = f"the model takes: {', '.join(takes) or 'no inputs'}"
+    return InputsError(f"{shown}: {' and '.join(what)}", f"{advice}{listed}")
 
 
 class NoGradientsError(ParityError):

@@ -41,6 +41,8 @@ class ModelDifference:
         if not self.layer:
             where = f"after {self.after}" if self.after else "in the whole model"
             return f"the outputs are {self.distance:.1e} apart ({where})"
+        if self.inside and self.rounding:
+            return f"{self.layer} differs from {self.truth} by rounding{place}"
         if self.inside:
             return f"{self.layer} computes otherwise than {self.truth}{settings}{place}"
         since = f", after {self.after}, which agrees" if self.after else ""
@@ -95,6 +97,19 @@ class AssembledArray:
 
 
 @dataclass(frozen=True)
+class ComputedArray:
+    """Array that both models compute, so that no checkpoint holds it: a table of positions.
+
+    Attributes:
+        name: its path in the JAX model.
+        key: torch's name of the buffer.
+    """
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
 class FittingResult:
     """Findings of the passes of the Flax model.
 
@@ -111,6 +126,7 @@ class FittingResult:
         single: whether the model computes in float32 where it could in float64.
         untried: whether orders of layers that look alike were left untried.
         assembled: arrays whose origin was found element by element.
+        computed: arrays that both models compute, with equal values.
         heads: how the rows of heads differ from torch's, in words; "": they do not.
     """
 
@@ -125,4 +141,5 @@ class FittingResult:
     single: bool = False
     untried: bool = False
     assembled: tuple[AssembledArray, ...] = ()
+    computed: tuple[ComputedArray, ...] = ()
     heads: str = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from converters.checkpoint import open_checkpoint
 from converters.errors import ConversionError
-from converters.model import imported
+from converters.model import imported, named_object
 from migrate.parity.ground.errors import InputsError
 from migrate.parity.inputs.spec import InputFunction, Spec, Stored
 
@@ -76,7 +75,7 @@ def _files(path: Path) -> list[Path]:
 def _from_function(spec: InputFunction, count: int) -> tuple[list[dict[str, Array]], list[str]]:
     try:
         with imported(spec.shown, spec.location) as module:
-            function = attrgetter(spec.name)(module)
+            function = named_object(module, spec.location, spec.name)
             # Draw the inputs while the user's folder is importable: loaders import lazily.
             items = list(
                 itertools.islice(_items(function() if callable(function) else function), count)

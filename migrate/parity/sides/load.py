@@ -7,27 +7,28 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Collection
-from operator import attrgetter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, new_class
 from typing import Any, Literal
 
+import numpy as np
+
 from converters.errors import ConversionError
 from converters.installing import missing_behind
-from converters.model import imported, split_call
+from converters.model import imported, named_object, split_call
 from converters.other_method import calling
 from migrate.parity.ground.errors import ArgumentsError, TargetError
 from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
-from migrate.parity.sides.target import Target
+from migrate.parity.sides.target import PORT_FILES, Target
 from shims import simulate_tpu
 from shims.errors import NotSimulatedError
 
 _FLAX = ("linen", "nnx", "jax")
-# Files of `migrate port`: a package with a function that builds the model, and its weights.
-_PORT_FILES = ("__init__.py", "modeling.py")
+# A port's function that builds the model, and its weights.
 _PORT_BUILDS = "build"
 _PORT_WEIGHTS = "params.safetensors"
 _PORT_UNUSED = "UNUSED"
@@ -82,26 +83,55 @@ def _simulate_tpu(target: Target) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class LoadedPort:
+    """Package in a folder of `migrate port`.
+
+    Attributes:
+        folder: the folder.
+        package: the imported package.
+        constants: arrays that its files of weights have and torch's checkpoints have not, by path.
+    """
+
+    folder: Path
+    package: ModuleType
+    constants: Mapping[str, np.ndarray[Any, Any]]
+
+    def require(self, paths: Collection[str]) -> None:
+        """Check that the port has a place for each array of these paths, and needs no others.
+
+        Raises:
+            TargetError: it does not fit; the message names arrays.
+        """
+        try:
+            self.package.require_params([*paths, *self.constants])
+        except ValueError as error:
+            what = str(error).partition(";")[0]
+            raise TargetError(
+                f"{self.folder}: {what}",
+                "for a model of another size: python convert.py CHECKPOINT OUTPUT --size FIELD=VALUE there",
+            ) from error
+
+
+def load_port(folder: Path) -> LoadedPort:
+    """Import the package in a folder of `migrate port`.
+
+    Raises:
+        TargetError: it is no such folder, or its import fails.
+    """
+    package = _imported_port(folder, str(folder))
+    file = folder / _PORT_CONSTANTS
+    if not file.is_file():
+        return LoadedPort(folder, package, {})
+    from safetensors.numpy import load_file
+
+    return LoadedPort(folder, package, load_file(file))
+
+
 def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     folder = Path(target.spec)
-    lacking = [name for name in _PORT_FILES if not (folder / name).is_file()]
-    if lacking:
-        raise TargetError(
-            f"{folder}: not a folder of migrate port; missing: {' and '.join(lacking)}",
-            "name the folder that migrate port wrote",
-        )
-    try:
-        package = _package(folder)
-        build = getattr(package, _PORT_BUILDS)
-    except (Exception, SystemExit) as error:
-        if missing := missing_behind(error):
-            raise missing from error
-        at = raised(error.__traceback__, ("importlib",))
-        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise TargetError(
-            f"{target.shown}: import failed ({what}{f', {at}' if at else ''})",
-            "fix the edited file, or port the model again",
-        ) from error
+    package = _imported_port(folder, target.shown)
+    build = getattr(package, _PORT_BUILDS)
     weights = folder / _PORT_WEIGHTS
     inner = Target("", target.spec, target.shown, method=target.method)
     runner = _runner(_model(build, inner, seed), inner)
@@ -109,6 +139,33 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     _stacks(runner, package)
     _partition(runner, package)
     return runner, weights if weights.is_file() else None
+
+
+def _imported_port(folder: Path, shown: str) -> ModuleType:
+    """Import the package in a folder of `migrate port`; `shown` names it in errors.
+
+    Raises:
+        TargetError: it is no such folder, or its import fails.
+    """
+    lacking = [name for name in PORT_FILES if not (folder / name).is_file()]
+    if lacking:
+        raise TargetError(
+            f"{folder}: not a folder of migrate port; missing: {' and '.join(lacking)}",
+            "name the folder that migrate port wrote",
+        )
+    try:
+        package = _package(folder)
+        getattr(package, _PORT_BUILDS)
+        return package
+    except (Exception, SystemExit) as error:
+        if missing := missing_behind(error):
+            raise missing from error
+        at = raised(error.__traceback__, ("importlib",))
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise TargetError(
+            f"{shown}: import failed ({what}{f', {at}' if at else ''})",
+            "fix the edited file, or port the model again",
+        ) from error
 
 
 def _stacks(runner: Any, package: Any) -> None:
@@ -179,33 +236,29 @@ def _object(spec: str) -> Any:
         if not location:
             raise TargetError(f"{spec}: names a file, but no object in it", f"write {spec}:factory")
         with imported(spec, location) as module:
-            named_object = attrgetter(name)(module)
-    except AttributeError:
-        raise TargetError(f"{location}: has no {name}", "check the name") from None
+            loaded = named_object(module, location, name)
     except ConversionError as error:
         raise TargetError(error.what, error.remedy) from error
-    return functools.partial(named_object, *args, **kwargs) if args or kwargs else named_object
+    return functools.partial(loaded, *args, **kwargs) if args or kwargs else loaded
 
 
-def _model(named_object: Any, target: Target, seed: int) -> Any:
+def _model(loaded: Any, target: Target, seed: int) -> Any:
     """Model that the object is or builds; a function of inputs is a model itself."""
-    if _kind_of(named_object) or _takes_inputs(named_object):
-        return named_object
-    if lacking := [
-        name for name, parameter in _required(named_object).items() if _is_number(parameter)
-    ]:
+    if _kind_of(loaded) or _takes_inputs(loaded):
+        return loaded
+    if lacking := [name for name, parameter in _required(loaded).items() if _is_number(parameter)]:
         raise ArgumentsError(
             f"{target.shown}: cannot be built without {', '.join(lacking)}",
             f"write {target.spec}({', '.join(f'{name}=…' for name in lacking)})",
             tuple(lacking),
         )
-    if not callable(named_object):
+    if not callable(loaded):
         raise TargetError(
-            f"{target.shown}: is a {type(named_object).__name__}, no model and no function that builds one",
+            f"{target.shown}: is a {type(loaded).__name__}, no model and no function that builds one",
             "name a torch, linen or nnx module, or a function",
         )
     try:
-        return _built(named_object, seed)
+        return _built(loaded, seed)
     except (Exception, SystemExit) as error:
         if missing := missing_behind(error):
             raise missing from error

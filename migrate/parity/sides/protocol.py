@@ -171,6 +171,19 @@ class SaveWeights(Request[None]):
 
 
 @dataclass(frozen=True)
+class SaveComputed(Request[int]):
+    """Write the buffers that a torch model computes and does not save; answer with their number."""
+
+    file: Path
+
+    def answer(self, runner: Any) -> int:
+        """Return the number of buffers."""
+        from migrate.parity.sides.torch.weights import save_computed
+
+        return save_computed(runner.module, self.file)
+
+
+@dataclass(frozen=True)
 class LoadWeights(Request[None]):
     """See `Runner.load_weights`; the weights are restored when the process of a side restarts."""
 
@@ -339,6 +352,7 @@ class FindWeights(Request[FittingResult]):
         truth: torch's dump.
         state: torch's weights.
         rules: the mapping file with the usual Flax name of each key.
+        computed: torch's buffers that no checkpoint holds; None: there are none.
     """
 
     settings: SideSettings
@@ -346,12 +360,21 @@ class FindWeights(Request[FittingResult]):
     truth: Path
     state: Path
     rules: Path
+    computed: Path | None = None
 
     def answer(self, runner: Any) -> FittingResult:
         """Return the findings of the passes."""
         from migrate.parity.fitting.search import find
 
-        return find(runner, self.settings, self.inputs, self.truth, self.state, self.rules)
+        return find(
+            runner,
+            self.settings,
+            self.inputs,
+            self.truth,
+            self.state,
+            self.rules,
+            self.computed,
+        )
 
 
 @dataclass(frozen=True)

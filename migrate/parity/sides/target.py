@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from converters.model import nearest
 from migrate.parity.ground.errors import TargetError
 
+# Files of `migrate port`: a package with a function that builds the model, and the outcome of each key.
+PORT_FILES = ("__init__.py", "modeling.py")
+PORT_MAPPING = "mapping.yaml"
 _KINDS = ("torch", "xla", "tpu", "linen", "nnx", "jax", "port", "dump")
 
 
@@ -33,18 +38,59 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Parse `[KIND:]SPEC`.
+    """Parse `[KIND:]SPEC`. A folder that `migrate port` wrote is a port without its kind, too.
 
     Raises:
-        TargetError: the kind is unknown, or nothing follows it.
+        TargetError: nothing follows the kind, or the file or folder does not exist.
     """
     kind, rest = "", text
     if (match := re.match(r"([a-z]+):(?!:)(.+)", text)) and match[1] in _KINDS:
         kind, rest = match[1], match[2]
-    if not rest or (":" not in rest and not Path(rest).exists() and not rest.endswith(".py")):
+    path = Path(rest)
+    if not rest or (":" not in rest and not path.exists() and path.suffix != ".py"):
+        near = _nearest_path(path) if rest else ""
+        if near or kind in ("port", "dump") or path.name != rest:
+            there = f"did you mean {text.removesuffix(rest)}{near}?" if near else "check the path"
+            raise TargetError(f"{text}: {rest} does not exist", there)
         raise TargetError(
             f"{text}: names no model",
             "write file.py:factory, pkg.module:factory, or a folder; if its kind is unclear, put "
             "torch:, xla:, tpu:, linen:, nnx:, jax:, port: or dump: before the name",
         )
+    if not kind and is_port(path):
+        kind = "port"
     return Target(kind, rest, text)
+
+
+def _nearest_path(path: Path) -> str:
+    """Return the path beside it that a misspelt path was probably meant to be; "" if none is near."""
+    if not path.parent.is_dir():
+        return ""
+    near = nearest(path.name, [beside.name for beside in path.parent.iterdir()])
+    return str(path.parent / near) if near else ""
+
+
+def is_port(folder: Path) -> bool:
+    """Whether `migrate port` wrote this folder."""
+    return all((folder / name).is_file() for name in (*PORT_FILES, PORT_MAPPING))
+
+
+def plain_spec(text: str, kinds: Collection[str], needed: str) -> str:
+    """Return what a user named, without its kind, which has to be one of `kinds`.
+
+    Args:
+        text: `[KIND:]SPEC`, or any other text, which stays as it is.
+        kinds: permitted kinds.
+        needed: what the command needs there, for the error.
+
+    Raises:
+        TargetError: the text begins with another kind.
+    """
+    match = re.match(r"([a-z]+):(?!:|//)(.+)", text)
+    if match is None or match[1] not in _KINDS or Path(text).exists():
+        return text
+    if match[1] not in kinds:
+        raise TargetError(
+            f"{text}: {match[1]}: names no {needed}", f"name {needed}: file.py:factory"
+        )
+    return match[2]

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from shims.patches.rng import put_back
+
 
 class GeneratorHolder(Protocol):
     """Holder of the device's generator, as in `record.draws`."""
@@ -43,11 +45,11 @@ def follow(generator: GeneratorHolder) -> None:
         return [generator._generator.get_state() for _ in range(cuda.device_count())]
 
     def set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
-        generator._generator.set_state(new_state.cpu())
+        put_back(generator._generator, new_state.cpu())
 
     def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
         for state in new_states:
-            generator._generator.set_state(state.cpu())
+            put_back(generator._generator, state.cpu())
 
     for name in ("manual_seed", "manual_seed_all"):
         seeds(name)

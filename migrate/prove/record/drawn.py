@@ -45,6 +45,11 @@ class Seed:
         if not self._ignored:
             self._given = str(seed)
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the script has seeded the device."""
+        return self._given is not None
+
     def draw(self) -> None:
         """Record that the running line of the script draws on the device."""
         if len(self._lines) < MOST_LINES and (line := users_line()) is not None:

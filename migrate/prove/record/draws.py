@@ -58,6 +58,7 @@ def install() -> None:
             _replace(torch, name, _like)
         seen.follow_cuda(rng.HostGenerators)
         seeds.spread()
+        seeds.after_joining(seeds.spread_chosen)
         return
     # At once, not when torch_xla is imported: a script may import the functions by name before.
     generator = DeviceGenerator()
@@ -76,6 +77,8 @@ def install() -> None:
         cuda_seeds.follow(generator)
     if os.environ.get(activate.BACKEND) == "simulate-tpu":
         tpu_seeds.follow(generator)
+        generator.seed_in_rank()
+        seeds.after_joining(generator.seed_in_rank)
 
 
 def _replace(place: Any, name: str, draw: Callable[..., Any]) -> None:
@@ -108,6 +111,12 @@ class DeviceGenerator:
         self._lock = threading.RLock()
         self._generator = torch.Generator().manual_seed(torch.initial_seed())
         self._states: OrderedDict[int, torch.Tensor] = OrderedDict()
+
+    def seed_in_rank(self) -> None:
+        """Give the TPU of this rank its own seed, if the script gives it none; once, before it draws."""
+        seed = seeds.of_rank()
+        if seed is not None and seed != self._generator.initial_seed():
+            self._generator.manual_seed(seed)
 
     def fill(
         self, fill: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any

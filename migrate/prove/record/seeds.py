@@ -60,7 +60,40 @@ def spread() -> None:
     """Give each simulated CUDA device its own seed, as a GPU has in each process."""
     if not _by_script and os.environ.get(activate.BACKEND) == "cpu":
         for index, generator in enumerate(torch.cuda.default_generators):
-            generator.manual_seed(_first() + index)
+            generator.manual_seed(_first() + _gpu(index))
+
+
+def spread_chosen() -> None:
+    """Seed the devices again in a process that has chosen its GPU by CUDA_VISIBLE_DEVICES."""
+    if _gpu(0) != 0:
+        spread()
+
+
+def _gpu(index: int) -> int:
+    """Return the number of the GPU that CUDA would show at `index`."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return int(chosen[index]) if index < len(chosen) and chosen[index].isdecimal() else index
+
+
+def of_rank() -> int | None:
+    """Return the seed of a TPU in a rank that seeds nothing: each has its own. None: the script seeds it."""
+    if _by_script or drawn.SEED.is_given:
+        return None
+    return _first() + int(os.environ.get("RANK", "0"))
+
+
+def after_joining(seed: Callable[[], None]) -> None:
+    """Call `seed` when this process has joined a group: a spawned process has no rank before."""
+    module: Any = sys.modules["torch.distributed.distributed_c10d"]
+    join = module.init_process_group
+
+    @functools.wraps(join)
+    def joined(*args: Any, **kwargs: Any) -> Any:
+        result = join(*args, **kwargs)
+        seed()
+        return result
+
+    module.init_process_group = torch.distributed.init_process_group = joined
 
 
 def _first() -> int:

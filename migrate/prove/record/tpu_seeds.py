@@ -16,6 +16,7 @@ import torch
 
 from migrate.prove.record import drawn
 from migrate.prove.record.cuda_seeds import GeneratorHolder
+from shims.patches.rng import put_back
 
 
 class _HostGenerator:
@@ -29,7 +30,7 @@ class _HostGenerator:
 
     def set_state(self, state: torch.Tensor) -> None:
         drawn.SEED.give(zlib.crc32(state.cpu().numpy().tobytes()))
-        self._holder._generator.set_state(state.cpu())
+        put_back(self._holder._generator, state.cpu())
 
     def manual_seed(self, seed: int) -> _HostGenerator:
         drawn.SEED.give(int(seed))

@@ -131,6 +131,14 @@ class Parsed:
         properties = self.calls.properties
         return self.here(properties.get(self.place(node), ())) if properties else []
 
+    def declared_tensor(self, node: cst.Attribute) -> bool | None:
+        """Return whether the class of an object declares its attribute `node` as a mask: `mask: BoolTensor`.
+
+        None if it does not declare it to be a tensor.
+        """
+        declared = self.calls.declared_tensors
+        return declared.get(self.place(node)) if declared else None
+
     @cached_property
     def callers(self) -> Mapping[int, list[cst.Call]]:
         """The calls of this script that run a function or method of it, by the id of the function."""

@@ -49,6 +49,8 @@ def is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0, by_name: bool = 
         part = node.slice[0].slice
         named = isinstance(part, cst.Index) and string_value(part.value) is not None
         return not named and is_boolean(node.value, facts, depth + 1, by_name)
+    if isinstance(node, cst.Attribute):  # by its class, else as an entry of a batch
+        return facts.context.declared_tensor(node) is True
     if isinstance(node, cst.Name):
         binding = facts.bindings.nearest(node)
         value = binding.value if binding is not None and binding.how is How.VALUE else None

@@ -530,6 +530,8 @@ class Values:
         if name == "size" and not isinstance(self._context.parent(node), cst.Call):
             return Kind.HOST  # attribute of an array or an image; for a tensor it is a method
         base = held([self.kind(node.value)])
+        if self._context.declared_tensor(node) is not None:
+            return Kind.ON_DEVICE if base in PLACED or self._is_given(node.value) else Kind.TENSOR
         if base in TENSORS:
             return Kind.UNKNOWN if v.NUMBER.search(name) else base  # `images.image_sizes`
         if base in LOADERS or base in (Kind.HOST, Kind.OPTIMIZER):
@@ -537,6 +539,11 @@ class Values:
         if base is Kind.MODEL:
             return Kind.MODEL if name == "module" else Kind.UNKNOWN
         return Kind.MODEL if v.MODEL.fullmatch(name) else Kind.UNKNOWN
+
+    def _is_given(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` is a parameter of a forward: a step gives it the batch."""
+        parameter = self.bindings.parameter(node) if isinstance(node, cst.Name) else None
+        return parameter is not None and is_forward(parameter[0], self._context)
 
     def _kept_for_backward(self, node: cst.Attribute) -> Kind:
         """Return the kind of `ctx.saved_tensors`: on the device, unless some may be on the host."""

@@ -20,6 +20,7 @@ _FROM_A_CLONE = "pip install '."
 COLORS = {
     Status.OK: "green",
     Status.MISSING: "dim",
+    Status.OPTIONAL: "dim",
     Status.WARNING: "yellow",
     Status.FAIL: "red",
 }
@@ -29,7 +30,7 @@ def diagnosis_summary(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """Yield the checks as a table, and the verdict."""
     table = plain_table("", "what", "found", "what to do")
     for check in diagnosis.checks:
-        if diagnosis.light and check.status is Status.MISSING:
+        if diagnosis.light and check.status in (Status.MISSING, Status.OPTIONAL):
             continue  # the table of the commands has what to install
         color = COLORS[check.status]
         status = f"[{color}]{check.status.value}[/{color}]"

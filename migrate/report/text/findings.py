@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.check.hazard import Severity
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.results import Note
+from migrate.syntax.origins import origins
+from migrate.syntax.source import decoded
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -20,33 +23,65 @@ SHOWN = 8  # places of a group on a terminal, after the first
 
 
 @dataclass(frozen=True)
+class WrittenFile:
+    """A rewritten file.
+
+    Attributes:
+        name: where it was written, as the user knows it.
+        lines: the line there for each line of the original that it has, both from 1.
+    """
+
+    name: str
+    lines: Mapping[int, int]
+
+
+def written_file(name: Path, before: bytes, after: bytes) -> WrittenFile:
+    """Return the file `name` with content `after`, rewritten from `before`."""
+    texts = [decoded(data, name).splitlines() for data in (before, after)]
+    lines: dict[int, int] = {}
+    for line, (of_original, _) in sorted(origins(*texts).items()):
+        lines.setdefault(of_original, line)
+    return WrittenFile(str(name), lines)
+
+
+@dataclass(frozen=True)
 class Findings:
     """Findings with the paths of their files, in the order in which they are shown.
 
-    Where nobody looks at a screen each is one line, `path:line:column: code severity message`, to be searched
-    and clicked. On a terminal, what says the same to do at many places is said once.
+    Their lines are those of the originals. `written` has the rewritten files by the paths of the originals: a
+    finding then also names the line there, which is the one to edit.
+
+    In a pipe or a file each is one line, `path:line:column: code severity message`, to be searched
+    and clicked. On a terminal, what asks for the same at many places is shown once.
     """
 
     notes: Sequence[tuple[str, Note]]
+    written: Mapping[str, WrittenFile] = field(default_factory=dict)
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """Yield a table, or lines and how often the same is to be done."""
+        """Yield a table, or lines."""
         from rich.text import Text
 
-        groups = self._groups()
         if console.is_terminal:
-            yield self._table(groups)
+            yield self._table(self._groups())
             return
         yield from (
-            Text(f"{path}:{note.place}: {_label(note)} {' '.join(note.message.split())}{more}")
+            Text(
+                f"{path}:{note.place}: {_label(note)} {' '.join(note.message.split())}{more}"
+                f"{self._line_now(path, note)}"
+            )
             for path, note, more in self._without_repetition()
         )
-        for group in groups:
-            if len(group) > 1:
-                _, note = group[0]
-                yield Text(f"{len(group)} × {code_of(note)}: {_to_do(note.message)}")
+
+    def _line_now(self, path: str, note: Note) -> str:
+        """Say where the line is in the file that was written; "" if nothing was, or the line is new there."""
+        written = self.written.get(path)
+        line = written.lines.get(note.line) if written is not None and note.cell is None else None
+        if written is None or line is None or (line == note.line and written.name == path):
+            return ""
+        return f" [{written.name}:{line}]"
 
     def _without_repetition(self) -> Iterator[tuple[str, Note, str]]:
         """Yield the findings with one for each group of many in a file that ask for the same."""
@@ -85,7 +120,8 @@ class Findings:
         table.add_column(overflow="fold", ratio=1)
         for group in groups:
             path, note = group[0]
-            table.add_row(Text(f"{path}:{note.place}"), _label(note), Text(note.message))
+            message = f"{note.message}{self._line_now(path, note)}"
+            table.add_row(Text(f"{path}:{note.place}"), _label(note), Text(message))
             if more := _places(group):
                 table.add_row("", "", Text(more, "dim"))
         return table

@@ -48,6 +48,7 @@ def fit_as_json(fit: Fit) -> dict[str, Any]:
         "passes": fit.passes,
         "idle": list(fit.idle),
         "altered": list(fit.altered),
+        "computed": sorted(fit.computed),
         "differences": [
             {
                 "layer": difference.layer,

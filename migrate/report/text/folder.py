@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.counts import many
-from migrate.report.text.findings import Findings, count
+from migrate.report.text.findings import Findings, WrittenFile, count, written_file
 from migrate.report.text.in_tests import count_in_tests
-from migrate.report.text.rewrite import finding_as_json, note_as_json
+from migrate.report.text.rewrite import finding_as_json, needs, note_as_json
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.results import FolderRewrite, Note
 from migrate.syntax.notebook.text import SUFFIX
@@ -35,6 +35,11 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         yield _counted("notebook", len(done.notebooks), notebooks)
     if done.edits_by_rule or done.findings_by_rule:
         yield from _rules(done)
+        if written is not None and done.edits_by_rule:
+            yield (
+                f"[dim]each edit with its line: migrate rewrite {escape(str(done.folder))} --diff, "
+                "or --json[/dim]"
+            )
     if done.problems:
         files = many(len(done.problems), "file")
         yield f"[red]{files} could not be rewritten, left unchanged[/red]"
@@ -42,9 +47,26 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
     if done.outside_tests:
         notes = [note for _, note in done.outside_tests]
         yield f"[yellow]{count(notes)}, in this order[/yellow]"
-        yield Findings([(str(done.folder / name), note) for name, note in done.outside_tests])
+        yield Findings(
+            [(str(done.folder / name), note) for name, note in done.outside_tests],
+            _written(done, written),
+        )
     if done.in_tests:
         yield count_in_tests([name for name, _ in done.in_tests])
+    if written is not None:
+        yield from dict.fromkeys(
+            line for file in done.changed for line in needs(file.after, written)
+        )
+
+
+def _written(done: FolderRewrite, to: Path | None) -> dict[str, WrittenFile]:
+    """Return the written files with findings, by the paths of their originals."""
+    named = {name for name, _ in done.outside_tests}
+    return {
+        str(done.folder / file.name): written_file(to / file.name, file.before, file.after)
+        for file in done.changed
+        if to is not None and file.name in named and file.name.suffix == ".py"
+    }
 
 
 def _counted(what: str, count: int, rewritten: int) -> str:

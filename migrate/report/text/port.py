@@ -88,7 +88,21 @@ def verdict(ported: Ported) -> str:
         return "ported with gaps"
     if not ported.cases:
         return "ported, not proven"
-    return "ported" if ported.matches else "ported, but it differs"
+    return "ported" if ported.matches else f"ported; {_agreement(ported)}"
+
+
+def _agreement(ported: Ported) -> str:
+    """What of a port agrees with the original, and what does not."""
+    count = len(ported.cases)
+    failing = [case.name for case in ported.cases if not case.matches]
+    others = [entry.setting for entry in ported.numerics if not entry.matches]
+    if ported.initialization is not None and not ported.initialization.matches:
+        others.append("initialization")
+    if ported.cached is not None and not ported.cached.matches:
+        others.append(ported.cached.name)
+    others += [f"mesh {run.mesh}" for run in ported.meshes if not run.matches]
+    agree = f"{count - len(failing)} of {many(count, 'comparison')} in float32 agree"
+    return f"{agree}; different: {'; '.join([*failing, *others])}"
 
 
 def missing_table(missing: Sequence[Any]) -> Table:

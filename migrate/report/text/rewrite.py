@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from migrate.counts import many
-from migrate.report.text.findings import Findings, count
+from migrate.report.text.findings import Findings, WrittenFile, count, written_file
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.results import Note, Rewrite
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+PACKAGE = "tpu-migrate"  # has `shims`
 
 
 def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableType]:
@@ -38,7 +41,9 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         target = f" → {escape(str(written))}" if written else ""
         yield f"[bold]{name}{target}[/bold]: {many(len(done.edits), 'edit')}"
         yield _edits(done.edits)
-    yield from findings_summary(done)
+    yield from findings_summary(done, written)
+    if done.changed and written:
+        yield from needs(done.data, written.parent)
     if done.elsewhere:
         files = escape(", ".join(path.name for path in done.elsewhere))
         folder = escape(str(done.path.parent))
@@ -48,26 +53,67 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         )
 
 
-def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
+def findings_summary(done: Rewrite, written: Path | None = None) -> Iterator[RenderableType]:
     """Yield what is left to do by hand in one script; nothing where nothing is."""
     before = "" if done.changed else "nothing to rewrite, "
-    yield from findings_of_files([(str(done.path), note) for note in done.findings], before)
+    files = {}
+    if written is not None and done.changed and done.findings and written.suffix == ".py":
+        files = {str(done.path): written_file(written, done.source.data, done.data)}
+    yield from findings_of_files([(str(done.path), note) for note in done.findings], before, files)
+
+
+def needs(written: bytes, folder: Path) -> Iterator[str]:
+    """Yield a line on the packages that a rewritten file imports, if it uses `shims`.
+
+    Args:
+        written: content of the rewritten file.
+        folder: its folder, whose requirements.txt is read.
+    """
+    if not re.search(rb"^import shims$", written, re.M):
+        return
+    listed = folder / "requirements.txt"
+    missing = [PACKAGE]
+    if listed.is_file():
+        text = listed.read_text(errors="replace")
+        missing = [name for name in (PACKAGE, "torch_xla") if not _names(name, text)]
+    if missing:
+        where = f"add them to {listed}" if listed.is_file() else "install them where it runs"
+        if len(missing) == 1:
+            where = where.replace("them", "it")
+        yield (
+            f"the rewrite imports shims, of the package {PACKAGE}: it needs {' and '.join(missing)}; "
+            f"{escape(where)}"
+        )
+
+
+def _names(package: str, requirements: str) -> bool:
+    pattern = re.escape(package).replace("_", "[-_]").replace(r"\-", "[-_]")
+    return re.search(rf"^\s*{pattern}\b", requirements, re.M | re.I) is not None
 
 
 def findings_of_files(
-    findings: Sequence[tuple[str, Note]], before: str = ""
+    findings: Sequence[tuple[str, Note]],
+    before: str = "",
+    written: Mapping[str, WrittenFile] | None = None,
+    most: int | None = None,
+    rest: str = "",
 ) -> Iterator[RenderableType]:
     """Yield what is left to do by hand in the files of a project; nothing where nothing is.
 
     Args:
         findings: findings with the paths of their files.
         before: words before how many there are.
+        written: the files that were written, by the paths of the originals.
+        most: number of findings to show. None: all.
+        rest: the command that shows all findings.
     """
     if findings:
         names = list(dict.fromkeys(name for name, _ in findings))
         title = names[0] if len(names) == 1 else many(len(names), "file")
         yield f"[yellow]{escape(title)}: {before}{count([note for _, note in findings])}[/yellow]"
-        yield Findings(list(findings))
+        yield Findings(list(findings[:most]), written or {})
+        if most is not None and len(findings) > most:
+            yield escape(f"… and {many(len(findings) - most, 'more finding')}: {rest}")
 
 
 def _edits(edits: Sequence[Note]) -> Table:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
-from migrate.train.results import INTENDED, amplifies, stages
+from migrate.train.results import INTENDED, limited, stages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,8 +24,8 @@ def verdict(program: TrainedProgram | ProgramProof) -> str:
         return "DOES NOT RUN"
     if not program.comparisons:
         return "NOT COMPARED"
-    if amplifies(program.comparisons):
-        return "AMPLIFIES"
+    if word := limited(program.comparisons):
+        return word.upper()
     return "SAME" if program.same else "DIFFERENT"
 
 

@@ -91,10 +91,22 @@ def _advice(node: cst.CSTNode, context: Workspace) -> RuleFinding | None:
         entry = catalogue.of(name, context.target)
         works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
         return None if entry is None or works else _said(node, name, entry, context)
-    if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
+    if names_cuda(node) and not _is_entry(node, context):
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
         return RuleFinding(NAME, node, f"{code(node)}: {said}")
     return None
+
+
+def _is_entry(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is the name of an entry: `config["cuda"]`. A new one, of a device by number, is not.
+
+    `jobs[f"cuda:{i}"] = []` makes the name of a device, for whoever goes through the names.
+    """
+    index = context.parent(node)
+    if not isinstance(index, cst.Index):
+        return False
+    entry = context.parent(context.parent(index))
+    return "cuda:" not in code(node) or not isinstance(context.parent(entry), cst.AssignTarget)
 
 
 def _said(node: cst.CSTNode, name: str, entry: CatalogueEntry, context: Workspace) -> RuleFinding:

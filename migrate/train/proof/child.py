@@ -37,7 +37,10 @@ def main() -> None:
         return inputs
 
     recorded = pickle.loads(record.read_bytes())
+    wide = recorded.get("wide", False)
+    jax.config.update("jax_enable_x64", wide)
     updates = [[micro["batch"] for micro in u["micro"]] for u in recorded["updates"]]
+    updates = jax.tree.map(_widened, updates) if wide else updates
     count = len(recorded["optimizer"].rates)
     optimizer: Any = import_module("optimizer")
     sums: list[Any] = []
@@ -81,7 +84,7 @@ def main() -> None:
                 results |= {f"{which}:{name}": x for name, x in arrays_of(state)}
         if hasattr(state, "average"):
             results |= {f"average:{name}": x for name, x in leaves(state.average)}
-        if recorded["divides"]:
+        if recorded["divides"] and not wide:
             way = sum(max(rates) for rates in recorded["optimizer"].rates[: len(updates)])
             both = dict(leaves(sums[0] if sums else {})), load_file(start.with_suffix(".sums"))
             before = train.load(start)
@@ -95,12 +98,19 @@ def main() -> None:
                 results[f"{SHIFT}-last:{name}"] = forwards * shift
         sums.append(None)  # what follows is no update of the program
         gradients = load_file(start.with_suffix(".sums"))
-        results |= optimized(optimizer.optimizer, train.load(start), gradients, SCALES[:count])
+        if not wide:
+            results |= optimized(optimizer.optimizer, train.load(start), gradients, SCALES[:count])
         for number in range(len(updates), count):
             results[f"rate:{number}"] = np.float64(train.learning_rate_of(number))
     results["keys"] = np.array([len(keys), len(set(keys))])
     arrays: Any = {name: np.asarray(value) for name, value in results.items()}
     np.savez(output, **arrays)
+
+
+def _widened(value: Any) -> Any:
+    """A number of a batch in float64, if it is one of float32."""
+    dtype = getattr(value, "dtype", None)
+    return value.astype(np.float64) if dtype == np.float32 else value
 
 
 def leaves(tree: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

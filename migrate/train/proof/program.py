@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,21 @@ import numpy as np
 from converters.conversion import convert
 from migrate import process
 from migrate.port.weights import MAPPING, PARAMS
+from migrate.prove.compare.gates import CEILING
+from migrate.quick_xla import compiling_quickly
 from migrate.train.proof.arrays import Arrays, part
 from migrate.train.proof.causes.gradients import factor_of, loss_cause
 from migrate.train.proof.causes.optimizer import mistakes, optimized, rate_cause
 from migrate.train.proof.causes.start import start_cause, statistics_cause
 from migrate.train.proof.child import SCALES
-from migrate.train.proof.compare import WAY_LIMIT, compare, way_ratio, weights_differ
+from migrate.train.proof.compare import (
+    MOST_NOISE,
+    WAY_LIMIT,
+    compare,
+    compare_losses,
+    way_ratio,
+    weights_differ,
+)
 from migrate.train.proof.data_child import FLOAT_LIMIT
 from migrate.train.results import STAGES, TrainComparison
 
@@ -28,7 +39,11 @@ RECORD, START = "record.pickle", "start.safetensors"
 
 
 def compared(
-    place: Path, recorded: Mapping[str, Any], work: Path, timeout: float
+    place: Path,
+    recorded: Mapping[str, Any],
+    work: Path,
+    timeout: float,
+    rounding: Callable[[], Sequence[float]] = tuple,
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run the program on the recorded batches, and compare what it gives.
 
@@ -37,6 +52,7 @@ def compared(
         recorded: the recorded run.
         work: folder with the record; receives what the runs write.
         timeout: seconds for the run of the program.
+        rounding: tells how far rounding moves the script's own losses; it is called if they differ by little.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
@@ -66,11 +82,107 @@ def compared(
         size=recorded["size_of_terms"],
         moved=script.moved(),
     )
-    return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
+    every = (_with_rounding(c, results, recorded, rounding) for c in comparisons)
+    return tuple(_with_cause(c, results, expected, script) for c in every), ""
+
+
+def differs_in_float32(comparisons: Sequence[TrainComparison]) -> bool:
+    """Whether all that differs could be rounding, which a comparison in float64 decides."""
+    differing = [comparison for comparison in comparisons if not comparison.same]
+    values = [c.worst or math.inf for c in differing if c.name != "weights"]
+    could_be = all(c.name in _ROUNDED for c in differing) and max(values, default=0.0) <= CEILING
+    return bool(differing) and could_be
+
+
+def compared_in_float64(
+    comparisons: Sequence[TrainComparison],
+    place: Path,
+    wide: Mapping[str, Any] | str,
+    work: Path,
+    timeout: float,
+) -> tuple[TrainComparison, ...]:
+    """Run the program in float64 beside the script in float64, and judge by that what differs in float32.
+
+    Limits are those of float32. Rounding is far below them, unless the training amplifies it without bound.
+
+    Args:
+        comparisons: comparisons in float32.
+        place: folder of the program.
+        wide: record of the script in float64, or why there is none.
+        work: folder of that record; receives what the runs write.
+        timeout: seconds for the run of the program.
+    """
+    if isinstance(wide, str):
+        return _without_float64(comparisons, wide)
+    script = _Script(wide, place, work)
+    if unlike := script.write_start():
+        return _without_float64(comparisons, unlike)
+    output = work / "results.npz"
+    output.unlink(missing_ok=True)
+    code, said = child(
+        "migrate.train.proof.child", (place, work / RECORD, script.start_file, output), timeout
+    )
+    if code != 0 or not output.exists():
+        why = "took too long" if code is None else process.last_line(said)[:300]
+        return _without_float64(comparisons, f"the program does not run in it: {why}")
+    with np.load(output) as file:
+        results = dict(file)
+    parts: dict[str, Arrays] = {
+        "gradient": script.gradients(wide["gradients"]),
+        "sum": script.sums,
+        **{w: script.in_flax(wide[w]) for w in ("first", "last") if w in wide},
+    }
+    expected = {f"{which}:{name}": x for which, own in parts.items() for name, x in own.items()}
+    exact = compare(
+        results,
+        expected,
+        wide["updates"],
+        wide["optimizer"].rates,
+        divides=wide["divides"],
+        size=wide["size_of_terms"],
+        moved=script.moved(),
+    )
+    by_moment = {(c.name, _moment(c)): c for c in exact}
+    return tuple(decided(c, by_moment.get((c.name, _moment(c)))) for c in comparisons)
+
+
+# Comparisons that rounding in float32 may move.
+_ROUNDED = ("gradients", "sum of gradients", "losses", "weights")
+
+
+def _moment(comparison: TrainComparison) -> str:
+    """The moment of a comparison of weights, of which there are several."""
+    return comparison.what.partition(";")[0] if comparison.name == "weights" else ""
+
+
+def decided(comparison: TrainComparison, exact: TrainComparison | None) -> TrainComparison:
+    """The comparison in float64, if the one in float32 differs."""
+    if comparison.same or exact is None or comparison.name not in _ROUNDED:
+        return comparison
+    if not exact.same:
+        what = f"{comparison.what}; in float64 {exact.worst:.1e}, {exact.what}"
+        return replace(comparison, what=what)
+    what = f"in float64: {exact.what}; in float32 rounding is {comparison.worst:.1e}"
+    return replace(exact, what=what)
+
+
+def _without_float64(
+    comparisons: Sequence[TrainComparison], why: str
+) -> tuple[TrainComparison, ...]:
+    """The comparisons, with the reason for which float64 decides none."""
+    return tuple(
+        c if c.same else replace(c, what=f"{c.what}; not compared in float64: {why}")
+        for c in comparisons
+    )
 
 
 def compared_updates(
-    place: Path, whole: Mapping[str, Any], folders: Mapping[str, Path], work: Path, timeout: float
+    place: Path,
+    whole: Mapping[str, Any],
+    folders: Mapping[str, Path],
+    work: Path,
+    timeout: float,
+    rounding: Callable[[str], Sequence[float]] = lambda name: (),
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run a program with several updates on the recorded batches, and compare what each of them gives.
 
@@ -80,6 +192,7 @@ def compared_updates(
         folders: folder of each update's own run.
         work: folder with the record of all; receives what the runs write.
         timeout: seconds for the run of the program.
+        rounding: tells how far rounding moves the script's own losses of an update, as in `compared`.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
@@ -134,6 +247,7 @@ def compared_updates(
             first=script.first,
             moved=script.moved(),
         )
+        own = (_with_rounding(c, results, recorded, functools.partial(rounding, name)) for c in own)
         comparisons += [
             replace(c, what=f"{name}: {c.what}", cause=c.cause and f"{name}: {c.cause}")
             for c in (_with_cause(c, results, expected, script) for c in own)
@@ -141,6 +255,19 @@ def compared_updates(
     order = [name for names in STAGES.values() for name in names]
     comparisons.sort(key=lambda comparison: order.index(comparison.name))
     return tuple(comparisons), ""
+
+
+def _with_rounding(
+    comparison: TrainComparison,
+    results: Arrays,
+    recorded: Mapping[str, Any],
+    rounding: Callable[[], Sequence[float]],
+) -> TrainComparison:
+    """The comparison of losses that differ by little, by what rounding moves in the script itself."""
+    worst = comparison.worst or 0.0
+    if comparison.name != "losses" or comparison.same or not worst <= MOST_NOISE:
+        return comparison
+    return compare_losses(results, recorded["updates"], recorded["size_of_terms"], rounding())
 
 
 def written_start(place: Path, recorded: Mapping[str, Any], work: Path) -> Path | None:
@@ -383,7 +510,12 @@ def data_difference(place: Path, work: Path, timeout: float) -> tuple[str, str]:
 
 def child(module: str, paths: Sequence[Path | str], timeout: float) -> tuple[int | None, str]:
     """Run a module of this package on the CPU in a process of its own."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
+    environment = {
+        **os.environ,
+        **compiling_quickly(os.environ),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_TRACEBACK_FILTERING": "off",
+    }
     return process.run(
         [sys.executable, "-m", module, *map(str, paths)], seconds=timeout, environment=environment
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -62,7 +62,11 @@ class LiveCall:
 
 
 def observe(
-    step: nn.Module, tensors: Mapping[str, torch.Tensor], file: str
+    step: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    file: str,
+    contained: Collection[str] = (),
+    of_parts: list[np.ndarray[Any, Any]] | None = None,
 ) -> tuple[list[np.ndarray[Any, Any]], list[SeenCall], list[LiveCall]]:
     """Run the step, and return outputs of its trained modules and calls of the script's functions.
 
@@ -70,6 +74,7 @@ def observe(
         step: the step.
         tensors: its inputs by name.
         file: the script, as its code objects name it.
+        contained: names of parts of its modules, whose outputs `of_parts` receives.
 
     Returns:
         What each outermost call of a trained module or of a part of one gave, in order, and the calls, as
@@ -97,7 +102,11 @@ def observe(
             returned.append((frame, value))
 
     before = sys.getprofile()
-    with _outermost_calls(step, outputs):
+    parts = [step.get_submodule(name) for name in contained]
+    with (
+        _outermost_calls([*step.children()], outputs),
+        _outermost_calls(parts, [] if of_parts is None else of_parts),
+    ):
         sys.setprofile(profile)
         try:
             loss = step(**tensors)
@@ -234,11 +243,13 @@ def _factor(loss: Any, value: Any) -> float | None:
 
 
 @contextmanager
-def _outermost_calls(step: nn.Module, outputs: list[np.ndarray[Any, Any]]) -> Iterator[None]:
+def _outermost_calls(
+    modules: Sequence[nn.Module], outputs: list[np.ndarray[Any, Any]]
+) -> Iterator[None]:
     """Collect what calls of trained modules give, without those inside of such a call."""
     tracked = {
         id(part)
-        for child in step.children()
+        for child in modules
         if any(parameter.requires_grad for parameter in child.parameters())
         for part in child.modules()
     }

@@ -68,7 +68,7 @@ class _Echo:
     def _move(self, values: dict[str, Any]) -> None:
         """Move the weights among the values of the script's names."""
         self._moved = True
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(self._question["draw"])
         named = (values[name] for name in self._question["free"] if name in values)
         parameters = {id(p): p for value in named for p in _parameters(value)}
         with torch.no_grad():

@@ -9,6 +9,7 @@ import json
 import pickle
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -33,6 +34,7 @@ from migrate.train.watch.calls import SeenCall, frame_calls, observe
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
+from migrate.train.watch.sizes import broken, difference, fits, form_names, with_forms
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import (
     Bound,
@@ -45,13 +47,17 @@ from migrate.train.watch.step import (
     without_wrapper,
 )
 from migrate.train.watch.taken import taken_out
-from migrate.train.watch.terms import size_of_terms
-from migrate.train.watch.values import held_modules, holds_data, plain
+from migrate.train.watch.terms import rounding_of_loss, size_of_terms
+from migrate.train.watch.values import held_modules, holds_data, leaves, plain, snapshot
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
 _LIMIT = 1e-6
+# A loss that is smaller than this part of the first one's terms may be what their rounding leaves of it.
+_CANCELS = 0.1
 # Names that no method of a step can have: those of modules, of its base, and of Flax's modules.
 _RESERVED = (*dir(StepBase), *dir(linen.Module))
+# A loss that unrolls a loop over tokens has a form for each length.
+_MOST_FORMS, _MOST_SIZES = 6, 64
 WEIGHTS, PORT, STEP_FILE = "weights", "port.pickle", "step.py"
 
 
@@ -115,6 +121,12 @@ class Gate:
         self._function_values: dict[str, tuple[dict[str, Any], list[Any]]] = {}
         self.left_out: list[str] = []
         self._fixed = False
+        self._port: Any = None  # as the compiler gave it
+        self._first: Mapping[str, Any] = {}  # the first batch
+        self._sizes: list[dict[str, torch.Tensor]] = []  # a batch of each size
+        self._forms: list[
+            dict[str, torch.Tensor]
+        ] = []  # those of them that need a form of their own
 
     def open(
         self,
@@ -124,12 +136,12 @@ class Gate:
         data: Mapping[str, Any],
         buffers: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
-        """Run the script's backward, then the slice, compare them, and write the slice as Flax source.
+        """Run the script's backward, then the slice, and compare them.
 
         Without a port, known mistakes are made in the slice instead, for the causes of a difference.
 
         Raises:
-            Refusal: they differ, or the slice cannot be ported.
+            Refusal: they differ.
         """
         missing = [
             name for name in self._question["free"] if name not in {**self._namespace, **values}
@@ -182,7 +194,12 @@ class Gate:
             with self._noise():
                 self._taken = taken_out(self.step, self.inputs, tensors, self._question["text"])
             with self._noise():
-                *self._seen, live = observe(self.step, flat(bound, data), self._file)
+                contained = contained_parts(self.step)
+                of_parts: list[np.ndarray[Any, Any]] = []
+                *self._seen, live = observe(
+                    self.step, flat(bound, data), self._file, contained.values(), of_parts
+                )
+            self._contained = contained, of_parts
             self._functions = self._callable(
                 step_functions(live, children_of_step, bound.objects, _RESERVED)
             )
@@ -199,8 +216,8 @@ class Gate:
             if number in kept and kept[number] in self._weights
         }
         if self._question["ports"]:
-            self._write_port(data)
-        else:
+            self._first = {name: snapshot(data[name]) for name in self.data}
+        elif not self._question.get("wide"):
             after = self.state()
             self.step.load_state_dict(self._weights)  # statistics are those before the first loss
             with self._in_place():
@@ -383,13 +400,14 @@ class Gate:
         try:
             with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
                 self._fixed = self._can_fix(is_refused=False)
-                port = self._ported(data, tensors, shown)
+                port, self._port = self._ported(data, tensors, shown)
                 for module, training in flags.items():
                     module.training = training
                 if port.refused and not self._fixed and self._can_fix(is_refused=True):
                     self._fixed = True
-                    port = self._ported(data, tensors, shown)
+                    port, self._port = self._ported(data, tensors, shown)
             folder = self._folder / WEIGHTS
+            shutil.rmtree(folder, ignore_errors=True)  # of a port without these forms
             folder.mkdir()
             for module, training in flags.items():
                 module.training = training
@@ -416,10 +434,13 @@ class Gate:
         """Whether the port needs, and can have, each module in the one mode that it has in the script.
 
         It needs this if the modes are not alike, or what training does beside dropout cannot be a mode of
-        the port. Statistics of a batch, and dropout, are written by mode alone.
+        the port. Without a layer of dropout its mode would switch nothing: one recording is enough.
+        Statistics of a batch, and dropout, are written by mode alone.
         """
         modes = {child.training for child in self.step.children()}
-        needed = is_refused or len(modes) > 1 or bool(unlike_modes(self.step))
+        dropping = (nn.modules.dropout._DropoutNd, nn.RNNBase)
+        drops = any(isinstance(module, dropping) for module in self.step.modules())
+        needed = is_refused or not drops or len(modes) > 1 or bool(unlike_modes(self.step))
         layers = [m for m in self.step.modules() if getattr(m, "track_running_stats", False)]
         return (
             needed
@@ -431,8 +452,9 @@ class Gate:
     def _ported(
         self, data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], shown: str
     ) -> Any:
-        """The port, with those functions of the script as methods that can be ported."""
-        while self._functions:
+        """The port, with forms for other sizes, and functions of the script as methods where that works."""
+        forms = dict(zip(form_names(len(self._forms)), self._forms, strict=True))
+        while True:
             step = build(
                 self._bound,
                 self._question["text"],
@@ -442,20 +464,70 @@ class Gate:
                 self._folder / STEP_FILE,
                 self._functions,
                 class_name(self._question["name"]),
+                [*forms],
             )
             step.fixed = self._fixed
+            if not self._functions:
+                self.step = step
             methods = {function.method: function.tensors() for function in self._functions}
             try:
-                return compiled(step, tensors, shown, methods=methods)
+                port = compiled(step, tensors, shown, methods={**forms, **methods})
+                shapes = [_shapes(form) for form in self._forms]
+                return with_forms(port, _shapes(tensors), shapes), port
             except (PortError, ConversionError) as error:
+                if not self._functions:
+                    raise
                 what = str(getattr(error, "what", error))
                 named = re.match(r"method (\w+)[: ]", what)
                 bad = named.group(1) if named else None
                 self.left_out.append(what)
                 self._functions = [f for f in self._functions if bad and f.method != bad]
-        self.step = self._built(self._bound, dict(self.step.named_children()))
-        self.step.fixed = self._fixed
-        return compiled(self.step, tensors, shown)
+
+    def note_sizes(self, data: Mapping[str, Any]) -> None:
+        """Note a batch if no one before it had its sizes. Once the loss is ported, the port follows them.
+
+        Raises:
+            Refusal: the loss cannot be ported for these sizes too.
+        """
+        if not self._question["ports"] or not all(_has(data, *key) for key in self.inputs):
+            return
+        tensors = flat(self._bound, {name: data[name] for name in self.data})
+        if _shapes(tensors) not in map(_shapes, self._sizes) and len(self._sizes) < _MOST_SIZES:
+            self._sizes.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+            if self._port is not None:
+                self._follow()
+
+    def write_port(self) -> None:
+        """Write the loss as Flax source, for the sizes of all batches until now.
+
+        Raises:
+            Refusal: it cannot be ported.
+        """
+        if self._question["ports"] and self._port is None:
+            self._write_port(self._first)
+            self._follow()
+
+    def _follow(self) -> None:
+        """Port the loss once more, while a batch has sizes for which the port does not hold."""
+        while others := [form for form in self._sizes if not self._fits(form)]:
+            # Of batches that differ from the first one in the same way, one is enough.
+            unlike = {difference(self._port, _shapes(form)): form for form in reversed(others)}
+            self._forms += unlike.values()
+            size = broken(self._port, _shapes(others[0]))[0]
+            why = f"batches have different sizes, but the model is ported for {size} only"
+            remedy = "pad the batches to one size"
+            if len(self._forms) > _MOST_FORMS:
+                raise Refusal(why, remedy, self._question["line"])
+            try:
+                self._write_port(self._first)
+            except Refusal as refusal:
+                raise Refusal(f"{why} ({refusal.what})", remedy, self._question["line"]) from None
+
+    def _fits(self, form: Mapping[str, torch.Tensor]) -> bool:
+        """Whether the port holds for a batch; other numbers of dimensions are reported elsewhere."""
+        shapes = _shapes(form)
+        unlike = any(len(shapes[a.name]) != len(a.shape) for a in self._port.inputs)
+        return unlike or fits(self._port, shapes)
 
     # ------------------------------------------------------------------ what the recorder asks
 
@@ -473,20 +545,39 @@ class Gate:
             "marks": [(name, self._mark(module)) for name, module in self.step.named_children()],
             "state": self._weights,
             "training": {name: m.training for name, m in self.step.named_children()},
-            "fixed": self._fixed,
             "noise": self.is_drawn,
             "unlike": unlike_modes(self.step),
             "on_gpu": any(parameter.is_cuda for parameter in self.step.parameters()),
             "dropout": listen.switched_off(),
             "tied": self._tied(),
             "outputs": self._seen[0],
+            "contained": self._contained[0],
+            "outputs_of_parts": self._contained[1],
             "calls": self._seen[1],
             "taken": self._taken,
             "mistakes": self._mistakes,
+            "function_values": self._function_values,
+            **self.port_facts(),
+        }
+
+    def port_facts(self) -> dict[str, Any]:
+        """Facts that the port decides."""
+        return {
+            "fixed": self._fixed,
             "functions": [function.recorded() for function in self._functions],
             "functions_left": self.left_out,
-            "function_values": self._function_values,
         }
+
+    def rounding(self, data: Mapping[str, Any]) -> float:
+        """Rounding of the terms of the loss of a batch with the weights as they are, relative to the loss."""
+        tensors = flat(self._bound, data)
+        own = [p for p in self.step.parameters() if p.requires_grad and self.is_own(p)]
+        with _as_it_was([self.step]), self._in_place(), self._noise():
+            return rounding_of_loss(lambda: self.step(**tensors), own)
+
+    def may_cancel(self, loss: float) -> bool:
+        """Whether a loss is so small beside the terms of the first one that its own terms may cancel."""
+        return abs(loss) < _CANCELS * self._size
 
     def _tied(self) -> dict[str, str]:
         """Further names of parameters that have several, with the first."""
@@ -616,6 +707,14 @@ class Gate:
         return RecordedClip("norm", limit, order, names, line)
 
 
+def _has(data: Mapping[str, Any], root: str, path: tuple[Any, ...]) -> bool:
+    return root in data and path in {known for known, _ in leaves(data[root])}
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
 def _moved(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors, numbers among them some per cent away: at the start a policy is equal to its reference.
 
@@ -650,6 +749,22 @@ def _expressions(values: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         if all(part.isidentifier() for part in name.split(".") if part)
     ]
     yield from sorted(every, key=lambda item: -item[1].count("."))
+
+
+def contained_parts(step: nn.Module) -> dict[str, str]:
+    """Parts of the script's modules that hold nothing beside them: name → name in the step."""
+    parts: dict[str, str] = {}
+    children = dict(step.named_children())
+    for name, module in children.items():
+        held = [*module._parameters.values(), *module._buffers.values()]
+        inner = {
+            n: part for n, part in module.named_children() if any(True for _ in part.parameters())
+        }
+        if type(module).__module__ != "__main__" or any(value is not None for value in held):
+            continue
+        if len(inner) > 1 and not inner.keys() & (children.keys() | parts.keys()):
+            parts |= {part: f"{name}.{part}" for part in inner}
+    return parts
 
 
 def unlike_modes(step: nn.Module) -> tuple[str, ...]:

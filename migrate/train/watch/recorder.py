@@ -34,16 +34,18 @@ from migrate.train.watch.factors import common_factor
 from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
-from migrate.train.watch.runner import BEGINS, DRAWN, LOOP, QUESTION, STATEMENT
+from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STATEMENT
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
+from migrate.train.watch.wide import WideRun
 
 RECORD = "record.pickle"
 _MORE = "pass arguments with which the first two updates show it"
 _MOST_LOOPS = 1024
-# The script is watched after the recorded updates: for this many of them, and this many seconds.
-_MOST_LATER, _SECONDS = 200, 20.0
+# The script is watched after the recorded updates: for this many of them, and this many seconds. A busy
+# machine has more, until as many updates were watched as recorded: a schedule of epochs shows its period.
+_MOST_LATER, _SECONDS, _MOST_SECONDS = 200, 20.0, 120.0
 _MOST_BYTES = 1 << 26
 
 
@@ -89,12 +91,14 @@ class _Recorder:
             "autocast": "",
             "later_losses": [],
             "later_scaled": [],
+            "rounding": [],
             "scaled": 0,
+            "wide": self._question.get("wide", False),
         }
         self._micro: list[dict[str, Any]] = []
         # Factors of the losses of the first backwards, if the script is to weight its micro-batches.
         self._shares: list[float] = self._question.get("shares", [])
-        self._later, self._until, self._stepping = 0, 0.0, False
+        self._later, self._began, self._stepping = 0, 0.0, False
         self._weights: dict[str, torch.Tensor] = {}
         self._clips: list[Any] = []
         self._factor = 1.0  # of the gradients of this update
@@ -104,6 +108,7 @@ class _Recorder:
         self._statistics: StatisticsWatch | None = None
         self._updated = False
         self._noise = StatementNoise(script, self._question)
+        self._wide = WideRun() if self._question.get("wide") else None
         self._done = False
 
     def start(self) -> None:
@@ -128,6 +133,7 @@ class _Recorder:
         setattr(builtins, STATEMENT, self._note_draws)
         setattr(builtins, LOOP, self._note_loop)
         setattr(builtins, DRAWN, self._drawn)
+        setattr(builtins, ENDS, self._write_port)
 
     # ------------------------------------------------------------------ lines of the script
 
@@ -140,6 +146,8 @@ class _Recorder:
             with contextlib.suppress(Exception):  # a name without a value is reported by the gate
                 values[name] = eval(expression, of_module, local)
         self._values = {name: values[name] for name in self._question["free"] if name in values}
+        if self._wide is not None:
+            self._wide.begin(_modules(self._values))
         self._data = {
             name: snapshot(value)
             for name, value in self._values.items()
@@ -212,6 +220,8 @@ class _Recorder:
                 self._earlier_backward(loss, run)
             else:
                 self._backward_of(loss, run, frames, frame)
+                if self._wide is not None:
+                    self._wide.end()
         except Refusal as refusal:
             self._refuse(refusal.line or (frames[0].line if frames else 0), refusal)
 
@@ -282,10 +292,14 @@ class _Recorder:
             if self._earlier is None:
                 self._require_accumulated()
             run(share)
+            with self._apart():
+                self._gate.note_sizes(self._data)
+            self._record |= self._gate.port_facts()
         self._zeroed = False
         self._expected = self._gate.copied_gradients()
         if self._earlier is not None:
             loss, self._earlier = loss.detach() + self._earlier, None
+        self._note_rounding(float(loss.detach()))
         if self._is_later:
             self._micro.append({"loss": float(loss.detach()), "batch": self._later_batch()})
             self._values = None
@@ -344,6 +358,42 @@ class _Recorder:
         )
         self._record["frames"] = self._gate.running(frame)
         self._record["constructors"] = self._constructors.of(self._gate.step)
+
+    def _note_rounding(self, loss: float) -> None:
+        """Note how large the rounding of a loss's terms is, where they cancel: the update, and the part."""
+        assert self._gate is not None
+        if self._gate.may_cancel(loss) and all(_has(self._data, *key) for key in self._gate.inputs):
+            with self._apart():
+                rounding = self._gate.rounding({n: self._data[n] for n in self._gate.data})
+            update = len(self._record["updates"]) + self._later
+            self._record["rounding"].append((update, rounding))
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Context for runs of the step that are none of the script's. Their time is none of the watch."""
+        assert self._gate is not None
+        start, stepping = time.monotonic(), self._stepping
+        self._stepping = True
+        # What is put back counts as unchanged: a later loss of the script may read the same graph.
+        tensors = (*self._gate.step.parameters(), *self._gate.step.buffers())
+        silent = self._statistics.silent() if self._statistics else contextlib.nullcontext()
+        try:
+            with silent, torch.autograd._unsafe_preserve_version_counter(tensors):
+                yield
+        finally:
+            self._stepping = stepping
+            self._began += time.monotonic() - start
+
+    def _write_port(self) -> None:
+        """Write the loss of the recorded updates as Flax source, once."""
+        if self._gate is None or self._done or not self._record["updates"]:
+            return
+        try:
+            with self._apart():
+                self._gate.write_port()
+            self._record |= self._gate.port_facts()
+        except Refusal as refusal:
+            self._refuse(refusal.line or self._question["backwards"][-1], refusal)
 
     def _later_batch(self) -> dict[str, Any]:
         """The batch of a watched update if its gradients are scaled, for as long as memory is left for it."""
@@ -509,7 +559,7 @@ class _Recorder:
             self._micro, self._factor = [], 1.0
             self._later += 1
             self._stepping = False
-            if self._later >= _MOST_LATER or time.monotonic() > self._until:
+            if self._has_seen_enough():
                 self._write()
                 self._leave()
             return
@@ -534,7 +584,11 @@ class _Recorder:
 
     def _watch(self) -> None:
         """Watch the script for some time after the recorded updates."""
-        self._until = time.monotonic() + _SECONDS
+        if self._wide is not None:  # its other run is watched
+            self._write()
+            self._leave()
+        self._write_port()
+        self._began = time.monotonic()
         if threading.current_thread() is threading.main_thread():
             # An evaluation between two updates may take longer than the time to watch.
             signal.signal(signal.SIGALRM, self._alarm)
@@ -542,9 +596,18 @@ class _Recorder:
 
     def _alarm(self, number: int, frame: Any) -> None:
         """End the watch, unless an update is just being made: its end does."""
-        if not self._stepping and os.getpid() == self._process and not self._done:
+        if self._stepping or os.getpid() != self._process or self._done:
+            return
+        if not self._has_seen_enough():
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+        else:
             self._write()
             self._leave()
+
+    def _has_seen_enough(self) -> bool:
+        """Whether the watch may end."""
+        seconds = time.monotonic() - self._began
+        return watched_enough(self._later, self._question["updates"], seconds)
 
     @property
     def _is_later(self) -> bool:
@@ -606,6 +669,19 @@ class _Recorder:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def watched_enough(later: int, recorded: int, seconds: float) -> bool:
+    """Whether a watch after the recorded updates may end.
+
+    Args:
+        later: number of watched updates.
+        recorded: number of recorded updates.
+        seconds: how long it has watched.
+    """
+    if later >= _MOST_LATER or seconds > _MOST_SECONDS:
+        return True
+    return seconds >= _SECONDS and later >= recorded
 
 
 def _modules(values: dict[str, Any]) -> Iterator[torch.nn.Module]:

@@ -21,7 +21,7 @@ from migrate.train.watch.seeds import seed_host
 
 QUESTION, ECHO = "question.json", "echo.json"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
-LOOP, DRAWN = "__migrate_loop__", "__migrate_drawn__"
+LOOP, DRAWN, ENDS = "__migrate_loop__", "__migrate_drawn__", "__migrate_ends__"
 
 
 def main() -> None:
@@ -36,6 +36,7 @@ def main() -> None:
         STATEMENT,
         LOOP,
         DRAWN,
+        ENDS,
     ):  # until torch is imported, and with it the recorder
         setattr(builtins, name, lambda *values: None)
     question = Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / QUESTION
@@ -47,7 +48,10 @@ def main() -> None:
     module.__file__ = script
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    exec(compile(tree, script, "exec"), module.__dict__)
+    try:
+        exec(compile(tree, script, "exec"), module.__dict__)
+    finally:  # at the interpreter's end no thread starts any more
+        getattr(builtins, ENDS)()
 
 
 def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from migrate import process
 from migrate.place import Place
+from migrate.prove.failure import last_error
 from migrate.train.errors import TrainError
 from shims import activate
 
@@ -31,7 +33,7 @@ def run_script(
         args: its arguments.
         plugin: function that is called when the script has imported torch.
         folder: folder for what the plugin writes.
-        expected: the file in it that the plugin writes at its end.
+        expected: the file in it that the plugin writes at its end; one of an earlier run does not count.
         timeout: seconds until then.
         source: text to run in place of the script's own; empty: its own.
 
@@ -39,7 +41,9 @@ def run_script(
         TrainError: the script failed, or ran too long.
     """
     mirror = folder / f"mirror-{expected}"
+    shutil.rmtree(mirror, ignore_errors=True)  # of an earlier run: it has what that one wrote
     mirror.mkdir(parents=True)
+    (folder / expected).unlink(missing_ok=True)
     place = Place(mirror, script, Path.cwd())
     inside = place.inside(script)
     if source:
@@ -60,7 +64,8 @@ def run_script(
     )
     if (folder / expected).exists():
         return
-    last = place.text_outside(process.last_line(output)).strip()[:300]
+    # A progress bar is printed again after a traceback.
+    last = place.text_outside(last_error(output) or process.last_line(output)).strip()[:300]
     if code is None:
         raise TrainError(
             f"{script}: was not done with its first steps within {timeout:.0f} s",

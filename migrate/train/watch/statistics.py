@@ -142,11 +142,11 @@ class StatisticsWatch:
             count = sum(other.module == name for other in self._seen.values())
             title = f"{name}_forward" + (f"_{count}" if count > 1 else "")
             seen.port, seen.refused = write_forward(
-                title, name, module, inputs, asked.folder, f"line {line}", self._as_it_was
+                title, name, module, inputs, asked.folder, f"line {line}", self.silent
             )
 
     @contextmanager
-    def _as_it_was(self) -> Iterator[None]:
+    def silent(self) -> Iterator[None]:
         """Context in which the step has no hooks; after it the step is as before."""
         for hook in self._hooks:
             hook.remove()

@@ -106,6 +106,7 @@ def build(
     file: Path,
     functions: Sequence[PortedFunction] = (),
     title: str = STEP,
+    forms: Sequence[str] = (),
 ) -> nn.Module:
     """Write the step's class into a file, and make it.
 
@@ -118,6 +119,7 @@ def build(
         file: receives the source, so that the compiler finds the lines.
         functions: functions of the script that become methods.
         title: name of the class.
+        forms: further methods with the same statements.
     """
     inputs = list(bound.inputs.values())
     body = [
@@ -129,17 +131,23 @@ def build(
         if not path and name != argument:
             body.append(f"{name} = {argument}")
     body += [f"{name} = {_SELF}.named({name!r})" for name in (*bound.modules, *bound.objects)]
+
+    def forward(name: str) -> list[str]:
+        return [
+            f"    def {name}({', '.join((_SELF, *inputs))}):",
+            *(f"        {line}" for line in body),
+            *([textwrap.indent(text, "        ")] if text else []),
+            f"        return {result}",
+            "",
+        ]
+
     source = "\n".join(
         [
             "import torch",
             "",
             "",
             f"class {title}(StepBase):",
-            f"    def forward({', '.join((_SELF, *inputs))}):",
-            *(f"        {line}" for line in body),
-            *([textwrap.indent(text, "        ")] if text else []),
-            f"        return {result}",
-            "",
+            *(line for name in ("forward", *forms) for line in forward(name)),
             *(line for function in functions for line in _method(function)),
         ]
     )

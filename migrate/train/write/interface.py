@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from migrate.train.slice.loss import LossSlice
@@ -82,6 +83,9 @@ def interface_text(
         tops: names of the top level of the parameters, by module.
     """
     missing: list[str] = []
+    contained: Mapping[str, str] = recorded.get("contained", {})
+    of_parts = outputs[len(recorded["outputs"]) :] if contained and not failed else ()
+    outputs = outputs[: len(recorded["outputs"])] if contained and not failed else outputs
     if None in outputs or not outputs:
         nowhere = "no layer of the program gives the output of the script's model"
         missing.append(f"outputs: {failed or nowhere}")
@@ -110,12 +114,12 @@ def interface_text(
     parts = [
         head,
         all_text((*own, *sorted(written.names))),
-        _constants(modules, without, places),
+        _constants(modules, without, places, contained, of_parts),
         _taken_text(taken),
-        state_text(_averaged(facts, recorded, trained), facts.starts),
+        state_text(_averaged(facts, recorded, trained), facts.starts, contained),
         by_name_text(taken),
         _INPUTS,
-        _apart(facts, places),
+        _apart(facts, places, contained),
         *rollout_texts(facts),
         *([helpers_text(groups, tops or {})] if helped_by(written.functions) else ()),
         *written.functions,
@@ -168,7 +172,11 @@ def all_text(names: Sequence[str]) -> str:
 
 
 def _constants(
-    modules: Sequence[str], without: Sequence[str], places: Sequence[OutputPath] | None
+    modules: Sequence[str],
+    without: Sequence[str],
+    places: Sequence[OutputPath] | None,
+    contained: Mapping[str, str],
+    of_parts: Sequence[OutputPath | None],
 ) -> str:
     lines = [
         "_HERE = Path(__file__).parent",
@@ -187,6 +195,15 @@ def _constants(
             "_OUTPUTS = [",
             *(f"    {path!r}," for path in places),
             "]",
+        ]
+    if contained:
+        known = () if None in of_parts else of_parts
+        lines += [
+            "# Parts of modules that hold nothing beside them. Weights may have these names instead; then",
+            "# gradients have them too, and outputs are those of the parts.",
+            f"PARTS = {dict(contained)!r}",
+            "_modules = {name: name for name in MODULES}",
+            f"_OUTPUTS_OF_PARTS = {[*known]!r}",
         ]
     lines += [
         "_folder = Path(tempfile.mkdtemp())",
@@ -303,8 +320,18 @@ _OTHERS = """
 """
 
 
-def state_text(averaged: tuple[str, str] | None, others: bool) -> str:
-    """Text of `load` and `weights`; `others`: the state has modules that the loss does not read."""
+def state_text(
+    averaged: tuple[str, str] | None,
+    others: bool,
+    contained: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Text of `load` and `weights`.
+
+    Args:
+        averaged: the module whose weights have a moving average, and the average's name.
+        others: whether the state has modules that the loss does not read.
+        contained: parts of modules, under whose names weights may be given.
+    """
     before, after = ("", "    return state")
     constants = values = ""
     of_others = "are left out"
@@ -323,7 +350,8 @@ _AVERAGED, _average = {averaged[0]!r}, {averaged[1]!r}
 """
     if others:
         values = f"    named |= state.others or {{}}\n{values}"
-    after = "    state = _loaded(weights)" + (_OTHERS if others else "\n") + after
+    of_state = _OTHERS.replace("in MODULES", "in _modules") if contained else _OTHERS
+    after = "    state = _loaded(weights)" + (of_state if others else "\n") + after
     return (
         constants
         + f'''
@@ -342,8 +370,36 @@ def weights(state):
     named = _in_torch({{"params": state.params, **state.variables}})
 {values}    return named
 '''
-        + _CONVERSION
+        + (_in_parts(_CONVERSION) if contained else _CONVERSION)
     )
+
+
+def _in_parts(text: str) -> str:
+    """The conversion, where weights may have the names of parts."""
+    changes = {
+        "    global _kept\n": "    global _kept, _modules\n",
+        """    missing = [module for module in MODULES if module not in weights]
+""": """    names = {name: name for name in MODULES if name in weights}
+    names |= {name: PARTS[name] for name in PARTS if PARTS[name].partition(".")[0] not in names}
+    _modules = {name: place for name, place in names.items() if name in weights}
+    missing = [name for name in names if name not in weights]
+    held = {place.partition(".")[0] for place in names.values()}
+    missing += [name for name in MODULES if name not in held]
+""",
+        """        f"{module}.{name}": torch.tensor(np.asarray(array))
+        for module in MODULES
+""": """        f"{place}.{name}": torch.tensor(np.asarray(array))
+        for module, place in _modules.items()
+""",
+        """        module = next(m for m in MODULES if name.startswith(f"{m}."))
+        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = array
+""": """        module, place = next((m, p) for m, p in _modules.items() if name.startswith(f"{p}."))
+        named.setdefault(module, {})[name.removeprefix(f"{place}.")] = array
+""",
+    }
+    for before, after in changes.items():
+        text = text.replace(before, after)
+    return text
 
 
 _CONVERSION = '''
@@ -433,27 +489,43 @@ def _as_called(batch):
 '''
 
 
-def outputs_text(places: str) -> str:
+# Text before `outputs` of a loss with forms for other sizes.
+_WITH_FORMS = '''\
+def _part(values, key):
+    """A layer, or what it gave. A form of the loss for other sizes calls another method of the layer."""
+    if isinstance(values, dict) and key not in values:
+        [key] = [name for name, value in values.items() if isinstance(value, tuple)]
+    return values[key]
+
+
+'''
+
+
+def outputs_text(places: str, *, forms: bool) -> str:
     """End of a function that has the captured outputs in `more`, and the beginning of `outputs`.
 
     Args:
         places: expression of where they are.
+        forms: whether the loss has forms for other sizes.
     """
+    part = "_part(value, key)" if forms else "value[key]"
     return f'''    found = []
     for path in {places}:
         value = more["intermediates"]
         for key in path:
-            value = value[key]
+            value = {part}
         found.append(value)
     return found
 
 
-def outputs(state, batch, site=0):
+{_WITH_FORMS if forms else ""}def outputs(state, batch, site=0):
     """What each outermost call of a trained module gives in the loss of a batch, in order."""
 '''
 
 
-def _apart(facts: ProgramFacts, places: Sequence[OutputPath] | None) -> str:
+def _apart(
+    facts: ProgramFacts, places: Sequence[OutputPath] | None, contained: Mapping[str, str]
+) -> str:
     """Functions whose text depends on dropout and statistics."""
     statistics = facts.statistics and facts.training
     key = ", jax.random.key(0)" if facts.draws else ""
@@ -491,13 +563,23 @@ _value_and_grad = jax.jit(jax.value_and_grad(_loss_of{aux}))
 {optional}            mutable={kept},
             capture_intermediates=lambda module, name: name != "setup",
         )"""
+        own, returned = (
+            "_OUTPUTS",
+            "return _captured(state.params, state.variables, _inputs(batch))",
+        )
+        if contained:
+            own = "(*_OUTPUTS, *_OUTPUTS_OF_PARTS)"
+            returned = """every = _captured(state.params, state.variables, _inputs(batch))
+    count = len(_OUTPUTS)
+    return every[count:] if set(_modules) & set(PARTS) else every[:count]"""
         parts.append(f"""
 @jax.jit
 def _captured(params, variables, inputs):
 {within}    {body}
-{outputs_text("_OUTPUTS")}    _one_loss(site)
-    return _captured(state.params, state.variables, _inputs(batch))
+{outputs_text(own, forms=facts.forms)}    _one_loss(site)
+    {returned}
 """)
+    place = "_modules[module]" if contained else "module"
     parts.append(f'''
 def loss_and_gradients(state, batch, site=0):
     """The number on which {facts.script} calls backward, and the gradients: module → name → array."""
@@ -505,7 +587,7 @@ def loss_and_gradients(state, batch, site=0):
     {value}, grads = _value_and_grad(state.params, state.variables, _inputs(batch))
     named = _in_torch({{**state.variables, "params": grads}})
     return value, {{
-        module: {{n: x for n, x in arrays.items() if f"{{module}}.{{n}}" not in WITHOUT_GRADIENT}}
+        module: {{n: x for n, x in arrays.items() if f"{{{place}}}.{{n}}" not in WITHOUT_GRADIENT}}
         for module, arrays in named.items()
     }}
 ''')

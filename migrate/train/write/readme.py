@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from migrate.train.results import TrainComparison, TrainedProgram, amplifies
+from migrate.train.results import TrainComparison, TrainedProgram, limited
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
@@ -80,9 +80,10 @@ def readme_text(
     elif not result.comparisons:
         lines += ["The program was not compared with the script (`--no-proof`).", ""]
     else:
-        said = "computes what the script computes" if result.same else "**differs**"
-        if amplifies(result.comparisons):
-            said = "computes what the script computes, but the script **amplifies differences**"
+        word = limited(result.comparisons)
+        said = "computes what the script computes" if result.same or word else "**differs**"
+        if word:
+            said += f", but the script **{_LIMITED[word]}**"
         if any(comparison.intended for comparison in result.comparisons):
             said += ", but for the mean over all elements of an update (`--global-mean`)"
         lines += [
@@ -107,6 +108,13 @@ def readme_text(
     if result.notes:
         lines += ["", "## Notes", "", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines) + "\n"
+
+
+# What the script itself does that no program can be held to.
+_LIMITED = {
+    "amplifies": "amplifies differences",
+    "cancels": "has losses that are no larger than the rounding of their terms",
+}
 
 
 def table_of(comparisons: Sequence[TrainComparison]) -> list[str]:

@@ -74,6 +74,7 @@ class ProgramFacts:
         counted: source of the port with its counts, if the micro-batches of an update are weighted by them.
         scaled: the factor of the summed gradients of an update; None for none.
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
+        forms: whether the step has further forms for batches of other sizes.
     """
 
     script: str
@@ -92,6 +93,7 @@ class ProgramFacts:
     copies_every: int = 0
     counted: CountedSource | None = None
     scaled: ScaledGradients | None = None
+    forms: bool = False
 
     @property
     def counts(self) -> CountedSource | None:

@@ -192,6 +192,7 @@ def _merged_call(calls: Sequence[SeenCall]) -> SeenCall:
 
 def _outputs_text(updates: Sequence[InterfaceFacts], *, draws: bool) -> str:
     """Text of `outputs`."""
+    forms = any(of.update.facts.forms for of in updates)
     lines = []
     for of in updates:
         facts, name = of.update.facts, of.update.name
@@ -224,7 +225,7 @@ def _captured(site, params, variables, inputs):
             mutable=["intermediates", "batch_stats"],
             capture_intermediates=lambda module, name: name != "setup",
         )
-{outputs_text("places")}    update = _train.UPDATES[SITES[site]]
+{outputs_text("places", forms=forms)}    update = _train.UPDATES[SITES[site]]
     others = {{kind: update.part(tree) for kind, tree in state.variables.items()}}
     return _captured(site, update.part(state.params), others, update.inputs_of(_by_name(batch)))
 """

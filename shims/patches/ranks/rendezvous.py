@@ -7,10 +7,13 @@ once.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from torch.distributed.rendezvous import _rendezvous_handlers
 
 from shims import activate
 from shims.patches import calls
@@ -39,7 +42,7 @@ def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
     if kwargs.get("store") is not None or not _all_here(kwargs, url, devices):
         yield kwargs
         return
-    if url is None or url.startswith("env://"):
+    if url is None or urlsplit(url).scheme == "env":  # torch makes `env:?rank=0` of `env://`
         with _variable("MASTER_ADDR", lambda host: LOOPBACK), _variable("MASTER_PORT", _port):
             yield kwargs
         return
@@ -50,6 +53,27 @@ def here(kwargs: dict[str, Any], devices: int) -> Iterator[dict[str, Any]]:
             _log(parts.netloc, loopback)
             url = parts._replace(netloc=loopback).geturl()
     yield {**kwargs, "init_method": url}
+
+
+def install(devices: int) -> None:
+    """Answer for every group of this process, whatever function makes it.
+
+    Args:
+        devices: the number of devices that the program was started with.
+    """
+    for scheme in ("env", "tcp"):
+        _rendezvous_handlers[scheme] = _answered(_rendezvous_handlers[scheme], devices)
+
+
+def _answered(handler: Callable[..., Any], devices: int) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(handler)
+    def meet(url: str, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        # The address is read when the handler begins; what comes after it meets nowhere again.
+        with here({"init_method": url}, devices) as reachable:
+            joined = next(handler(reachable["init_method"], *args, **kwargs))
+        yield joined
+
+    return meet
 
 
 def _port(named: str) -> str:

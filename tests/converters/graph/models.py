@@ -947,6 +947,21 @@ class Scanned(nn.Module):
         return torch.stack(ys, dim=1) + u
 
 
+class WideState(Scanned):
+    """A loop whose state starts in the dtype of the data, and is float32 after the first turn, as Mamba's."""
+
+    def selective_scan(self, u, delta, rates, reads, writes):
+        decay = torch.exp(-rates * delta[..., None])
+        scaled = delta[..., None] * reads[:, :, None].float() * u[..., None].float()
+        x = torch.zeros((u.shape[0], u.shape[2], rates.shape[1]), dtype=u.dtype)
+        ys = []
+        for i in range(u.shape[1]):
+            x = decay[:, i] * x + scaled[:, i]
+            y = torch.matmul(x.to(u.dtype), writes[:, i].unsqueeze(-1))
+            ys.append(y[:, :, 0])
+        return torch.stack(ys, dim=1) + u
+
+
 class TwoStates(nn.Module):
     """A loop with two states, that begins behind the first part of its data."""
 

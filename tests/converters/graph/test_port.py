@@ -105,6 +105,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     ),
     "stages": (models.Stages, [{"x": real(2, 4, 5)}, {"x": real(3, 7, 5)}]),
     "scanned": (models.Scanned, [{"x": real(2, 7, 6)}, {"x": real(3, 7, 6)}]),
+    "wide state": (models.WideState, [{"x": real(2, 7, 6)}, {"x": real(3, 7, 6)}]),
     "two states": (models.TwoStates, [{"x": real(7, 2, 5)}]),
     "backwards": (models.Backwards, [{"x": real(6, 2, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
@@ -200,6 +201,7 @@ def test_a_loop_over_data_is_a_scan() -> None:
     two = made("two states")[2].modeling
     assert "jax.lax.slice_in_dim(x, 1, 7, axis=0)" in two
     assert "jax.lax.scan" not in made("backwards")[2].modeling
+    assert "state, *turn), x.astype(jnp.float32), " in made("wide state")[2].modeling
 
 
 def test_a_long_title_is_of_several_lines() -> None:

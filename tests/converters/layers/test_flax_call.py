@@ -120,7 +120,11 @@ def test_the_imports_are_those_that_it_needs():
         (nn.Linear(2, 3), "linen", ""),
         (nn.Linear(2, 3), "nnx", ""),
         (nn.GRU(2, 3, batch_first=True), "linen", "converters.modules: GRU, batch_first=True"),
-        (nn.BatchNorm1d(4), "linen", "epsilon=1e-05, momentum=0.9"),
+        (
+            nn.BatchNorm1d(4),
+            "linen",
+            "epsilon=1e-05, momentum=0.9; Flax's momentum is 1 - torch's, which is 0.1",
+        ),
         (
             nn.BatchNorm1d(4, track_running_stats=False),
             "nnx",

@@ -102,7 +102,7 @@ def test_what_cannot_be_had_is_one_line(folder, refused):
         target_shapes("net.py:broken")
     with refused(TargetError, "is a int, not a Flax model"):
         target_shapes("net.py:number")
-    with refused(TargetError, "net.py has no Absent"):
+    with refused(ModelLoadError, "net.py has no Absent"):
         target_shapes("net.py:Absent")
     with refused(TargetError, "names no file"):
         target_shapes("nothing")

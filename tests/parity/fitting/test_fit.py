@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -286,3 +288,47 @@ def test_a_model_that_draws_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ParityError, match="different values for the same input"):
         follow(Random(), Flax(), NUMBERS, tmp_path)
+
+
+class Scaled(nn.Module):
+    """A norm whose statistics are float32, and a table that no checkpoint holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.gain = nn.Parameter(1 + 0.1 * torch.randn(8))
+        self.register_buffer("table", torch.arange(40.0).reshape(5, 8).cos(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).float()
+        h = (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x) * self.gain
+        return self.last(h + self.table[: x.shape[1]])
+
+
+class FlaxScaled(linen.Module):
+    shift: float = 0.0
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        gain = self.param("gain", linen.initializers.ones, (8,))
+        angles = jnp.arange(40.0).reshape(5, 8) + self.shift
+        table = self.variable("buffers", "table", lambda: jnp.cos(angles)).value
+        h = linen.Dense(8, name="a")(x).astype(jnp.float32)
+        h = h * jax.lax.rsqrt(jnp.square(h).mean(-1, keepdims=True) + 1e-6)
+        return linen.Dense(3, name="b")(h.astype(x.dtype) * gain + table[: x.shape[1]])
+
+
+def test_a_table_that_torch_does_not_save_is_taken_from_the_model(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    model = Scaled()
+    inputs = [{"x": np.random.default_rng(n).standard_normal((2, 4, 6), "f4")} for n in range(2)]
+    found = follow(model, FlaxScaled(), inputs, tmp_path / "same")
+    assert found.proven, found.sentence
+    assert {name: array.tolist() for name, array in found.computed.items()} == {
+        "buffers/table": model.table.tolist()
+    }
+    with pytest.raises(MisfitError) as caught:
+        follow(model, FlaxScaled(1.0), inputs, tmp_path / "other")
+    (lacking,) = [misfit for misfit in caught.value.misfits if misfit.startswith("missing")]
+    assert "buffers/table (5, 8)" in lacking
+    assert not any("differs from" in misfit for misfit in caught.value.misfits)

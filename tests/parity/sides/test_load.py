@@ -14,7 +14,7 @@ from migrate.parity.ground.errors import ParityError, TargetError
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.inputs.set import write_inputs
 from migrate.parity.sides.load import load_runner
-from migrate.parity.sides.target import Target
+from migrate.parity.sides.target import PORT_FILES, PORT_MAPPING, Target, parse_target, plain_spec
 from shims import simulate_tpu
 
 
@@ -27,6 +27,41 @@ def test_a_file_without_a_name_in_it(tmp_path: Path) -> None:
         spec = str(tmp_path / name)
         with pytest.raises(TargetError, match=part):
             load_runner(Target("", spec, spec))
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "remedy"),
+    [
+        ("port:here/nett", "here/nett does not exist", "did you mean port:here/net?"),
+        ("here/nett", "here/nett does not exist", "did you mean here/net?"),
+        ("port:gone", "gone does not exist", "check the path"),
+        ("Net", "names no model", "write file.py:factory"),
+    ],
+)
+def test_what_names_nothing(
+    text: str, what: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "net").mkdir(parents=True)
+    with pytest.raises(TargetError) as caught:
+        parse_target(text)
+    assert what in caught.value.what
+    assert caught.value.remedy.startswith(remedy)
+
+
+def test_a_folder_of_migrate_port_is_a_port(tmp_path: Path) -> None:
+    for name in (*PORT_FILES, PORT_MAPPING):
+        (tmp_path / name).touch()
+    assert parse_target(str(tmp_path)).kind == parse_target(f"port:{tmp_path}").kind == "port"
+    (tmp_path / PORT_MAPPING).unlink()
+    assert parse_target(str(tmp_path)).kind == ""
+
+
+def test_kinds_before_what_is_no_side() -> None:
+    assert plain_spec("torch:net.py:Net", ("torch",), "torch module") == "net.py:Net"
+    assert plain_spec("net.py:Net", ("torch",), "torch module") == "net.py:Net"
+    with pytest.raises(TargetError, match="linen: names no torch module"):
+        plain_spec("linen:net.py:Net", ("torch",), "torch module")
 
 
 _PORT = """

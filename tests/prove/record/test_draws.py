@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import Proof, prove
-from migrate.prove.settings import Settings
+from migrate.prove.record import seeds
+from migrate.prove.settings import SEED, Settings
+from shims import activate
 from tests.waiting import LIMIT
 
 DRAWING = """
@@ -87,3 +90,20 @@ def test_draws_on_the_device_are_equal(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_without_it_they_are_not(tmp_path: Path) -> None:
     assert proved(tmp_path, deterministic=False).verdict is ProofVerdict.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"), [("", [0, 0]), ("1", [1, 1]), ("0,1", [0, 0]), ("3,2", [3, 2])]
+)
+def test_a_gpu_that_a_process_has_chosen_has_the_seed_of_its_number(
+    chosen: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generators = (torch.Generator(), torch.Generator())
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    monkeypatch.setattr(seeds, "_by_script", [])
+    monkeypatch.setenv(activate.BACKEND, "cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    for generator in generators:
+        generator.manual_seed(SEED)
+    seeds.spread_chosen()
+    assert [generator.initial_seed() - SEED for generator in generators] == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,25 @@ def test_cuda_code_saves_from_the_tpu_what_it_saves_from_a_gpu(form: str, tmp_pa
     assert saved.returncode == 0, saved.stderr
     loaded = run(program, "load", path, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert loaded.returncode == 0, loaded.stderr
+
+
+MEETING = """
+import os, sys
+import torch.distributed as dist
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", sys.argv[1]
+dist.init_process_group("tpu_dist", rank=0, world_size=1)
+print("joined", os.environ["MASTER_PORT"])
+"""
+
+
+def test_two_runs_at_once_do_not_meet_at_the_port_that_their_scripts_name(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MEETING)
+    variables = activate.environment("simulate-tpu", 1)
+    with socket.create_server(("127.0.0.1", 0)) as other_run:
+        named = str(other_run.getsockname()[1])
+        done = run("-P", "-m", "shims._started", "1", "", str(script), named, **variables)
+    assert done.stdout == f"joined {named}\n", done.stderr
 
 
 NORMALIZED = """

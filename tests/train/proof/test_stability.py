@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
-from migrate.train.proof.stability import STABLE, moved, stability
-from migrate.train.results import amplifies, stages
+import pytest
+
+from migrate.train.proof.stability import STABLE, Echo, cancellation, decided, moved, stability
+from migrate.train.results import TrainComparison, limited, stages
 
 LOSSES = [[1.0, 0.9], [0.5, 0.4], [0.2, 0.1]]
 
@@ -15,10 +17,10 @@ def test_the_first_update_that_moves_is_named() -> None:
     worst, first = moved(LOSSES, echo, STABLE, 0.0)
     assert first == 2
     assert 4e-3 < worst < 6e-3
-    (comparison,) = stability((worst, first, 3))
+    (comparison,) = stability(Echo(worst, first, 3))
     assert comparison.verdict == "amplifies"
     assert "from update 2 on, no other program has its losses" in comparison.what
-    assert amplifies([comparison])
+    assert limited([comparison]) == "amplifies"
     assert stages([comparison]) == {"behavioural": "same, the script amplifies"}
 
 
@@ -36,4 +38,29 @@ def test_what_is_no_number_moves() -> None:
 def test_a_second_run_that_fails_is_no_proof() -> None:
     (comparison,) = stability("train.py: ended with exit code 1")
     assert comparison.verdict == "differs"
-    assert not amplifies([comparison])
+    assert not limited([comparison])
+
+
+def test_losses_that_are_rounding_of_their_terms_hold_no_program() -> None:
+    assert cancellation({"rounding": [(3, 2e-6)]}) == ()
+    (comparison,) = cancellation({"rounding": [(3, 2e-6), (13, 2e-5), (14, 1.5e-5)]}, "actor")
+    assert comparison.verdict == "cancels"
+    assert comparison.what.startswith("actor: ")
+    assert "at update 13" in comparison.what
+    assert comparison.worst == pytest.approx(2e-5)
+    assert limited([comparison]) == "cancels"
+    assert stages([comparison]) == {"numeric": "same, the script cancels"}
+    assert not limited([comparison, TrainComparison("losses", False)])
+
+
+def test_a_direction_in_which_a_script_hardly_moves_does_not_decide() -> None:
+    calm, between, far = Echo(1e-6, None, 9), Echo(2e-4, None, 9), Echo(4e-3, 7, 8)
+    assert decided([calm]) == calm
+    assert decided([between]) is None
+    assert decided([between, calm]) is None
+    whole = decided([between, far])
+    assert whole == Echo(4e-3, 7, 8, 2)
+    (comparison,) = stability(whole)
+    assert comparison.verdict == "amplifies"
+    assert "8 updates, 2 runs" in comparison.what
+    assert decided([between] * 5) == Echo(2e-4, None, 9, 5)

@@ -11,11 +11,17 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from converters.graph.ir import Fact, Frame, Held, Item, Op, Ref, held, references, uses
 from converters.graph.recording.drawn import draws
 
 # How many turns are a loop, and how many operators a turn may have.
 _TURNS, _LONGEST = 4, 400
+# Operators on two tensors that compute in the wider of their dtypes.
+_PROMOTING = {f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div")}
+_HALF = (torch.float16, torch.bfloat16)
+_ZEROS = ("aten.zeros.", "aten.zeros_like.", "aten.new_zeros.")
 _SELECT, _STACK = "aten.select.int", "aten.stack.default"
 
 
@@ -48,6 +54,8 @@ class Scan:
     Attributes:
         body: the operators of a turn, without those that read what it goes over.
         starts: what the first turn is given by the one before, `Ref` or `Held`.
+        widened: for each of these, whether it is narrower than what the turns carry: zeros in 16 bits, to
+            which the first turn adds a float32.
         carried: for each of these, its number in a turn, and that of what the turn gives in its place.
         finals: for each, its number after the last turn.
         over: the arrays it goes over.
@@ -58,6 +66,7 @@ class Scan:
 
     body: tuple[Op, ...]
     starts: tuple[Any, ...]
+    widened: tuple[bool, ...]
     carried: tuple[tuple[int, int], ...]
     finals: tuple[int, ...]
     over: tuple[Over, ...]
@@ -143,17 +152,29 @@ def _scan_at(
             for k in range(count)
         ]
         end = at + count * period
-        scan = _Turns(turns, facts).scan(items[end:], later)
+        zeros = {
+            out
+            for item in items[:at]
+            if isinstance(item, Op) and item.target.startswith(_ZEROS)
+            for out in item.outs
+        }
+        scan = _Turns(turns, facts, zeros).scan(items[end:], later)
         if scan is not None:
             return scan[0], end, scan[1]
     return None
 
 
+def _operands(op: Op) -> list[Ref]:
+    return [*references((op.arguments, op.named))]
+
+
 class _Turns:
     """Turns with equal operators, as a scan if what they are given allows it."""
 
-    def __init__(self, turns: Sequence[Sequence[Op]], facts: Mapping[int, Fact]) -> None:
-        self.turns, self.facts = turns, facts
+    def __init__(
+        self, turns: Sequence[Sequence[Op]], facts: Mapping[int, Fact], zeros: Set[int]
+    ) -> None:
+        self.turns, self.facts, self.zeros = turns, facts, zeros
         # Tensor → its turn, and which of the turn's tensors it is.
         self.made = {
             out: (k, place)
@@ -185,8 +206,12 @@ class _Turns:
         stacked, stacks = outs
         numbers = [[out for op in turn for out in op.outs] for turn in self.turns]
         carried = tuple((numbers[0][place], numbers[1][place]) for place in self.starts)
+        widened = []
         for (before, _), start in zip(carried, self.starts.values(), strict=True):
-            if not isinstance(start, Ref) or self.facts[start.id] != self.facts[before]:
+            if not isinstance(start, Ref):
+                return None
+            widened.append(self.facts[start.id] != self.facts[before])
+            if widened[-1] and not self._widens(start, before, stacks):
                 return None
         used = {ref.id for op in body for ref in references((op.arguments, op.named))}
         if any(
@@ -199,6 +224,7 @@ class _Turns:
             Scan(
                 tuple(body),
                 tuple(self.starts.values()),
+                tuple(widened),
                 carried,
                 tuple(numbers[-1][place] for place in self.starts),
                 tuple(self.over),
@@ -207,6 +233,31 @@ class _Turns:
                 frames,
             ),
             stacks,
+        )
+
+    def _widens(self, start: Ref, carried: int, stacks: Sequence[Op]) -> bool:
+        """Whether the first turn computes the same with a start in the dtype that the turns carry.
+
+        Operators that read the start widen it. If it is zero, they may also give a narrower number than in
+        the next turn: it is the same number, and what reads it widens it.
+        """
+        narrow, wide = self.facts[start.id], self.facts[carried]
+        if (narrow.shape, wide.dtype) != (wide.shape, torch.float32) or narrow.dtype not in _HALF:
+            return False
+        first, second = self.turns[:2]
+        narrower = {
+            a
+            for op, other in zip(first, second, strict=True)
+            for a, b in zip(op.outs, other.outs, strict=True)
+            if self.facts[a] != self.facts[b]
+        }
+        of_start = {out for op in first if start in _operands(op) for out in op.outs}
+        if narrower and not (start.id in self.zeros and narrower <= of_start):
+            return False
+        read = {start.id, *narrower}
+        known = {ref.id for stack in stacks for ref in _operands(stack)}
+        return not known & narrower and all(
+            op.target in _PROMOTING for op in first if read & {ref.id for ref in _operands(op)}
         )
 
     def _read(self, ops: Sequence[Op]) -> Over | None:

@@ -126,16 +126,19 @@ class GuardedSave(Hazard):
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # if a function is called under a condition only, its calls are reported
         line = facts.context.position(guard).line
-        mend = "xm.save in all, outside of it"
+        mend = "move the save out of the condition, and let all replicas call xm.save"
         if facts.names.of(node.func) in SAFETENSORS_SAVES:
-            mend = "move what it saves to the CPU in all, outside of it"
-        message = f"a save in some replicas only (line {line}): {mend}"
+            mend = "move what it saves to the CPU before the condition, on all replicas"
+        message = f"only some replicas save, by the condition in line {line}: {mend}"
         kinds = {facts.values.kind(value) for value in saved}
         of_state = facts.context.place(node) in facts.context.calls.state_saves
         if kinds & PLACED or of_state or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
         elif Kind.UNKNOWN in kinds:
-            message = f"a save in some replicas only (line {line}): with device tensors, xm.save"
+            message = (
+                f"only some replicas save, by the condition in line {line}: if these are tensors of the "
+                "device, let all replicas call xm.save"
+            )
             yield self.hit(node, message, Severity.INFO)
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:

@@ -17,7 +17,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.values.masks import SAME_VALUES, is_boolean
-from migrate.syntax.tree import code, string_value
+from migrate.syntax.tree import code, is_attribute_of_self, string_value
 
 LOGARITHMS = words("log log10 log2")
 COPIED = "a[mask] = b[mask] is a.copy_(torch.where(mask, b, a)), the mask with as many axes as a"
@@ -30,8 +30,10 @@ class BooleanIndex(Hazard):
     """Indexing with a boolean mask has a shape that depends on values.
 
     **Why.** `x[mask]` is `nonzero` and a gather. Assigning (`x[mask] = 0`) is the same inside: measured on
-    torch_xla 2.9, it fetches the mask too and compiles for each number of elements. An entry of the batch, as
-    `batch["valid_mask"]`, counts as a mask by its name, and so does what is made of one. An evaluation on the
+    torch_xla 2.9, it fetches the mask too and compiles for each number of elements. Replicas whose masks
+    differ in number run different graphs, and wait for each other in the next collective. An attribute that
+    its class declares as `BoolTensor` is a mask. Else an entry of the batch, as `batch["valid_mask"]` and
+    `graph.train_mask`, counts as one by its name, and so does what is made of one. An evaluation on the
     device compiles for each number as training does.
 
     **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means (its `.mean()` would
@@ -103,6 +105,26 @@ class BooleanIndex(Hazard):
 
                 def forward(self, *args, **options):
                     return self.compute_loss(*args, **options)
+            """
+        ),
+        example(
+            """
+            import dataclasses
+
+            import torch
+
+
+            @dataclasses.dataclass
+            class Rows:
+                values: torch.Tensor
+                kept: torch.BoolTensor
+                order: torch.LongTensor
+
+
+            class Net(torch.nn.Module):
+                def forward(self, graph, rows: Rows):
+                    loss = graph.x[graph.train_mask].sum() + graph.x[graph.edge_index[0]].sum()  # XLA103
+                    return loss + rows.values[rows.kept].sum() + rows.values[rows.order].sum()  # XLA103
             """
         ),
         example(
@@ -239,7 +261,7 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
         index = index.expression
     compared = isinstance(index, cst.Comparison) and code(index.left) == code(node.value)
     joined = _joins(index)
-    if not (compared or joined or isinstance(index, cst.Name | cst.Subscript)):
+    if not (compared or joined or isinstance(index, cst.Name | cst.Subscript | cst.Attribute)):
         return False  # `x[x > 0]` compares itself, which a list and a number cannot
     if not facts.steps.inside(node):
         return (
@@ -291,6 +313,9 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
         if method(node) in BOOLEAN_METHODS:
             return True
         return method(node) in SAME_VALUES and _is_made_as_mask(node.func.value, facts, depth - 1)
+    if isinstance(node, cst.Attribute):  # of a batch that is an object: `graph.train_mask`
+        named = ENTRY_OF_MASK.search(node.attr.value) is not None
+        return named and not is_attribute_of_self(node)
     if not isinstance(node, cst.Name):
         return False
     assignments = facts.bindings.reaching(node)

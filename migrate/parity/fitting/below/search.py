@@ -35,6 +35,7 @@ class Below:
         inputs: inputs of the run.
         sources: torch's layers and weights.
         drawn: values for parameters that torch does not have.
+        fixed: arrays that both models compute.
     """
 
     runner: Any
@@ -42,6 +43,7 @@ class Below:
     inputs: Mapping[str, Array]
     sources: TorchSources
     drawn: Mapping[str, Array]
+    fixed: Mapping[str, Array]
 
     def __post_init__(self) -> None:
         self._weights = NumberedWeights(self.sources)
@@ -59,7 +61,7 @@ class Below:
         flow = ParameterFlow(self._weights, self._infos, self.drawn, choices, limit)
         assigned = flow.found
         assigned.choices = dict(choices)
-        parameters = {name: flow.unknown(name) for name in self._infos}
+        parameters = {name: flow.unknown(name) for name in self._infos} | dict(self.fixed)
         try:
             assigned.outputs = self.runner.evaluated(self.settings, self.inputs, flow, parameters)
         except EnoughSeen:
@@ -82,7 +84,7 @@ class Below:
             name: self._weights.at(assigned.origin[at], assigned.factor[at], assigned.offset[at])
             for name in self._infos
             for at in (numbers.of(name),)
-        }
+        } | dict(self.fixed)
         self._trials.passes += 1
         outputs = self.runner.evaluated(self.settings, self.inputs, Evaluation(), values)
         last = ModelDifference("", "", "", "", False, self._distance_of_outputs(outputs))

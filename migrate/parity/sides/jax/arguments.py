@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from migrate.parity.ground.errors import InputsError
+from migrate.parity.ground.errors import InputsError, refused_inputs
 
 # Arguments that set training mode, and their values outside training.
 MODES = {
@@ -97,15 +97,19 @@ class CallParameters:
                 renamed[str(len(more))] = name
                 more.append(array)
             else:
-                raise self._refused(f"takes no input {name}")
+                raise self._refused(unknown=[name])
         missing = [name for name, required in self.names() if required and name not in taken]
         if missing:
-            raise self._refused(f"needs {', '.join(missing)}")
+            raise self._refused(lacking=missing)
         return self._call(taken, more, renamed)
 
     def _take(self, taken: dict[str, Any], parameter: str, name: str, array: Any) -> None:
         if parameter in taken:
-            raise self._refused(f"would take both {name} and another input as {parameter}")
+            names = ", ".join(known.name for known in self._inputs)
+            raise InputsError(
+                f"{self._shown}: would take both {name} and another input as {parameter}",
+                f"name the inputs as the model does: {names}",
+            )
         taken[parameter] = array
 
     def _call(self, taken: dict[str, Any], more: list[Any], renamed: dict[str, str]) -> BoundInputs:
@@ -130,8 +134,6 @@ class CallParameters:
         }
         return BoundInputs((*first, *more), taken, modes, shifted)
 
-    def _refused(self, what: str) -> InputsError:
-        names = ", ".join(parameter.name for parameter in self._inputs) or "no inputs"
-        return InputsError(
-            f"{self._shown}: {what} (its call takes {names})", "name the inputs as the model does"
-        )
+    def _refused(self, unknown: Sequence[str] = (), lacking: Sequence[str] = ()) -> InputsError:
+        takes = [parameter.name for parameter in self._inputs]
+        return refused_inputs(self._shown, unknown, lacking, takes)

@@ -104,6 +104,25 @@ class LinenModel(JaxModel):
             self._paths = {"/".join(path): path for path in leaves}
         self._look_at_mode(bound)
 
+    def computed(self, bound: BoundInputs) -> Weights:
+        """See `JaxModel`."""
+        import jax
+
+        if all(self.is_parameter(name) for name in self.weights or {}):
+            return {}
+
+        def init(key: Any) -> dict[str, Any]:
+            module = self._module
+            variables = module.init(key, *bound.args, **bound.kwargs, **bound.modes)
+            leaves = {
+                "/".join(path): leaf for path, leaf in _leaves(self.unstack(variables)).items()
+            }
+            own = self.weights or {}
+            return {n: leaf for n, leaf in leaves.items() if n in own and not self.is_parameter(n)}
+
+        arrays = jax.jit(init)(jax.random.key(0))
+        return {name: np.asarray(array) for name, array in arrays.items()}
+
     def make_room(self, bound: BoundInputs) -> bool:
         """See `JaxModel`."""
         if self.weights is not None:

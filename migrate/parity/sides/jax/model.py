@@ -63,6 +63,12 @@ class JaxModel(ABC):
         Dropout is off in either case.
         """
 
+    def computed(self, bound: BoundInputs) -> Weights:
+        """Arrays that are not trained, with the values that the model itself gives them."""
+        del bound
+        own = self.weights or {}
+        return {name: array for name, array in own.items() if not self.is_parameter(name)}
+
     def is_statistic(self, name: str) -> bool:
         """Whether a weight is a running statistic."""
         return name.startswith("batch_stats/")

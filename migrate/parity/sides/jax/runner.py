@@ -138,6 +138,13 @@ class JaxRunner:
         """Weights by `/`-joined path, in numpy; none before `prepare`."""
         return self._model.weights or {}
 
+    def computed(self, settings: SideSettings, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Arrays that are not trained, by name, with the values that the model itself gives them."""
+        plain = SideSettings(device=settings.device, transposed=settings.transposed)
+        session = Session(plain)
+        with session.active(), in_user_code(self._shown):
+            return self._model.computed(self.call.bind(session.inputs(arrays)))
+
     def follow(
         self,
         settings: SideSettings,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 from migrate.parity.ground.errors import ParityError, TargetError
@@ -136,16 +135,14 @@ def users_function(spec: str, what: str, remedy: str) -> Callable[..., Any]:
         TargetError: there is no such file or function.
     """
     from converters.errors import ConversionError
-    from converters.model import imported
+    from converters.model import imported, named_object
 
     location, _, name = spec.rpartition(":")
     if not location:
         raise TargetError(f"{spec}: is no {what}", remedy)
     try:
         with imported(spec, location) as module:
-            function: Callable[..., Any] = attrgetter(name)(module)
+            function: Callable[..., Any] = named_object(module, location, name)
             return function
-    except AttributeError:
-        raise TargetError(f"{location}: has no {name}", "check the name") from None
     except ConversionError as error:
         raise TargetError(error.what, error.remedy) from error

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from migrate.parity.ground.errors import InputsError, ParityError
+from migrate.parity.ground.errors import InputsError, ParityError, refused_inputs
 from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides import frames
 from migrate.parity.sides.torch.capture.missing import missing_error, missing_operators
@@ -85,16 +85,7 @@ def call(
         for name in sorted((n for n in tensors_by_argument if n.isdigit()), key=int)
     ]
     kwargs = {name: tensor for name, tensor in tensors_by_argument.items() if not name.isdigit()}
-    try:
-        inspect.signature(module.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        takes = ", ".join(name for name, _ in parameters(module)) or "nothing"
-        raise InputsError(
-            f"{shown}: does not take the inputs {', '.join(tensors_by_argument)} ({error})",
-            f"the forward pass takes: {takes}",
-        ) from None
-    except ValueError:  # there is no signature
-        pass
+    _require_bindable(module, args, kwargs, shown)
     try:
         value = run(*args, **kwargs)
     except ParityError:
@@ -111,6 +102,45 @@ def call(
             "return a tensor, or tensors in tuples, lists, mappings or dataclasses",
         )
     return outputs
+
+
+def _require_bindable(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shown: str
+) -> None:
+    """Check the inputs against the signature of the forward pass, if there is one.
+
+    Raises:
+        InputsError: an input has no parameter, or a required parameter has no input.
+    """
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        takes = [name for name, _ in parameters(module)]
+        by_name = {
+            parameter.name: parameter.default is parameter.empty
+            for parameter in signature.parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        any_name = any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()
+        )
+        unknown = [name for name in kwargs if name not in by_name and not any_name]
+        positional = list(by_name)[: len(args)]
+        lacking = [
+            name
+            for name, required in by_name.items()
+            if required and name not in kwargs and name not in positional
+        ]
+        if unknown or lacking:
+            raise refused_inputs(shown, unknown, lacking, takes) from None
+        raise InputsError(
+            f"{shown}: the inputs do not go with the forward pass ({error})",
+            f"the model takes: {', '.join(takes) or 'no inputs'}",
+        ) from None
 
 
 def forward_failed(error: Exception, shown: str) -> ParityError:

@@ -36,7 +36,14 @@ class Float64Mode(TorchDispatchMode):
     A narrower tensor beside a float64 tensor (a constant of numpy, a tensor that is no buffer) is widened
     for the operation, except where it is written into. Rounding by other means (`view` to integers and back,
     a pass through numpy) stays; the capture notes layers whose output is not float64.
+
+    Args:
+        creates: whether such operations create float64 tensors; otherwise they only join wide tensors.
     """
+
+    def __init__(self, *, creates: bool = True) -> None:
+        super().__init__()
+        self._creates = creates
 
     def __torch_dispatch__(
         self,
@@ -45,8 +52,10 @@ class Float64Mode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        args = tuple(_widened(argument) for argument in args)
-        kwargs = {key: _widened(argument) for key, argument in (kwargs or {}).items()}
+        kwargs = kwargs or {}
+        if self._creates:
+            args = tuple(_widened(argument) for argument in args)
+            kwargs = {key: _widened(argument) for key, argument in kwargs.items()}
         if not func._schema.is_mutable:
             args, kwargs = _joined(args, kwargs)
         return func(*args, **kwargs)

@@ -284,14 +284,12 @@ def _mean(values: Any, counted: Any) -> Any:
 
 def _own_loss(spec: str) -> Callable[[Any, Any], Any]:
     from converters.errors import ConversionError
-    from converters.model import imported
+    from converters.model import imported, named_object
 
     location, _, name = spec.rpartition(":")
     try:
         with imported(spec, location) as module:
-            function: Callable[[Any, Any], Any] = getattr(module, name)
-    except AttributeError:
-        raise ParityError(f"{location}: has no {name}", "check the name of the loss") from None
+            function: Callable[[Any, Any], Any] = named_object(module, location, name)
     except ConversionError as error:
         raise ParityError(error.what, error.remedy) from error
     return function

@@ -24,6 +24,20 @@ def save(module: nn.Module, file: Path) -> None:
     )
 
 
+def save_computed(module: nn.Module, file: Path) -> int:
+    """Write the buffers that the state dict leaves out (non-persistent ones); return their number."""
+    from safetensors.torch import save_file
+
+    saved = set(module.state_dict())
+    buffers = {
+        name: buffer.cpu().clone().contiguous()
+        for name, buffer in module.named_buffers(remove_duplicate=False)
+        if name not in saved
+    }
+    save_file(buffers, file)
+    return len(buffers)
+
+
 def load(module: nn.Module, file: Path, shown: str) -> None:
     """Copy the weights of a file into the model.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import LOG_METHODS
 from migrate.check.hazard import Severity
 from migrate.check.rules.ranks.guarded_collective import GuardedCollective
 from migrate.reading.replicas.barrier_pairs import is_half, is_met
@@ -26,12 +27,13 @@ class Barrier(Rule):
     **Why.** `dist.barrier()` does nothing on the XLA backend: a replica would read a file that another has
     not written yet.
 
-    **What it does.** `dist.barrier()` becomes `xm.rendezvous("train")`, the tag being the name of the
-    function around it. torch_xla uses the tag in its log only; a second barrier in a function has its
-    number in the tag. The two halves of a pair, where one replica arrives before its work and the others
-    after (`if rank != 0: barrier()` … `if rank == 0: barrier()`), have one tag. A rendezvous runs the
-    pending graph and waits for it. A barrier in the middle of a step, before a collective of the same
-    iteration, goes: the collective waits for all replicas, and a rendezvous would cut the step in two.
+    **What it does.** `dist.barrier()` becomes `xm.rendezvous("after_save")`: the tag names the call in the
+    statement above, or else the function around it. torch_xla uses the tag in its log only. A second
+    barrier with the same tag in a function has its number in the tag. The two halves of a pair, where one
+    replica arrives before its work and the others after (`if rank != 0: barrier()` … `if rank == 0:
+    barrier()`), have one tag. A rendezvous runs the pending graph and waits for it. A barrier in the middle
+    of a step, before a collective of the same iteration, goes: the collective waits for all replicas, and a
+    rendezvous would cut the step in two.
 
     **Reported.** A barrier that only some replicas reach, where the others do not plainly come to another
     half of it: all replicas have to come to a rendezvous. A barrier of a group that is not certainly one
@@ -70,7 +72,7 @@ class Barrier(Rule):
                     xm.rendezvous("prepare")
                 if rank == 0:
                     folder.mkdir()
-                xm.rendezvous("prepare_2")  # the folder is there
+                xm.rendezvous("after_mkdir")  # the folder is there
             """,
         ),
         rewritten(
@@ -242,14 +244,16 @@ class Barrier(Rule):
         around: cst.FunctionDef | cst.Module,
         context: Workspace,
     ) -> Edit:
-        tag = around.name.value if isinstance(around, cst.FunctionDef) else "main"
+        name = around.name.value if isinstance(around, cst.FunctionDef) else "main"
+        tag = name if halved else _awaited(node, context) or name
         if not halved:
-            whole = [
+            alike = [
                 barrier
                 for barrier in _barriers(around, context)
                 if not is_half(barrier, context) and not is_in_step(barrier, context)
+                if (_awaited(barrier, context) or name) == tag
             ]
-            number = next(i for i, barrier in enumerate(whole, 1) if barrier is node)
+            number = next(i for i, barrier in enumerate(alike, 1) if barrier is node)
             tag = tag if number == 1 else f"{tag}_{number}"
         rendezvous = f"{context.imports.require('torch_xla.core.xla_model', 'xm')}.rendezvous"
         argument = cst.Arg(context.string(tag))
@@ -272,6 +276,30 @@ def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Workspac
         )
     if "async_op" in bound and code(bound["async_op"].value) != "False":
         return "barrier(async_op=True): a rendezvous on XLA waits at once"
+    return None
+
+
+def _awaited(node: cst.Call, context: Workspace) -> str | None:
+    """Return "after_" and the name of the first call in the statement above; None if it does none."""
+    line = context.parent(context.parent(node))
+    block = context.parent(line) if line is not None else None
+    if not isinstance(line, cst.SimpleStatementLine):
+        return None
+    if not isinstance(block, cst.IndentedBlock | cst.Module):
+        return None
+    place = next((index for index, statement in enumerate(block.body) if statement is line), 0)
+    above = block.body[place - 1]
+    if not place or not isinstance(above, cst.If | cst.With | cst.Try | cst.SimpleStatementLine):
+        return None
+    for statement in (
+        small for run in nodes_of(above, cst.SimpleStatementLine) for small in run.body
+    ):
+        call = statement.value if isinstance(statement, cst.Expr | cst.Assign) else None
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Name | cst.Attribute):
+            func = call.func
+            name = (func.attr if isinstance(func, cst.Attribute) else func).value
+            if not LOG_METHODS.fullmatch(name) and called(call, context) != "barrier":
+                return f"after_{name.strip('_')}"
     return None
 
 

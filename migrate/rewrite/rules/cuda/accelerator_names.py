@@ -8,17 +8,27 @@ from dataclasses import replace
 import libcst as cst
 
 from migrate.catalogue import catalogue
-from migrate.catalogue.entry import CatalogueEntry, public
+from migrate.catalogue.entry import CatalogueEntry, names, public
 from migrate.catalogue.target import TPU, TPU_ONLY
+from migrate.catalogue.torch_cuda import STATE_OF_ALL, STATE_OF_ONE
+from migrate.check.severity import Severity
 from migrate.reading.values.devices import CURRENT
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
+from migrate.rewrite.rules.random.kept_states import is_only_put_back
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
 FIRST = "(…)"
 # Of torch.cuda.set_rng_state, of whose arguments only the first stays.
 PARAMETERS = ("new_state", "device")
+
+GETS = names(*STATE_OF_ONE, *STATE_OF_ALL)
+OF_A_TPU = (
+    "the state has the form of CUDA's, and a state that CUDA saved loads here. CUDA loads a state of a TPU "
+    "only if its position, the last 8 bytes, is a multiple of 4. If the CUDA script is to resume from this "
+    "checkpoint, save `torch.cat([state[:8], torch.zeros(8, dtype=torch.uint8)])`, the seed alone"
+)
 
 
 class AcceleratorNames(Rule):
@@ -154,6 +164,12 @@ class AcceleratorNames(Rule):
             yield replace(
                 edit, yields=name in CURRENT
             )  # where it is a device, `device` replaces it
+            if (
+                call is not None
+                and name in GETS
+                and not is_only_put_back(call, None, GETS, context)
+            ):
+                yield from self.report(node, OF_A_TPU, Severity.INFO, subject=name)
 
     def _replaced(
         self,

@@ -171,8 +171,10 @@ def _answer(call: cst.Call, name: str, context: Workspace) -> cst.BaseExpression
     if "torch_xla.device" in text:
         text = text.replace("torch_xla.device", f"{context.imports.require('torch_xla')}.device")
     around = [above for above in context.ancestors(call) if isinstance(above, cst.FormattedString)]
-    if any("'" in string.start for string in around):  # before Python 3.12 it ends the string
-        text = text.replace("'", '"')
+    quote = context.quote
+    if around:  # before Python 3.12 the quote of the string around it ends that string
+        quote = '"' if any("'" in string.start for string in around) else "'"
+    text = text.replace("'", quote)
     answer = cst.parse_expression(text)
     if isinstance(answer, cst.IfExp):
         answer = answer.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

@@ -9,6 +9,10 @@ import libcst as cst
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes, nodes_of, targets
 
+# Builtins that run text in the namespace of their caller, and those that return that namespace.
+EVALUATING = ("exec", "eval")
+NAMESPACES = {"locals": "globals()", "vars": "globals()", "dir": "sorted(globals())"}
+
 
 def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
     """Return the names that the guard's body binds and that other code of the script uses."""
@@ -49,7 +53,7 @@ def _bound(body: cst.CSTNode) -> Iterable[str]:
 
 def _looks_at_its_globals(context: Workspace) -> bool:
     calls = (node for node in context.nodes if isinstance(node, cst.Call))
-    names = {"globals", "exec", "eval"}
+    names = {"globals", *EVALUATING, *NAMESPACES}
     return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls)
 
 
@@ -131,3 +135,48 @@ class WithoutAnnotations(cst.CSTTransformer):
         if updated_node.value is None:
             return cst.RemoveFromParent()
         return cst.Assign(targets=[cst.AssignTarget(target)], value=updated_node.value)
+
+
+class InModuleNamespace(cst.CSTTransformer):
+    """Gives `exec(text)` and `locals()` the module's names, which were theirs at module level.
+
+    Names that a text assigns in a function are lost without an error.
+
+    Args:
+        context: the script, whose own functions may have these names.
+    """
+
+    def __init__(self, context: Workspace) -> None:
+        super().__init__()
+        self._names = {*EVALUATING, *NAMESPACES} - {*_bound(context.module)}
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        """Skip a scope with its own names."""
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        """Skip a scope with its own names."""
+        return False
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        """Skip a scope with its own names."""
+        return False
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        """Return the call with the module's names."""
+        function = updated_node.func
+        if not isinstance(function, cst.Name) or function.value not in self._names:
+            return updated_node
+        if function.value in NAMESPACES:
+            whole = not updated_node.args
+            return cst.parse_expression(NAMESPACES[function.value]) if whole else updated_node
+        if len(updated_node.args) != 1 or updated_node.args[0].star:
+            return updated_node
+        names = cst.Arg(cst.parse_expression("globals()"))
+        text = updated_node.args[0]
+        if not isinstance(text.comma, cst.Comma):
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            after = text.whitespace_after_arg
+            text = text.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace(""))
+            names = names.with_changes(whitespace_after_arg=after)
+        return updated_node.with_changes(args=[text, names])

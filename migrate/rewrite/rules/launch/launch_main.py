@@ -8,7 +8,11 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
-from migrate.rewrite.rules.launch.guard_body import WithoutAnnotations, shared_names
+from migrate.rewrite.rules.launch.guard_body import (
+    InModuleNamespace,
+    WithoutAnnotations,
+    shared_names,
+)
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
     head_of_replica,
@@ -30,7 +34,8 @@ class LaunchMain(Rule):
     the script, and the modules that it imports, take the branch that they took under torchrun.
     Started by torchrun, the script works as before. The replicas of a script with `@hydra.main` are forked,
     as hydra finds no configuration in a spawned one. What functions of the script read of the
-    names that the body assigns is declared `global`.
+    names that the body assigns is declared `global`. `exec(text)` and `locals()` in the body get the module's
+    names, which were theirs: names that a text assigns in a function are lost, with no error.
 
     **When.** The script itself starts no processes, and what runs under its guard joins a process group
     (`init_process_group`, or a function of its own modules such as `init_distributed_mode`) or uses
@@ -191,6 +196,59 @@ class LaunchMain(Rule):
                 torch_xla.launch(_mp_fn)
             """,
         ),
+        rewritten(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def read(text):
+                scope = {}
+                exec(text, scope)
+                return scope
+
+
+            if __name__ == "__main__":
+                rate = 0.1
+                exec(open("settings.py").read())
+                settings = {name: value for name, value in locals().items() if name in ("rate",)}
+                dist.init_process_group("nccl")
+                print(os.environ["LOCAL_RANK"], settings, eval("rate * 2"))
+            """,
+            """
+            import os
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def read(text):
+                scope = {}
+                exec(text, scope)
+                return scope
+
+
+            def _mp_fn(index):
+                global rate, settings
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                rate = 0.1
+                exec(open("settings.py").read(), globals())
+                settings = {name: value for name, value in globals().items() if name in ("rate",)}
+                dist.init_process_group("xla", init_method="xla://")
+                print(os.environ["LOCAL_RANK"], settings, eval("rate * 2", globals()))
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
         left_alone(
             """
             from torch.nn.parallel import DistributedDataParallel as DDP
@@ -263,7 +321,9 @@ class LaunchMain(Rule):
             main = cst.ensure_type(
                 cst.parse_statement(f"def {function}({index}):\n{lines}\n"), cst.FunctionDef
             )
-            body = updated.body.visit(WithoutAnnotations(shared))
+            plain = updated.body.visit(WithoutAnnotations(shared))
+            assert isinstance(plain, cst.BaseSuite)
+            body = plain.visit(InModuleNamespace(context))
             assert isinstance(body, cst.BaseSuite)
             statements = (
                 body.body

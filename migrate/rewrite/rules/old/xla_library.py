@@ -57,6 +57,18 @@ CLASSES = {
     f"{XM}.RateTracker": ("RateTracker", xla_sources.RATE),
     "torch_xla.utils.utils.SampleGenerator": ("SampleGenerator", xla_sources.SAMPLES),
 }
+TESTS = "torch_xla.test.test_utils"
+SUMMARY = f"{TESTS}.write_to_summary"
+# Functions for logs that examples of torch_xla take from its tests: plain Python, with the same arguments.
+FOR_LOGS = {
+    "now": xla_sources.NOW,
+    "rank_of_process": xla_sources.RANK,
+    "get_summary_writer": xla_sources.WRITER,
+    "write_to_summary": xla_sources.SUMMARY,
+    "close_summary_writer": xla_sources.CLOSE,
+    "print_training_update": xla_sources.TRAINING,
+    "print_test_update": xla_sources.TEST,
+}
 # Functions that a script gets, for calls whose only argument is what they work on.
 OF_RANKS = {
     f"{XM}.reduce_gradients": ("average_gradients", xla_sources.AVERAGE, ("optimizer",)),
@@ -74,7 +86,8 @@ class XlaLibrary(Rule):
     DistributedDataParallel: an average of equal gradients changes nothing. `xm.add_step_closure(f, args)`
     calls `f`, `xm.master_print` prints on the first rank, `xm.wait_device_ops()` is
     `torch.accelerator.synchronize()`, `torch_xla.compile(f)` is `f`. A line that only prints torch_xla's
-    metrics goes.
+    metrics goes. Functions for logs of `torch_xla.test.test_utils` become functions of the script, too;
+    what torch_xla counts of its graphs (`write_xla_metrics=True`) is no longer written.
 
     **Reported.** These with options that have no counterpart: `input_sharding=` of SPMD, `groups=`,
     `optimizer_args=`. A collective of a script that joins no process group.
@@ -187,6 +200,50 @@ class XlaLibrary(Rule):
             ''',
             target=TPU,
         ),
+        rewritten(
+            """
+            import torch_xla.test.test_utils as test_utils
+
+            writer = test_utils.get_summary_writer("logs")
+            now = test_utils.now()
+            test_utils.write_to_summary(writer, 1, {"loss": 0.5}, write_xla_metrics=True)
+            print(test_utils.now, now)
+            """,
+            '''
+            import datetime
+            import time
+
+
+            def get_summary_writer(logdir):
+                """Return a writer for TensorBoard, or None without a folder."""
+                if not logdir:
+                    return None
+                from tensorboardX import SummaryWriter
+
+                writer = SummaryWriter(log_dir=logdir)
+                write_to_summary(writer, 0, {"TensorboardStartTimestamp": time.time()})
+                return writer
+
+
+            def now_(format="%H:%M:%S"):
+                """Return the time of day as text."""
+                return datetime.datetime.now().strftime(format)
+
+
+            def write_to_summary(summary_writer, global_step=None, dict_to_write={}):
+                """Write numbers to TensorBoard, if there is a writer."""
+                if summary_writer is not None:
+                    for name, value in dict_to_write.items():
+                        summary_writer.add_scalar(name, value, global_step)
+
+
+            writer = get_summary_writer("logs")
+            now = now_()
+            write_to_summary(writer, 1, {"loss": 0.5})
+            print(now_, now)
+            ''',
+            target=TPU,
+        ),
         left_alone(
             """
             from loaders import MpDeviceLoader
@@ -220,6 +277,9 @@ class XlaLibrary(Rule):
             name = context.qualified_name(node)
             if name in CONSTANTS:
                 text = _reduction(CONSTANTS[name], context)
+                yield self._replaced(node, text, [node])
+            elif (for_logs := _for_logs(name)) and not _is_called(node, context):
+                text = _function(for_logs, FOR_LOGS[for_logs], context)
                 yield self._replaced(node, text, [node])
 
     def _statement(
@@ -259,6 +319,8 @@ class XlaLibrary(Rule):
             yield self._replaced(call, context.string("TPU").value, [call])
         elif name in CLASSES:
             yield self._renamed(call, _function(*CLASSES[name], context))
+        elif for_logs := _for_logs(name):
+            yield self._log(call, for_logs, context)
         elif name == LOADER:
             yield from self._loader(call, context)
         elif name == PARALLEL:
@@ -308,6 +370,24 @@ class XlaLibrary(Rule):
                 yield self._renamed(call, text, kept)
         elif name == ALL_REDUCE:
             yield from self._all_reduce(call, context)
+
+    def _log(self, call: cst.Call, function: str, context: Workspace) -> Edit:
+        """Return the edit of a call of a function for logs."""
+        new = _function(function, FOR_LOGS[function], context)
+        counted = None
+        if function == "write_to_summary":
+            parameters = ("summary_writer", "global_step", "dict_to_write", "write_xla_metrics")
+            counted = (bind(call, parameters) or {}).get("write_xla_metrics")
+        if counted is None:
+            return self._renamed(call, new)
+        at = call.args.index(counted)
+
+        def replace(updated: cst.Call) -> cst.Call:
+            args = [arg for index, arg in enumerate(updated.args) if index != at]
+            return with_args(updated.with_changes(func=cst.Name(new)), args)
+
+        message = f"{code(call.func)} → {new}, without {code(counted)}: {NO_GRAPHS}"
+        return self.edit(call, replace, message, consumes=[call.func, counted])
 
     def _loader(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
         """Yield the edit of MpDeviceLoader; its options say how far ahead batches are moved."""
@@ -529,6 +609,17 @@ class XlaLibrary(Rule):
         return self.edit(node, lambda _: expression, f"{code(node)} → {text}", consumes=consumes)
 
 
+def _for_logs(name: str | None) -> str:
+    """Return the name of the function for logs, or "" for another name."""
+    module, _, function = (name or "").rpartition(".")
+    return function if module == TESTS and function in FOR_LOGS else ""
+
+
+def _is_called(node: cst.CSTNode, context: Workspace) -> bool:
+    parent = context.parent(node)
+    return isinstance(parent, cst.Call) and parent.func is node
+
+
 def _prints_report(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` prints a report of torch_xla's metrics, and nothing else but literal text."""
     if code(call.func) != "print" and context.qualified_name(call.func) != MASTER_PRINT:
@@ -562,13 +653,14 @@ def _function(name: str, source: str, context: Workspace) -> str:
         "{abc}": ("collections.abc", None),
         "{functools}": ("functools", None),
         "{time}": ("time", None),
+        "{datetime}": ("datetime", None),
     }
     for place, (module, alias) in modules.items():
         if place in source:
             source = source.replace(place, context.imports.require(module, alias))
-    if "{gloo_group}" in source:
-        group = _function("gloo_group", xla_sources.GROUP, context)
-        source = source.replace("{gloo_group}", group)
+    for part, text in {"gloo_group": xla_sources.GROUP, **FOR_LOGS}.items():
+        if f"{{{part}}}" in source:
+            source = source.replace(f"{{{part}}}", _function(part, text, context))
     return context.definitions.require(name, source)
 
 

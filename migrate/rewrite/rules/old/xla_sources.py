@@ -107,3 +107,61 @@ def all_reduce(kind, inputs, scale=1.0):
             tensor.mul_(scale)
     return reduced[0] if alone else None
 '''
+WRITER = '''\
+def get_summary_writer(logdir):
+    """Return a writer for TensorBoard, or None without a folder."""
+    if not logdir:
+        return None
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter(log_dir=logdir)
+    {write_to_summary}(writer, 0, {"TensorboardStartTimestamp": {time}.time()})
+    return writer
+'''
+SUMMARY = '''\
+def write_to_summary(summary_writer, global_step=None, dict_to_write={}):
+    """Write numbers to TensorBoard, if there is a writer."""
+    if summary_writer is not None:
+        for name, value in dict_to_write.items():
+            summary_writer.add_scalar(name, value, global_step)
+'''
+CLOSE = '''\
+def close_summary_writer(summary_writer):
+    """Close a writer for TensorBoard, if there is one."""
+    if summary_writer is not None:
+        summary_writer.flush()
+        summary_writer.close()
+'''
+RANK = '''\
+def rank_of_process():
+    """Return the rank, also before there is a process group."""
+    return {dist}.get_rank() if {dist}.is_initialized() else 0
+'''
+NOW = '''\
+def now(format="%H:%M:%S"):
+    """Return the time of day as text."""
+    return {datetime}.datetime.now().strftime(format)
+'''
+TRAINING = '''\
+def print_training_update(device, step, loss, rate, global_rate, epoch=None, summary_writer=None):
+    """Print the loss of a step and the items per second."""
+    words = [f"| Training Device={device}/{{rank_of_process}()}"]
+    if epoch is not None:
+        words.append(f"Epoch={epoch}")
+    words.append(f"Step={step} Loss={loss:.5f} Rate={rate:.2f} GlobalRate={global_rate:.2f}")
+    print(*words, f"Time={{now}()}", flush=True)
+    rates = {"examples/sec": rate, "average_examples/sec": global_rate}
+    {write_to_summary}(summary_writer, None, rates)
+'''
+TEST = '''\
+def print_test_update(device, accuracy, epoch=None, step=None):
+    """Print the accuracy of an evaluation."""
+    words = [f"| Test Device={device}/{{rank_of_process}()}"]
+    if step is not None:
+        words.append(f"Step={step}")
+    if epoch is not None:
+        words.append(f"Epoch={epoch}")
+    if accuracy is not None:
+        words.append(f"Accuracy={accuracy:.2f}")
+    print(*words, f"Time={{now}()}", flush=True)
+'''

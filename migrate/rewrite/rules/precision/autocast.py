@@ -253,7 +253,7 @@ class Autocast(Rule):
                     with torch.autocast('cuda', dtype=self.kind):
                         return self.layer(x)
             """,
-            "the type of the region may be float16 of line",
+            "the type of the region may be torch.float16 (line",
         ),
         reported(
             """
@@ -490,8 +490,8 @@ class Autocast(Rule):
             if context.qualified_name(type_) in HALF and not _is_edited(type_, context):
                 line = context.position(type_).line
                 message = (
-                    f"the type of the region {be} float16 of line {line}: torch.bfloat16 there, float16 has "
-                    "no gradient scaler on XLA"
+                    f"the type of the region {be} torch.float16 (line {line}), which has no gradient scaler "
+                    f"on XLA: write torch.bfloat16 in line {line}"
                 )
                 yield from self.report(call, message)
 
@@ -782,6 +782,8 @@ def _region_of_name(
     assign = context.parent(context.parent(target))
     for use in context.references(target.value):
         arg = context.parent(use)
+        while isinstance(arg, cst.BooleanOperation | cst.IfExp):  # `dtype=half or torch.bfloat16`
+            arg = context.parent(arg)
         if not isinstance(arg, cst.Arg | cst.DictElement) or not isinstance(assign, cst.Assign):
             continue
         if not any(value is assign.value for value in context.bound_values(use)):

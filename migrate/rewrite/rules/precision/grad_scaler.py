@@ -58,17 +58,19 @@ class GradScaler(Rule):
     `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_` and `update` go,
     and with a line that goes the comment above it, if that is about scaling.
     Where its state is saved, the scaler stays for that: on the CPU, where it scales nothing and keeps
-    what it has loaded, so that the CUDA script and this one load each other's checkpoints.
+    what it has loaded, so that the CUDA script and this one load each other's checkpoints. A function of
+    the script that receives the scaler only to save or load its state does not change this.
     Two branches of an `if` that then say the same become one.
-    Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
+    Everywhere else (an attribute, an argument of another function, an optional one that is tested for None,
     `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
     `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
     ignored. So a checkpoint of the CUDA script still loads here. It has no `_scale`: `scaler._scale.item()`
     becomes `scaler.get_scale()`, which is the same number on CUDA.
 
-    **Reported.** Where the state of such a scaler is saved: it is empty, and the CUDA script, which does not
-    load an empty one, stops with "The source state dict is empty" when it resumes from this checkpoint. Let
-    it load the state only where there is one: `if state: scaler.load_state_dict(state)`. Also the
+    **Reported.** Where the state of such a scaler is saved: it is empty. If the CUDA script resumes from this
+    checkpoint with its scaler enabled, it stops with "The source state dict is empty". Let the CUDA script
+    load the state only where there is one: `if state: scaler.load_state_dict(state)`. It is a warning if
+    the original's scaler is always enabled, and information if an option decides. Also the
     internals of a scaler, which a disabled one lacks, and a scaler made with `**` arguments.
 
     Source: torch 2.9 on torch_xla 2.9 (measured); `torch_xla.amp.GradScaler` is gone in 2.9.
@@ -185,7 +187,7 @@ class GradScaler(Rule):
 
             class LossScaler:
                 def __init__(self):
-                    self._scaler = torch.cuda.amp.GradScaler(init_scale=1024, enabled=False)
+                    self._scaler = torch.amp.GradScaler("xla", init_scale=1024, enabled=False)
 
                 def __call__(self, loss, optimizer):
                     self._scaler.scale(loss).backward()
@@ -302,7 +304,7 @@ class GradScaler(Rule):
             def save(model, scaler, path):
                 torch.save({'model': model.state_dict(), 'scaler': scaler.state_dict()}, path)
             """,
-            "let it skip an empty state, which raises",
+            "raises for an empty state",
         ),
         left_alone(
             """
@@ -389,27 +391,33 @@ class GradScaler(Rule):
             return
         changes: list[ScalerChange] = []
         disabled: list[cst.Call] = []
+        received: list[cst.Call] = []
         for call in context.all_of(cst.Call):
             if context.qualified_name(call.func) in SCALERS:
-                planned = Removal(context, call, partial(_at_rest, call, context)).plan()
+                removal = Removal(context, call, partial(_at_rest, call, context))
+                planned = removal.plan()
                 if planned is None:
                     disabled.append(call)
                     yield from self._disable(call, context)
                 else:
                     changes += planned
+                    received += removal.received
         yield from edits(self, changes, "a scaler", context)
-        for save in empty_states(disabled, SCALERS, context):
+        for save, is_on in empty_states(disabled, received, SCALERS, context):
             above = context.parent(save)
             if takes_scale(above):
                 yield self._scale(above)
                 continue
             if isinstance(above, cst.Attribute):
                 continue  # `.get(…)` knows what to do
+            holder = code(cst.ensure_type(save.func, cst.Attribute).value)
             message = (
-                f"`{code(save)}` is empty, because the scaler is disabled. If the CUDA script is to resume "
-                "from this checkpoint, let it skip an empty state, which raises"
+                f"`{code(save)}` is empty: the scaler is disabled, as bfloat16 needs none. This matters "
+                "only if the CUDA script resumes from this checkpoint with its scaler enabled: there it "
+                f"raises for an empty state. In the CUDA script, write `if state: {holder}"
+                ".load_state_dict(state)`"
             )
-            yield from self.report(save, message)
+            yield from self.report(save, message, Severity.WARNING if is_on else Severity.INFO)
 
     def _scale(self, node: cst.Subscript) -> Edit:
         """Return the edit by which the scale that a disabled scaler does not tell is 1."""
@@ -507,7 +515,8 @@ class GradScaler(Rule):
             return
         xla = context.string(context.vocabulary.device_name, like=device.value if device else None)
         function = None
-        if name in GONE_SCALERS:
+        # torch.cuda.amp.GradScaler is deprecated, and warns in each replica.
+        if name in GONE_SCALERS or name in CUDA_SCALERS - SHARDED:
             function = cst.parse_expression(f"{context.imports.require('torch')}.amp.GradScaler")
 
         def replace(updated: cst.Call) -> cst.Call:

@@ -7,44 +7,71 @@ from typing import TypeGuard
 
 import libcst as cst
 
+from migrate.reading.names.bindings import passed_for
+from migrate.reading.names.dead_branches import constant
 from migrate.reading.values.scalers import is_scaler, is_switched_off
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import string_value
+from migrate.syntax.tree import keyword, string_value
 
 
 def empty_states(
-    disabled: Sequence[cst.Call], kinds: Collection[str], context: Workspace
-) -> Iterator[cst.Call]:
+    disabled: Sequence[cst.Call],
+    received: Collection[cst.Call],
+    kinds: Collection[str],
+    context: Workspace,
+) -> Iterator[tuple[cst.Call, bool]]:
     """Yield the calls of `state_dict` on a disabled scaler, or on a parameter that is one by its name.
+
+    With each, whether the original's scaler is enabled for certain: not by an option or a condition.
 
     Args:
         disabled: the calls that make the scalers.
+        received: the calls on a parameter that holds a scaler which keeps its state.
         kinds: the qualified names of the classes of scalers.
         context: the script.
     """
-    calls = set(disabled)
     # Made disabled: the CUDA script saves an empty state too.
-    names = {
-        name
-        for call in calls
-        if not is_switched_off(call, context) and (name := _kept_as(call, context))
-    }
+    calls = [call for call in disabled if not is_switched_off(call, context)]
+    names = {name: _is_on(call, context) for call in calls if (name := _kept_as(call, context))}
     for call in context.all_of(cst.Call):
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "state_dict":
             continue
         holder = call.func.value
         if isinstance(holder, cst.Attribute):
             if holder.attr.value in names:
-                yield call
-        elif isinstance(holder, cst.Name):
+                yield call, names[holder.attr.value]
+        elif isinstance(holder, cst.Name) and call not in received:
             _, value = context.bound_to(holder)
             if isinstance(value, cst.Param):
-                if _is_scaler(value, kinds, context):
-                    yield call
+                makers = _makers_for(holder, context)
+                if _is_scaler(value, kinds, context) and not _are_off(makers, context):
+                    yield call, any(maker in calls and _is_on(maker, context) for maker in makers)
             elif holder.value in names and (value is None or _makes(value, calls)):
-                yield call
+                yield call, names[holder.value]
             elif takes_scale(context.parent(call)) and is_scaler(holder, context):
-                yield call  # one that a class of the script, or of another file, keeps
+                yield call, False  # one that a class of the script, or of another file, keeps
+
+
+def _is_on(call: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `call` makes a scaler that is enabled under all conditions."""
+    if not isinstance(call, cst.Call) or isinstance(context.parent(call), cst.IfExp):
+        return False
+    enabled = keyword(call, "enabled")
+    return enabled is None or constant(enabled.value, context) == (True,)
+
+
+def _makers_for(name: cst.Name, context: Workspace) -> list[cst.CSTNode]:
+    """Return what makes the variables that the calls of the script pass for a parameter."""
+    passed = passed_for(name, context)
+    makers = [context.bound_to(p)[1] if isinstance(p, cst.Name) else None for p in passed]
+    return [value if maker is None else maker for value, maker in zip(passed, makers, strict=True)]
+
+
+def _are_off(passed: Sequence[cst.CSTNode], context: Workspace) -> bool:
+    """Whether all that is passed are scalers which the original switches off itself."""
+    return bool(passed) and all(
+        isinstance(maker, cst.Call) and is_switched_off(maker, context) for maker in passed
+    )
 
 
 def takes_scale(node: cst.CSTNode | None) -> TypeGuard[cst.Subscript]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.reading.names.bindings import passed_for
 from migrate.rewrite.edits.branch import is_plain_question, left_above
 from migrate.rewrite.edits.nodes import operand
 from migrate.rewrite.rule import Edit, Replacement, Rule
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import bind, code, nodes_of
 
+_OF_STATE = (("state_dict", 0), ("load_state_dict", 1))  # methods, with their numbers of arguments
 # What a comment that goes with a scaler speaks of.
 ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)
 
@@ -42,6 +44,8 @@ class Removal:
     call: cst.Call
     at_rest: Callable[[], list[ScalerChange] | None]
     changes: list[ScalerChange] = field(default_factory=list)
+    # The calls by which functions that receive the scaler save or load its state.
+    received: list[cst.Call] = field(default_factory=list)
     _lines: set[int] = field(default_factory=set)
     _keeps: bool = False
 
@@ -82,12 +86,51 @@ class Removal:
 
     def _saves(self, name: str) -> bool:
         """Whether the state of the scaler is saved in checkpoints, which the CUDA script may load."""
-        return any(
-            isinstance(above := self.context.parent(use), cst.Attribute)
-            and (above.value is use and above.attr.value == "state_dict")
-            and self.context.bound_to(use)[1] is self.call
+        uses = [
+            self.context.parent(use)
             for use in self.context.references(name)
+            if self._is_variable(use) and self.context.bound_to(use)[1] is self.call
+        ]
+        return any(
+            (isinstance(use, cst.Attribute) and use.attr.value == "state_dict")
+            or (isinstance(use, cst.Arg) and self._receiving(use) is not None)
+            for use in uses
         )
+
+    def _receiving(self, arg: cst.Arg) -> list[cst.Call] | None:
+        """Return the calls by which a function of the script saves or loads the state of `arg`, the scaler.
+
+        None if the function does anything else with it, or receives another scaler elsewhere.
+        """
+        call = self.context.parent(arg)
+        functions = self.context.called(call) if isinstance(call, cst.Call) else []
+        if len(functions) != 1 or not isinstance(call, cst.Call):
+            return None
+        params = [*functions[0].params.posonly_params, *functions[0].params.params]
+        params += functions[0].params.kwonly_params
+        bound = bind(call, [param.name.value for param in params]) or {}
+        received = next((param for param in params if bound.get(param.name.value) is arg), None)
+        if received is None:
+            return None
+        states: list[cst.Call] = []
+        for use in self.context.references(received.name.value):
+            if use is received.name or self.context.bound_to(use)[1] is not received:
+                continue
+            passed = passed_for(use, self.context)
+            attribute = self.context.parent(use)
+            state = self.context.parent(attribute)
+            if not passed or not all(map(self._is_this, passed)):
+                return None
+            if not isinstance(attribute, cst.Attribute) or not isinstance(state, cst.Call):
+                return None
+            method = (attribute.attr.value, len(state.args))
+            if method not in _OF_STATE or state.func is not attribute:
+                return None
+            states.append(state)
+        return states
+
+    def _is_this(self, value: cst.BaseExpression) -> bool:
+        return isinstance(value, cst.Name) and self.context.bound_to(value)[1] is self.call
 
     def _is_variable(self, name: cst.Name) -> bool:
         above = self.context.parent(name)
@@ -104,6 +147,9 @@ class Removal:
         """Plan the change of one use. Return the name of the method, or None if the use is not plain."""
         attribute = self.context.parent(use)
         call = self.context.parent(attribute)
+        if isinstance(attribute, cst.Arg) and (received := self._receiving(attribute)) is not None:
+            self.received += received
+            return "state_dict"
         if not isinstance(attribute, cst.Attribute) or not isinstance(call, cst.Call):
             return None
         if call.func is not attribute or any(arg.star for arg in call.args):
@@ -116,7 +162,7 @@ class Removal:
         elif method == "step" and count == 1:
             message = f"{code(call)} → {code(call.args[0].value)}.step()"
             self.changes.append(ScalerChange(call, _step, call.func, message))
-        elif self._keeps and (method, count) in (("state_dict", 0), ("load_state_dict", 1)):
+        elif self._keeps and (method, count) in _OF_STATE:
             return method
         elif (method, count) in (("unscale_", 1), ("update", 0), ("load_state_dict", 1)):
             return method if isinstance(above, cst.Expr) and self._drop_line(above) else None

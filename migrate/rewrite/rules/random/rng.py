@@ -24,7 +24,7 @@ from migrate.rewrite.rules.random.following import (
     statement_after,
     unseeded_here,
 )
-from migrate.rewrite.rules.random.loaded_states import guarded, is_made_here, may_be_asked_twice
+from migrate.rewrite.rules.random.kept_states import in_bytes, is_only_put_back, number_of
 from migrate.rewrite.rules.random.portable_rng import FORK, forks_a_device, portable_rng
 from migrate.rewrite.rules.random.seeds import (
     AT_IMPORT,
@@ -41,7 +41,7 @@ from migrate.rewrite.rules.random.seeds import (
     worker_seed,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import bind, code, nodes_of
 
 SEEDS_XLA = frozenset(
     {
@@ -55,13 +55,6 @@ SEEDS_XLA = frozenset(
 DRAWN = ".initial_seed()"  # the seed that was drawn for the CPU
 BY_HAND = names(*RANDOM_SEEDS)
 STATES = names(*STATE_OF_ONE, *STATE_OF_ALL)
-GETS = frozenset(name for name in STATES if "get_rng_state" in name) | {
-    "torch_xla.core.xla_model.get_rng_state"
-}
-OF_A_GPU = (
-    "a checkpoint of CUDA holds the state of a GPU, a tensor, for which xm.set_rng_state raises: put back "
-    "only what isinstance(state, int)"
-)
 
 
 class Rng(Rule):
@@ -75,9 +68,11 @@ class Rng(Rule):
     **What it does.** `torch_xla.manual_seed(s)` comes after the seed of the CPU, or takes the place of
     `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn (`np.random.randint(…)`) it
     is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and `set_rng_state`, with or without `_all`,
-    become those of `torch_xla.core.xla_model`, where the state is a number. A state that the function has not
-    asked for itself may come from a checkpoint of CUDA, as a tensor: it is put back only where it is a
-    number. `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on
+    become those of `torch_xla.core.xla_model`. There the state is a number, on CUDA it is 16 bytes: a seed
+    and a position. What is saved has CUDA's form, with XLA's number as the seed and position 0: the CUDA
+    script loads it. From a state that CUDA saved, XLA takes the seed. A variable that only keeps the state
+    and puts it back in the same function holds the number.
+    `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on
     the GPU, and they are copied to the device where one is asked for. So does one of a device that is not
     known, and one of a class that derives from it, which is given `"cpu"`.
 
@@ -99,11 +94,11 @@ class Rng(Rule):
     **Reported.** A seed in the launching process that the worker does not receive, and one in a function
     that this process calls, too, in
     this file or in another one of the project. A seed that is set when a file is imported, where a library
-    (Lightning, Accelerate) starts the replicas. The states of all GPUs taken one by one; a state that is
-    used as a tensor.
+    (Lightning, Accelerate) starts the replicas. States that a call unpacks with `*`.
 
     Source: torch_xla 2.9 (measured: torch.manual_seed leaves XLA's numbers as they are, Generator('xla')
-    raises, a seed before the launch stops the launch); pytorch/xla#2092.
+    raises, a seed before the launch stops the launch); pytorch/xla#2092; the form of CUDA's state:
+    CUDAGeneratorImpl.cpp of torch 2.9 (read).
     """
 
     name = "rng"
@@ -188,9 +183,9 @@ class Rng(Rule):
             generator = torch.Generator()
             of_args = torch.Generator()
             on_cpu = torch.Generator('cpu')
-            state = {'rng': xm.get_rng_state()}
-            xm.set_rng_state(state['rng'])
-            states = xm.get_rng_state()
+            state = {'rng': torch.ByteTensor([*xm.get_rng_state().to_bytes(16, 'little')])}
+            xm.set_rng_state(int.from_bytes(state['rng'].cpu()[:8].tolist(), 'little'))
+            states = [torch.ByteTensor([*xm.get_rng_state().to_bytes(16, 'little')])]
             """,
         ),
         rewritten(
@@ -255,8 +250,7 @@ class Rng(Rule):
 
             def resume(path):
                 state = torch.load(path, map_location="cpu")
-                if isinstance(state["cuda_rng"], int):  # else it is the state of a GPU's generator
-                    xm.set_rng_state(state["cuda_rng"])
+                xm.set_rng_state(int.from_bytes(state["cuda_rng"].cpu()[:8].tolist(), "little"))
             """,
         ),
         left_alone(
@@ -378,9 +372,9 @@ class Rng(Rule):
             """
             import torch
 
-            states = [state.cpu() for state in torch.cuda.get_rng_state_all()]
+            torch.cuda.set_rng_state(*states)
             """,
-            "the state is a number",
+            "the first 8 bytes",
         ),
         checked(
             """
@@ -537,43 +531,42 @@ class Rng(Rule):
         )
 
     def _state(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        last = name.rsplit(".", 1)[-1].removesuffix("_all")
-        kept = 1 if last == "set_rng_state" else 0
-        if _is_taken_apart(node, context):
-            message = f"{code(node)}: torch_xla.core.xla_model.{last}, where the state is a number"
+        last = name.rsplit(".", 1)[-1]
+        of_all, sets = last.endswith("_all"), last.startswith("set")
+        bound = bind(node, ("new_states" if of_all else "new_state", "device"))
+        states = None if bound is None else bound.get("new_states", bound.get("new_state"))
+        if sets and states is None:
+            message = (
+                f"{code(node)}: xm.set_rng_state(number); the number is the first 8 bytes of a state of "
+                "CUDA, read as little-endian"
+            )
             yield from self.report(node, message)
             return
         module = context.imports.require("torch_xla.core.xla_model", "xm")
-        function = cst.parse_expression(f"{module}.{last}")
+        function = cst.parse_expression(f"{module}.{last.removesuffix('_all')}")
+        state = None if states is None else states.value
+        only_put_back = is_only_put_back(node, state, STATES, context)
 
-        def replace(updated: cst.Call) -> cst.Call:
-            args = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in updated.args[:kept]]
-            args = [
-                a.with_changes(
-                    keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=_number(a.value)
-                )
-                for a in args
-            ]
-            return updated.with_changes(func=function, args=args)
+        def replace(updated: cst.Call) -> cst.BaseExpression:
+            if states is None:
+                asked = updated.with_changes(func=function, args=[])
+                return asked if only_put_back else in_bytes(asked, of_all, context)
+            number = updated.args[node.args.index(states)].value
+            if not only_put_back:
+                number = number_of(number, of_all, context)
+            return updated.with_changes(func=function, args=[cst.Arg(number)])
 
-        message = f"{name} → xm.{last}: a number, so that states of CUDA checkpoints do not load"
-        state = _number(node.args[0].value) if kept and node.args else None
-        if state is None or is_made_here(state, GETS, context):
-            yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
-            return
-        line = context.parent(context.parent(node))
-        if not isinstance(line, cst.SimpleStatementLine) or not may_be_asked_twice(state):
-            yield from self.report(node, f"{code(node)}: {OF_A_GPU}")
-            yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
-            return
-
-        def guard(updated: cst.SimpleStatementLine) -> cst.If:
-            test, put_back = guarded(updated, state)
-            call = put_back.with_changes(body=[cst.Expr(replace(node))])
-            return test.with_changes(body=test.body.with_changes(body=[call]))
-
-        message = f"{name} → xm.{last}, of a number: the state of a GPU in a checkpoint is left out"
-        yield self.edit(line, guard, message, consumes=[node])
+        if only_put_back:
+            message = f"{name} → xm.{last.removesuffix('_all')}"
+        elif states is None:
+            message = (
+                f"{name} → xm.get_rng_state, as the bytes of a state of CUDA: CUDA loads it too"
+            )
+        else:
+            message = f"{name} → xm.set_rng_state of the seed, the first 8 bytes of a state of CUDA"
+        yield self.edit(
+            node, replace, message, consumes=[node.func, *(a for a in node.args if a is not states)]
+        )
 
     def _generator(
         self, node: cst.Call, name: str, context: Workspace
@@ -624,25 +617,6 @@ def _does_not_seed(name: str) -> str:
 def _seeds_xla(context: Workspace) -> bool:
     """Whether the script seeds XLA somewhere."""
     return any(context.qualified_name(call.func) in SEEDS_XLA for call in context.all_of(cst.Call))
-
-
-def _number(state: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the state, a number on XLA, without what moves a tensor: `state.cpu()`."""
-    if not isinstance(state, cst.Call) or not isinstance(state.func, cst.Attribute):
-        return state
-    moves = state.func.attr.value in ("byte", "cpu", "to", "type")
-    return _number(state.func.value) if moves else state
-
-
-def _is_taken_apart(node: cst.Call, context: Workspace) -> bool:
-    """Whether the states of all GPUs are used one by one, or the state as a tensor."""
-    around = context.parent(node)
-    if isinstance(
-        around, cst.Attribute | cst.Subscript | cst.For | cst.CompFor | cst.StarredElement
-    ):
-        return True
-    comprehensions = (cst.ListComp, cst.GeneratorExp, cst.List, cst.Tuple)
-    return any(arg.star or isinstance(arg.value, comprehensions) for arg in node.args)
 
 
 def _twins(node: cst.Call, context: Workspace) -> Iterator[cst.Call]:

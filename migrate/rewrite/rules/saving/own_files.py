@@ -89,7 +89,7 @@ def own_files(
         yield from rule.report(
             call,
             f"{divided}; {last_part(call.func)} stays, so that no file is lost: see that {what} is on the "
-            "CPU first (`x.cpu()`), as a tensor of the device loads on XLA alone",
+            "CPU first (`x.cpu()`), as a tensor of the device loads elsewhere only with map_location",
             Severity.INFO,
         )
         return

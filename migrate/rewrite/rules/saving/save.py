@@ -23,7 +23,8 @@ class Save(Rule):
 
     **Why.** A value on the device exists once its graph has run. If only one replica asks for the value, it
     runs a graph that the others do not run, and waits forever for their part in a collective. Also, a file
-    that `torch.save` writes with a tensor of the device can be loaded only with torch_xla.
+    that `torch.save` writes with a tensor of the device keeps that device: where torch_xla is missing,
+    `torch.load` raises for it, unless it is called with `map_location="cpu"`.
 
     **What it does.** `torch.save(obj, path)` becomes `xm.save(obj, path, global_master=True)`: all
     replicas run what is pending, the first one writes, tensors are moved to the CPU. If one replica of every

@@ -194,7 +194,7 @@ def into_memory(call: cst.Call, context: Workspace) -> str | None:
     if context.guards.around(call) is None:
         return (
             f"{_last(call)} into a buffer in memory stays: see that {saved} is on the CPU first "
-            "(`x.cpu()`), as a tensor of the device loads on XLA alone"
+            "(`x.cpu()`), as a tensor of the device loads elsewhere only with map_location"
         )
     return (
         f"{_last(call)} into a buffer in memory, on some replicas only: move {saved} to the CPU on "

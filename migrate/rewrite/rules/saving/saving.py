@@ -320,11 +320,11 @@ class Saving:
             called = code(alone.unfollowed.func)
             return (
                 f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}` "
-                f"{MAKES_SAME}. Check that it does: {todo}"
+                f"{MAKES_SAME}. Check that it does, as {todo}"
             )
         return (
             f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
-            f"`{code(value)}`. Make it the same on all replicas: {todo}"
+            f"`{code(value)}`. Make the condition the same on all replicas, as {todo}"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:

@@ -51,6 +51,7 @@ class UnevenSync(Rule):
     name = "uneven-sync"
     code = "XLA314"
     nodes = (cst.Module,)
+    yields = (cst.If,)  # to `together`, by which all replicas run the branch
     after = True
     examples = (
         rewritten(

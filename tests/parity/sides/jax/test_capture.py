@@ -241,7 +241,7 @@ def test_a_function_is_one_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "said"),
     [
-        ({"x": (2, 8), "y": (2, 8)}, r"takes no input y \(its call takes x\)"),
+        ({"x": (2, 8), "y": (2, 8)}, "does not take the input y; the model takes: x"),
         ({"x": (2,)}, r"IndexError: .* \(.*jax_sides.py:\d+\)"),
     ],
 )

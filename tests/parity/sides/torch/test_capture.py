@@ -282,11 +282,23 @@ def test_without_layers_there_are_outputs_only(tmp_path: Path) -> None:
     assert sorted(dump.outputs) == [0, 1]
 
 
-def test_other_arguments_are_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "what", "remedy"),
+    [
+        (
+            "wrong",
+            "does not take the input wrong and needs the input x",
+            "the model takes: x, mask",
+        ),
+        ("masks", "does not take the input masks", "did you mean mask? the model takes: x, mask"),
+        ("mask", ": needs the input x", "the model takes: x, mask"),
+    ],
+)
+def test_other_arguments_are_one_line(name: str, what: str, remedy: str, tmp_path: Path) -> None:
     with pytest.raises(InputsError) as caught:
-        captured(runner(Attention()), floats(tmp_path, "wrong", (2, 5, 16)), tmp_path / "dump")
-    assert "does not take the inputs wrong" in caught.value.what
-    assert caught.value.remedy == "the forward pass takes: x, mask"
+        captured(runner(Attention()), floats(tmp_path, name, (2, 5, 16)), tmp_path / "dump")
+    assert what in caught.value.what
+    assert caught.value.remedy == remedy
     assert not (tmp_path / "dump" / "dump.json").exists()
 
 

@@ -21,7 +21,7 @@ class UnendedLoop(Hazard):
     memory of all turns, and another number of turns is another graph.
 
     **What to do.** `torch_xla.sync()` as the last statement of the loop: each turn is then one
-    graph, compiled once. In a script that `shims` runs, `with shims.step():` around the turn.
+    graph, compiled once. In a script that `shims` runs, `with shims.step():` around its body.
 
     Source: torch_xla 2.9, measured.
     """
@@ -132,14 +132,14 @@ class UnendedLoop(Hazard):
         if call is None:
             return
         end = (
-            "put `with shims.step():` around the turn"
+            "put `with shims.step():` around the body of the loop"
             if facts.context.portable
-            else "torch_xla.sync() at the end of each turn"
+            else "call torch_xla.sync() at the end of each iteration"
         )
         where = node.iter if isinstance(node, cst.For) else node.test
         message = (
-            f"`{code(call.func)}` runs in every turn and nothing ends the graph: all turns become one, which "
-            f"takes minutes to compile; {end}"
+            f"`{code(call.func)}` runs in every iteration, and nothing ends the graph: all iterations become "
+            f"one graph, which takes minutes to compile; {end}"
         )
         yield self.hit(where, message)
 
