@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from converters.graph.expression import SettingFloat, SettingInt, as_code, call, code, dtype_name
+from converters.graph.ir import Graph
 from converters.graph.starts.law import (
     Computed,
     Constant,
@@ -93,6 +94,7 @@ class ModelFacts(Protocol):
     volatile: set[str]
     baked: dict[str, None]
     api: Api
+    graph: Graph
 
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is."""
