@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from converters.graph.recording.caches import (
 )
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
-from converters.graph.recording.masks import broadcast_masks
+from converters.graph.recording.masks import attention_masks, broadcast_masks
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
@@ -68,6 +69,7 @@ class Argument:
         fixed: whether the port holds only for the recorded values of this input.
         optional: whether a caller may leave it out.
         needs: the other optional input that it requires; "" if none.
+        hides: whether masks of attentions are made from it alone.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Argument:
     fixed: bool = False
     optional: bool = False
     needs: str = ""
+    hides: bool = False
 
 
 @dataclass(frozen=True)
@@ -333,7 +336,10 @@ def _port(
         config_class=config,
         inputs=_inputs(graph, options.needs),
         free=_free(graph),
-        baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
+        baked=(
+            *_numbers_in(modeling, drafter.baked),
+            *(f"{name}: {values}" for name, values in graph.fixed.items()),
+        ),
         notes=(
             *recorded.notes,
             *_dtypes_note(recorded),
@@ -379,6 +385,19 @@ def _port(
         stacks=repeated.stacks,
         outputs=tuple(_outputs(graph, graph.outputs, "outputs", "")),
     )
+
+
+def _numbers_in(modeling: str, baked: Iterable[str]) -> Iterator[str]:
+    """The notes on numbers ("256 in Mlp, net.py:12") that the source has: `jnp.split` needs no half."""
+    numbers = {
+        node.value
+        for node in ast.walk(ast.parse(modeling))
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    }
+    for note in baked:
+        number = re.match(r"-?(\d+) in ", note)
+        if number is None or int(number[1]) in numbers:
+            yield note
 
 
 def _outputs(graph: Graph, value: Any, code: str, name: str) -> Iterator[Output]:
@@ -671,13 +690,22 @@ _SIDES = ("batch", "length", "features", "depth", "height", "width")
 
 def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
     arguments = []
+    masks = attention_masks(graph)
     for (name, number), shape in zip(graph.inputs, _named_shapes(graph), strict=True):
         fact = graph.facts[number]
         narrow = graph.narrow is not None and fact.dtype == COMPUTE
         dtype = str(torch.float32 if narrow else fact.dtype).removeprefix("torch.")
         spared = name in graph.optional
         arguments.append(
-            Argument(name, dtype, shape, name in graph.fixed, spared, needs.get(name, ""))
+            Argument(
+                name,
+                dtype,
+                shape,
+                name in graph.fixed,
+                spared,
+                needs.get(name, ""),
+                hides=name in masks,
+            )
         )
     return tuple(arguments)
 

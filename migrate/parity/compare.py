@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from migrate.parity.dump.dump import Dump
 from migrate.parity.ground.alignment import LayerAlignment, Pair
 from migrate.parity.ground.options import ParityOptions
 from migrate.parity.ground.requests import TORCH
-from migrate.parity.ground.results import Explanation, Parity
+from migrate.parity.ground.results import Explanation, Parity, ParityCheck, Section
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.inputs.set import attended
 from migrate.parity.judge.judge import Breach, Judged, LayerJudgement, judgement
@@ -91,6 +91,7 @@ def compare_sides(
     sections = (
         tuple(compare_sections(a, b, ready, parties, options, progress)) if outputs.worst else ()
     )
+    sections = (*_in_another_dtype(captures), *sections)
     clock.lap("comparing the rest")
     explanation = Explanation()
     histograms = outputs.histograms
@@ -121,6 +122,34 @@ def compare_sides(
         histograms=histograms,
         notes=(*_notes(captures, judged, ready), *explanation.notes),
     )
+
+
+def _in_another_dtype(captures: Captures) -> Iterator[Section]:
+    """A failed section for each side whose layers mostly run in a wider dtype than was asked for.
+
+    Such a side is nearer to float64 than a correct run, whatever is wrong with it in 16 bits.
+    """
+    for name, captured in (("A", captures.a), ("B", captures.b)):
+        asked = captured.settings.dtype
+        outputs = [
+            next((ref.dtype for ref in call.outputs if ref.dtype.startswith(_FLOATS)), asked)
+            for call in captured.dump.calls
+        ]
+        share = sum(dtype == asked for dtype in outputs) / max(1, len(outputs))
+        if asked == "bfloat16" and share < _MOSTLY:
+            others = ", ".join(sorted({dtype for dtype in outputs if dtype != asked}))
+            title = f"{name} in {asked} (most of its layers ran in {others})"
+            source = "a side in another dtype matches nothing in this dtype"
+            check = ParityCheck(
+                f"share of {name}'s calls in {asked}",
+                None,
+                share,
+                _MOSTLY,
+                passed=False,
+                source=source,
+                at_least=True,
+            )
+            yield Section(title, (check,))
 
 
 def _judged(captured: Captured) -> Judged:
@@ -226,6 +255,9 @@ def _notes(captures: Captures, judged: LayerJudgement, ready: Prepared) -> tuple
     )
 
 
+_FLOATS = ("float", "bfloat")
+# Share of its calls that a side runs in the dtype that was asked for, at least.
+_MOSTLY = 0.5
 # Names of the parties in the report, by their names in the program.
 _PARTIES = {"truth": "the reference", "a": "A", "b": "B"}
 

@@ -17,15 +17,21 @@ def padded_batches(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[s
     """An input as a batch that is padded on the left, on the right, and with a row of padding alone.
 
     Each row has another length. Positions are given beside a mask, counted from its first token.
+    Masks of attentions may have any name. Those mean what their model makes of them, so a row of ones is a
+    batch too: it is the padding where True says "ignore".
 
     Args:
         arrays: the input.
         arguments: the arguments of the port.
     """
     masks, positions = _named(arguments, arrays, _MASK), _named(arguments, arrays, _POSITIONS)
+    others = _given_masks(arguments, arrays)
     padded: dict[str, dict[str, Array]] = {}
-    for name, pad in _PADDINGS.items() if masks else ():
+    paddings = {**_PADDINGS, **({_ONES: _full} if others.keys() - masks.keys() else {})}
+    for name, pad in paddings.items() if masks or others else ():
         padded[name] = dict(arrays)
+        for mask, seen in others.items():
+            padded[name][mask] = _spread(pad, seen)
         for mask, tokens in masks.items():
             padded[name][mask] = pad(tokens.shape)
         for place, tokens in positions.items():
@@ -64,11 +70,38 @@ def _empty(shape: tuple[int, ...]) -> Array:
     return mask
 
 
+def _full(shape: tuple[int, ...]) -> Array:
+    mask = _right(shape)
+    mask[0] = 1
+    return mask
+
+
+def _spread(pad: Callable[[tuple[int, ...]], Array], mask: Array) -> Array:
+    """A mask of this shape and dtype: rows on its first axis, keys on its last."""
+    shape = (mask.shape[0], *[1] * (mask.ndim - 2), mask.shape[-1])
+    rows = pad((shape[0], shape[-1])).reshape(shape)
+    return np.broadcast_to(rows, mask.shape).astype(mask.dtype)
+
+
 _PADDINGS: Mapping[str, Callable[[tuple[int, ...]], Array]] = {
     "padding on the left": _left,
     "padding on the right": _right,
     "a row of padding": _empty,
 }
+_ONES = "a row of ones"
+
+
+def _given_masks(arguments: Sequence[Any], arrays: Arrays) -> dict[str, Array]:
+    """The given inputs that masks of attentions are made from: what hides, not what it is called."""
+    masks = {argument.name: arrays.get(argument.name) for argument in arguments if argument.hides}
+    return {
+        name: array
+        for name, array in masks.items()
+        if array is not None
+        and array.ndim > 1
+        and array.shape[-1] > 1
+        and bool(np.isin(array, (0, 1)).all())
+    }
 
 
 def _named(arguments: Sequence[Any], arrays: Arrays, kind: str) -> dict[str, Array]:

@@ -40,7 +40,7 @@ from migrate.port.methods import (
     specs_by_method,
     tensors_of,
 )
-from migrate.port.numerics.compare import compared
+from migrate.port.numerics.compare import compared, located
 from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, OriginalInputs, OriginalModel, given_inputs, load_original
@@ -657,9 +657,14 @@ def _in_bfloat16(
         numeric.error for numeric in numerics
     ):
         return port_result, numerics
+
+    def placed() -> tuple[Numerics, ...]:
+        at = NumericsFolder(place, params, tuple(port_result.constants))
+        return located(numerics, model, tensors[0], port_result, at, work / "modules", timeout)
+
     exact = port_result.rounding_once()
     if exact is None:
-        return port_result, numerics
+        return port_result, placed()
     source = place / "modeling.py"
     before = source.read_text()
     source.write_text(exact.modeling)
@@ -667,7 +672,7 @@ def _in_bfloat16(
     again = measured(exact, "rounding once")
     if not all(numeric.matches for numeric in again):
         source.write_text(before)
-        return port_result, numerics
+        return port_result, placed()
     times = max(numeric.port / numeric.original for numeric in numerics if numeric.original)
     note = (
         "biases are added before the product is rounded, as torch does in bfloat16 "

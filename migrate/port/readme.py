@@ -318,12 +318,22 @@ def _sizes(sizes: Sizes | None) -> str:
         lines += ["", _HELD, ""]
         lines += ["| size | value | why |", "|---|---|---|"]
         lines += [f"| `{held.name}` | {held.value} | {_cell(held.why)} |" for held in sizes.held]
+    if sizes.unread:
+        lines += ["", _UNREAD, ""]
+        for why in dict.fromkeys(why for *_, why in sizes.unread):
+            said = [f"`{name}` ({value})" for name, value, reason in sizes.unread if reason == why]
+            lines.append(f"- {why}: {', '.join(said)}")
     if sizes.axes:
         lines += ["", "Axes of inputs that have one size: the model refuses another one.", ""]
         lines += [f"- {name} axis {axis}: {size}" for (name, axis), size in sizes.axes.items()]
     return "\n".join(lines)
 
 
+_UNREAD = (
+    "Settings of the original that `config.py` lacks. Where `modeling.py` has one of these numbers (a length "
+    "of a table, the first value of a weight), it is the number of the recording."
+)
+_RATES = "Rates of training, proven by what both sides drop there: "
 _HELD = (
     "Fixed: `config.py` refuses other values. To use one nevertheless, write it into "
     "`modeling.py` and take the size out of `HELD` in `config.py`."
@@ -331,6 +341,11 @@ _HELD = (
 
 
 def _proven_sizes(sizes: Sizes) -> list[str]:
+    rates = ", ".join(f"`{name}` {here}, tried at {there}" for name, here, there in sizes.rates)
+    return [*_proven_at_once(sizes), *(["", f"{_RATES}{rates}."] if rates else [])]
+
+
+def _proven_at_once(sizes: Sizes) -> list[str]:
     if sizes.error:
         return [f"**Not proven at another size**: {sizes.error}."]
     if not sizes.changed:

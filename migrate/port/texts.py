@@ -111,13 +111,15 @@ def build() -> MODEL:
 
 
 def load_params(
-    file: Path = PARAMS, config: CONFIG | None = None, **inputs: Any
+    file: Path = PARAMS, config: CONFIG | None = None, param_dtype: Any = None, **inputs: Any
 ) -> dict[str, Any]:
     """The variables in a file that convert.py wrote: `{"params": ...}`.
 
     Args:
         file: the file.
         config: of a model of another size.
+        param_dtype: of weights and saved buffers: all arrays get the dtypes of
+            `MODEL(CONFIG(), param_dtype=param_dtype)`. None: those of the file.
         inputs: examples of those that have other shapes at that size.
 
     Raises:
@@ -127,6 +129,9 @@ def load_params(
 
     arrays = load_file(file)
     require_params(arrays, config, str(file), **inputs)
+    if param_dtype is not None:
+        own = model_arrays(MODEL(config or CONFIG(), param_dtype=param_dtype), **inputs)
+        arrays = {path: array.astype(own.get(path, array).dtype) for path, array in arrays.items()}
     variables: dict[str, Any] = {}
     for path, array in arrays.items():
         *above, name = path.split("/")
@@ -137,12 +142,17 @@ def load_params(
     return variables
 
 
-def model_shapes(config: CONFIG | None = None, **inputs: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of each array that the model has, by path: "params/head/kernel"."""
-    model = MODEL(CONFIG() if config is None else config)
+def model_arrays(model: MODEL, **inputs: Any) -> dict[str, Any]:
+    """Shape and dtype of each array that the model has, by path: "params/head/kernel"."""
     variables = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})
     leaves = jax.tree_util.tree_leaves_with_path(variables)
-    return {"/".join(str(step.key) for step in path): leaf.shape for path, leaf in leaves}
+    return {"/".join(str(step.key) for step in path): leaf for path, leaf in leaves}
+
+
+def model_shapes(config: CONFIG | None = None, **inputs: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of each array that the model has, by path."""
+    arrays = model_arrays(MODEL(config or CONFIG()), **inputs)
+    return {path: array.shape for path, array in arrays.items()}
 
 
 def model_paths(config: CONFIG | None = None, **inputs: Any) -> set[str]:

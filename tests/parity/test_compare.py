@@ -2,6 +2,7 @@
 
 import flax.linen as flax
 import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from torch import nn
@@ -61,9 +62,11 @@ class FlaxBlock(flax.Module):
 class FlaxNet(flax.Module):
     fault: bool = False
     heads: int = 5
+    wide: bool = False
 
     @flax.compact
     def __call__(self, x):
+        x = x + jnp.zeros(12, jnp.float32) if self.wide else x
         x = flax.Dense(16, name="inp")(x)
         for index in range(2):
             x = FlaxBlock(16, self.fault and index == 1, name=f"blocks_{index}")(x)
@@ -124,6 +127,17 @@ def test_bfloat16_is_held_to_its_own_limits(tmp_path):
     assert found.profile == "bf16"
     assert found.verdict is ParityVerdict.MATCH, found.sentence
     assert found.floor > 1e-3
+
+
+def test_a_side_in_another_dtype_is_no_match(tmp_path):
+    """A constant in float32 makes all layers after it float32: nearer than a correct run."""
+    half = SideOptions(SideSettings(dtype="bfloat16"))
+    found = compared(tmp_path, Net(), FlaxNet(wide=True), b=half)
+    assert found.verdict is ParityVerdict.PARTLY
+    assert not found.matches
+    said = "B in bfloat16 (most of its layers ran in float32)"
+    assert [section.name for section in found.sections if not section.passed] == [said]
+    assert f"not everything does: {said}" in found.sentence
 
 
 @pytest.mark.long

@@ -135,6 +135,7 @@ class Argument:
     fixed: bool = False
     optional: bool = False
     needs: str = ""
+    hides: bool = False
 
 
 @dataclass(frozen=True)

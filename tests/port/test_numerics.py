@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from migrate.port.numerics import compare
-from migrate.port.numerics.compare import _products, compared
+from migrate.port.numerics.compare import _products, compared, located
 from migrate.port.numerics.original import in_bfloat16, reference
 from migrate.port.numerics.results import BFLOAT16, MIXED, Folder, Numerics, allowed
 from tests.waiting import LIMIT
@@ -120,7 +122,9 @@ def judged(
     save_file(weights, package / "params.safetensors")
     port = SimpleNamespace(model_class="Net", config_class="Config", same_dtype="", streams=streams)
     folder = Folder(package, package / "params.safetensors")
-    return compared(model, [inputs(64, 8)], port, folder, tmp_path, LIMIT)
+    example = inputs(64, 8)
+    found = compared(model, [example], port, folder, tmp_path, LIMIT)
+    return located(found, model, example, port, folder, tmp_path, LIMIT)
 
 
 def test_a_port_with_the_dtypes_of_the_original_matches(tmp_path: Path) -> None:
@@ -140,7 +144,17 @@ def test_a_product_in_another_dtype_is_named_with_its_module(tmp_path: Path) -> 
 def test_what_is_wrong_by_more_than_torch_s_own_error_differs(tmp_path: Path) -> None:
     for one in judged(tmp_path, "self.dtype", " * jnp.bfloat16(1.03)"):
         assert not one.matches
-        assert "from float64, the original" in one.verdict
+        assert re.search(
+            r"from float64, the original .*, first in what follows router", one.verdict
+        )
+    far = replace(one, output="logits").verdict
+    assert far.startswith("differs: output logits is 3.")
+
+
+def test_the_first_module_whose_error_is_too_large_is_named(tmp_path: Path) -> None:
+    twice = "self.dtype, dot_general=lambda *a, **k: 2 * jax.lax.dot_general(*a, **k)"
+    for one in judged(tmp_path, twice):
+        assert "first in router (1.0e+00, the original" in one.verdict
 
 
 @pytest.mark.parametrize(("times", "matches"), [("", True), (" * jnp.bfloat16(1.1)", False)])

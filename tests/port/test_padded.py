@@ -48,6 +48,21 @@ def test_a_model_without_a_mask_of_tokens_is_not_padded() -> None:
     assert padded_batches({"x": np.zeros((3, 4))}, (Argument("x"), MASK)) == {}
 
 
+def test_what_hides_is_padded_whatever_its_name_and_its_dtype() -> None:
+    seen = Argument("real", "bool", ("batch", "length"), hides=True)
+    arrays = {"x": np.zeros((3, 4, 2)), "real": np.ones((3, 4), bool)}
+    made = padded_batches(arrays, (Argument("x"), seen))
+    masks = {name: one["real"] for name, one in made.items()}
+    assert all(mask.dtype == bool for mask in masks.values())
+    assert not masks["a row of padding"][0].any()
+    assert masks["a row of ones"][0].all(), "where True means that a key is ignored"
+    square = {"mask": np.ones((3, 1, 4, 4), np.float32)}
+    hidden = Argument("mask", "float32", ("batch", 1, 4, 4), hides=True)
+    assert padded_batches(square, (hidden,))["padding on the left"]["mask"].shape == (3, 1, 4, 4)
+    bias = {"mask": np.full((3, 4), 0.5)}
+    assert padded_batches(bias, (replace(hidden, shape=("batch", 4)),)) == {}
+
+
 def test_padded_batches_are_compared_with_their_gradients(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path, [INPUT, INPUT])
     batches = list(padded_batches(INPUT, (IDS, MASK)).values())

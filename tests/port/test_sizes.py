@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -106,17 +109,20 @@ class Routed(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Factors that follow from sizes: one is an attribute, one is computed on its line."""
+    """Factors that follow from sizes: one is an attribute, one is computed on its line, one rounded."""
 
-    def __init__(self, dim: int = 12, heads: int = 3) -> None:
+    def __init__(self, dim: int = 12, heads: int = 3, ratio: float = 8 / 3) -> None:
         super().__init__()
-        self.dim, self.heads = dim, heads
+        self.dim, self.heads, self.ratio = dim, heads, ratio
         self.head_dim = dim // heads
         self.scaling = self.head_dim**-0.5
-        self.layer = nn.Linear(dim, dim)
+        hidden = 4 * math.ceil(dim * ratio / 4)
+        self.layer = nn.Linear(dim, 2 * hidden)
+        self.out = nn.Linear(hidden, max(dim, heads))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x * self.scaling).sin() * (self.dim**-0.5)
+        gate, up = self.layer(x * self.scaling).sin().chunk(2, -1)
+        return self.out(gate * up) * (self.dim**-0.5)
 
 
 class Residual(nn.Module):
@@ -183,6 +189,24 @@ class Fixed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.conv(x).flatten(2).transpose(1, 2) + self.positions
+
+
+class Dropped(nn.Module):
+    """Rates that no output in evaluation shows, one of them told in a way that nothing follows."""
+
+    def __init__(
+        self, dim: int = 6, share: float = 0.1, hidden: float = 0.2, off: float = 0.0, rows: int = 9
+    ) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(share)
+        self.other = nn.Dropout({"rate": hidden}["rate"])
+        self.off = nn.Dropout(off)
+        self.register_buffer("table", torch.ones(rows, 1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.drop(x)) + self.table[: x.shape[1]]
+        return self.off(self.other(x))
 
 
 @dataclasses.dataclass
@@ -326,8 +350,9 @@ def test_a_number_that_no_weight_shows_is_a_field(tmp_path: Path) -> None:
 
 def test_factors_that_follow_from_sizes_are_expressions(tmp_path: Path) -> None:
     written, found = sized(Scaled, {"x": real(2, 5, 12)}, tmp_path)
-    assert {name for name, _, _ in found.changed} == {"dim", "heads"}
+    assert {name for name, _, _ in found.changed} == {"dim", "heads", "ratio"}
     assert not found.held
+    assert not written.baked, "chunk needs no half of a width"
     model, x = Scaled(dim=20, heads=2), real(3, 4, 20)
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, dim=20, heads=2), model(x))
 
@@ -630,3 +655,21 @@ def test_a_reason_says_what_the_port_does_without_our_classes(tmp_path: Path) ->
         with pytest.raises(PortRefusesError) as caught, refused(tmp_path):
             raise error
         assert str(caught.value) == reason
+
+
+def test_a_rate_is_tried_in_training_and_every_setting_is_somewhere(tmp_path: Path) -> None:
+    written, found = sized(Dropped, {"x": real(2, 5, 6)}, tmp_path)
+    assert [name for name, *_ in found.rates] == ["share"]
+    assert {one.name: one.value for one in found.held} == {"hidden": 0.2, "off": 0.0}
+    assert all("training drops other shares than the original" in one.why for one in found.held)
+    assert "rows" in {name for name, *_ in (*found.unread, *found.changed)}
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)
+        assert config(share=0.0).share == 0.0
+        loaded = package.load_params(param_dtype="bfloat16")  # as docs/port/dtypes.md says
+        dtypes = {array.dtype.name for array in jax.tree.leaves(loaded["params"])}
+        assert dtypes == {"bfloat16"}
+        model = package.Dropped(config(), param_dtype="bfloat16")
+        assert model.apply(loaded, jnp.ones((2, 5, 6), "bfloat16")).dtype == "float32"
+        with pytest.raises(ValueError, match=r"hidden=0\.5: modeling\.py supports 0\.2 only"):
+            config(hidden=0.5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from pathlib import PurePath
 from typing import Any
 
 import sympy
@@ -445,10 +446,14 @@ class _Merge:
     def _chosen(self, scope: _Scope, value: Ref, other: Ref | Held) -> Ref:
         """A choice between two tensors."""
         if value.id not in self.maybe:
-            raise OptionError("a value differs that does not rest on the input")
+            where = _line_of(self.full.root, value)
+            raise OptionError(
+                f"a value{where} is computed in another way without it, though not from it"
+            )
         theirs = self._converted(other)
         if isinstance(theirs, Ref) and theirs.id in self.maybe:
-            raise OptionError("a value rests on the input in both")
+            where = _line_of(self.full.root, value)
+            raise OptionError(f"a value{where} is computed from it in two ways")
         if (value, theirs) not in scope.choices:
             number = self._new(self.facts[value.id])
             source = _producer(scope.items, value) or _producer(scope.items, theirs)
@@ -534,6 +539,16 @@ def _producer(items: Sequence[Item], value: Any) -> Item | None:
         if isinstance(value, Ref) and value.id in item.outs:
             return item
     return None
+
+
+def _line_of(root: Call, value: Ref) -> str:
+    """The source location of a tensor, in words: " at net.py:12"; "" if no line gives it."""
+    for call in calls(root):
+        for item in call.body:
+            if value.id in item.outs and item.frames:
+                frame = item.frames[-1]
+                return f" at {PurePath(frame.file).name}:{frame.line}"
+    return ""
 
 
 # The merged graph restricted to some of its inputs.

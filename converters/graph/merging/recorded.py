@@ -115,6 +115,10 @@ def _both(
     """
     bare = _without(module, every, names, same_dtype=same_dtype)
     full = _without(module, every, (), names, same_dtype)
+    if full.decomposed and not bare.decomposed:
+        bare = _without(module, every, names, same_dtype=same_dtype, decomposed=True)
+    elif bare.decomposed and not full.decomposed:
+        full = _without(module, every, (), names, same_dtype, decomposed=True)
     if full.fixed or full.same_dtype != bare.same_dtype or full.notes != bare.notes:
         raise OptionError("the model is recorded in another way with it")
     graph = group(full)
@@ -124,7 +128,7 @@ def _both(
     both_graphs = merged(whole, small)
     needs: dict[str, str] = {}
     if len(names) > 1:
-        needs = _needs(module, every, names, both_graphs, same_dtype)
+        needs = _needs(module, every, names, both_graphs, same_dtype, full.decomposed)
     for some in (names, ()):
         wanted = whole if some else small
         if outcome(restricted(both_graphs, some)) != outcome(wanted):
@@ -146,10 +150,17 @@ def _without(
     names: Sequence[str],
     kept: Sequence[str] = (),
     same_dtype: str = "",
+    decomposed: bool = False,
 ) -> Trace:
     kept_inputs = {name: tensor for name, tensor in every.items() if name not in names}
     with broadcast_masks():
-        return trace(module, kept_inputs, masks=_masks(kept_inputs, kept), same_dtype=same_dtype)
+        return trace(
+            module,
+            kept_inputs,
+            decomposed=decomposed,
+            masks=_masks(kept_inputs, kept),
+            same_dtype=same_dtype,
+        )
 
 
 def _simplified(module: torch.nn.Module, recording: Trace, graph: Graph) -> Graph:
@@ -173,6 +184,7 @@ def _needs(
     names: Sequence[str],
     both: Graph,
     same_dtype: str,
+    decomposed: bool,
 ) -> dict[str, str]:
     """The inputs that are valid only together with another input.
 
@@ -183,7 +195,7 @@ def _needs(
     for name in names:
         try:
             others = [other for other in names if other != name]
-            recording = _without(module, every, others, [name], same_dtype)
+            recording = _without(module, every, others, [name], same_dtype, decomposed)
         except GraphError:
             recording = None
         alone = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from converters.graph.expression import code, dtype_name, method
+from converters.graph.expression import call, code, dtype_name, method
 from converters.graph.ops.registry import CannotLowerError, Result, Size, Tensor
 
 
@@ -82,6 +82,21 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
 def inexact(x: Tensor, out: Result) -> Any:
     """A tensor in the result's dtype if its own dtype has no fractions."""
     return x if x.dtype.is_floating_point or x.dtype.is_complex else cast(x, out.dtype)
+
+
+def accumulate(function: str, x: Any, *arguments: Any, **named: Any) -> ast.expr:
+    """A call of a function of JAX that would accumulate 16 bits in 16 bits; torch does in float32."""
+    if x.dtype in (torch.bfloat16, torch.float16):
+        plain = call(function, x, *arguments, **named)
+        assert isinstance(plain, ast.Call)
+        return ast.Call(call("rounded_once", plain.func), plain.args, plain.keywords)
+    return call(function, x, *arguments, **named)
+
+
+def norm_of(function: str, x: Any, order: Any, **named: Any) -> ast.expr:
+    """A call of a norm of JAX. Sums of squares and magnitudes it accumulates in float32, no other powers."""
+    usual = not isinstance(order, int | float) or order in (0, 1, 2, torch.inf, -torch.inf)
+    return (call if usual else accumulate)(function, x, **named)
 
 
 def _meta(value: Any) -> Any:

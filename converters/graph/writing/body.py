@@ -46,7 +46,7 @@ from converters.graph.ops.functions import functions
 from converters.graph.ops.networks.matmul import is_usual
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing.draft import Draft, Drafter, Missing, attended
+from converters.graph.writing.draft import Draft, Drafter, Missing, attended, is_fused
 from converters.graph.writing.forms.options import choice, guard, spread
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.forms.turns import Over, Scan, with_scans
@@ -1134,15 +1134,14 @@ class _Writer:
         first = named.pop(next(iter(named)))
         labels = {names.label_path(result.label): result.outside for result in item.taken}
         weights = labels.get((1,))
-        if (
-            isinstance(layer.module, torch.nn.MultiheadAttention)
-            and weights is not None
-            and (
+        if isinstance(layer.module, torch.nn.MultiheadAttention):
+            if weights is None and is_fused(item):
+                named["need_weights"] = False
+            elif weights is not None and (
                 len(self.facts[weights].shape)
                 == len(self.facts[labels.get((0,), weights)].shape) + 1
-            )
-        ):
-            named["average_attn_weights"] = False
+            ):
+                named["average_attn_weights"] = False
         value = layer.applied(self.access(item.path), as_code(first), **named)
         outs: list[int] = []
 

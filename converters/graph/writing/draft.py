@@ -334,6 +334,13 @@ class Drafter:
         )
 
 
+def is_fused(module_call: Call) -> bool:
+    """Whether a call runs torch's fused attention, which gives 0 for a row that sees nothing."""
+    return any(
+        isinstance(item, Op) and "scaled_dot_product" in item.target for item in module_call.body
+    )
+
+
 def attended(module_call: Call, module: torch.nn.Module) -> list[Given]:
     """Query, key and value of an attention's call, as far as it is given them."""
     arguments = {

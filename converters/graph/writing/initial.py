@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from converters.graph.expression import SettingFloat, SettingInt, as_code, call, code, dtype_name
+from converters.graph.ir import Graph
 from converters.graph.starts.law import (
     Computed,
     Constant,
@@ -93,6 +94,7 @@ class ModelFacts(Protocol):
     volatile: set[str]
     baked: dict[str, None]
     api: Api
+    graph: Graph
 
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is."""
@@ -333,7 +335,11 @@ class Initial:
     ) -> ast.expr:
         """An array that is no parameter, with what the original has in it at first."""
         tensor = self.drafter.constants[key]
-        kind = () if tensor.dtype == torch.float32 else (code(dtype_name(tensor.dtype)),)
+        # A buffer that torch saves follows the dtype of the weights; Flax's statistics stay float32.
+        follows = collection == "buffers" and key in (self.drafter.graph.narrow or ())
+        kind: tuple[Any, ...] = (code("self.param_dtype"),) if follows else ()
+        if not follows and tensor.dtype != torch.float32:
+            kind = (code(dtype_name(tensor.dtype)),)
         start = (self.starts or _NONE).get(key)
         values = _values(tensor) if start is None or key in self.drafter.volatile else start.values
         how: tuple[Any, ...]
@@ -341,7 +347,10 @@ class Initial:
             try:
                 drawn = self._law(start, start.law, key, module, name, None, path)
                 array = code(
-                    '{init}(self.make_rng("params"), {shape}, jnp.float32)', init=drawn, shape=shape
+                    '{init}(self.make_rng("params"), {shape}, {kind})',
+                    init=drawn,
+                    shape=shape,
+                    kind=kind[0] if follows else code("jnp.float32"),
                 )
                 how = (code("lambda: {made}", made=array),)
             except UnknownLawError as error:
@@ -363,11 +372,14 @@ class Initial:
         else:
             again = computed(torch.from_numpy(values), module, name, self.drafter.settings)
             again = again or self._counted(start, values, shape)
+            cast = ".astype(self.param_dtype)" if follows else ""
             if again is not None:
-                how = (code("lambda: {made}", made=again),)
+                how = (code(f"lambda: {{made}}{cast}", made=again),)
             else:
                 self._store(key, name, path, values)
                 how = (code("stored"), code("self.path"), name, shape)
+                if follows:
+                    how = (code(f"lambda: {{made}}{cast}", made=call("stored", *how[1:])),)
         array = call("self.variable", collection, name, *how)
         return ast.Attribute(array, "value", ast.Load())
 

@@ -145,7 +145,11 @@ class _Maker(ast.NodeTransformer):
                 ),
                 attr="value",
             ):
-                if isinstance(how, ast.Lambda):
+                reads = next(filter(_stores, ast.walk(how)), None)
+                if isinstance(how, ast.Lambda) and isinstance(reads, ast.Call):
+                    self.init.stored = True
+                    array = call("jnp.zeros", reads.args[-1], code("self.param_dtype"))
+                elif isinstance(how, ast.Lambda):
                     array = self.visit(how.body)
                 elif isinstance(how, ast.Name) and how.id == "stored":
                     self.init.stored = True

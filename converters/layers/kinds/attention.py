@@ -8,7 +8,8 @@ it has one size for key and value, and needs `decode=False`.
 
 Masks differ: torch's boolean masks mark what is NOT allowed, Flax's what is allowed.
 `converters.modules`' MultiheadAttention takes torch's masks and has all of torch's options. A row
-in which nothing is allowed is NaN in torch and there; in Flax's own attention it is finite.
+in which nothing is allowed is as in torch there: NaN with `need_weights`, else attention gives 0. In
+Flax's own attention it is the mean of all values.
 """
 
 from typing import Any

@@ -32,6 +32,7 @@ def attention(
     bias_k: Array | None = None,
     bias_v: Array | None = None,
     add_zero_attn: bool = False,
+    need_weights: bool = True,
     drop: object = None,
 ) -> tuple[Array, Array]:
     """Compute scaled dot-product attention with all options of `torch.nn.MultiheadAttention`.
@@ -46,11 +47,12 @@ def attention(
         bias_k: (heads, features): an additional key for every sequence; bias_v is its value.
         bias_v: see bias_k.
         add_zero_attn: whether to append a key and value of zeros.
+        need_weights: whether the caller reads the weights. If not, torch runs its fused attention.
         drop: a function applied to the weights (dropout), or None.
 
     Returns:
         (batch, queries, heads, features) and the weights (batch, heads, queries, keys). A row in
-        which nothing is allowed is NaN, as in torch.
+        which nothing is allowed is as in torch: NaN with `need_weights`, else 0.
     """
     batch, queries, heads, features = query.shape
     keys = key.shape[1]
@@ -75,7 +77,13 @@ def attention(
     # No mask hides the added rows.
     scores_bias = jnp.pad(scores_bias, [(0, 0), (0, 0), (0, 0), (0, added)])
     scores = jnp.einsum("bqhd,bkhd->bhqk", query / jnp.sqrt(features).astype(query.dtype), key)
-    weights = jax.nn.softmax(scores + scores_bias, axis=-1)
+    scores = scores + scores_bias
+    if need_weights:
+        weights = jax.nn.softmax(scores, axis=-1)
+    else:
+        sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
+        scores = jnp.where(sees, scores, 0).astype(jnp.promote_types(scores.dtype, jnp.float32))
+        weights = jnp.where(sees, jax.nn.softmax(scores, axis=-1), 0).astype(value.dtype)
     if drop is not None:
         weights = drop(weights)  # type: ignore[operator]
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value), weights

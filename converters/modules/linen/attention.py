@@ -101,6 +101,7 @@ class MultiheadAttention(nn.Module):
             bias_k=extra["bias_k"],
             bias_v=extra["bias_v"],
             add_zero_attn=self.add_zero_attn,
+            need_weights=need_weights,
             drop=nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None,
         )
         start = {"kernel_init": self.out_kernel_init, "bias_init": self.out_bias_init}

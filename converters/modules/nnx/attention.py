@@ -110,6 +110,7 @@ class MultiheadAttention(nnx.Module):
             bias_k=jnp.asarray(self.bias_k[...], self.dtype) if self.add_bias_kv else None,
             bias_v=jnp.asarray(self.bias_v[...], self.dtype) if self.add_bias_kv else None,
             add_zero_attn=self.add_zero_attn,
+            need_weights=need_weights,
             drop=self.dropout,
         )
         output, weights = unbatched(

@@ -11,6 +11,7 @@ Both sides are measured against the original in float64 on the same rounded weig
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from migrate.port.child import answer_of
 from migrate.port.dtypes import narrow_name
 from migrate.port.numerics.results import (
     LIMIT,
+    ROUNDING,
     SETTINGS,
     Folder,
     Numerics,
@@ -73,6 +75,64 @@ def compared(
     return numerics_results
 
 
+def located(
+    numerics_results: tuple[Numerics, ...],
+    model: torch.nn.Module,
+    example: Mapping[str, torch.Tensor],
+    port: Any,
+    folder: Folder,
+    work: Path,
+    timeout: float,
+) -> tuple[Numerics, ...]:
+    """The results, each too large error with the first module that has one.
+
+    Each module's output in bfloat16 is compared with its output in float64, as those of the model are.
+    """
+    from safetensors.numpy import load_file
+
+    from migrate.port.numerics.original import outputs_of_modules
+
+    far = [not (entry.is_as_near or entry.error or entry.skipped) for entry in numerics_results]
+    if not any(far):
+        return numerics_results
+    work.mkdir(exist_ok=True)
+    if "error" in _answer([example], port, folder, work, timeout, modules=True):
+        return numerics_results
+    exact = outputs_of_modules(model, example, exact=True)
+    narrow = outputs_of_modules(model, example, exact=False)
+    return tuple(
+        replace(entry, first=_first(exact, narrow, load_file(work / f"modules{at}.safetensors")))
+        if far[at]
+        else entry
+        for at, entry in enumerate(numerics_results)
+    )
+
+
+def _first(exact: Mapping[str, Any], narrow: Mapping[str, Any], port: Mapping[str, Any]) -> str:
+    """The first module to end whose error is too large, in words."""
+    port = {path.replace(".layers.", "."): array for path, array in port.items()} | dict(port)
+    last = ""
+    for path, truth in exact.items():
+        mine, theirs = _in_order(port.get(path), truth.shape), narrow.get(path)
+        if not path:
+            break
+        if mine is None or theirs is None or theirs.shape != truth.shape:
+            continue
+        pair = (_distance([truth], [mine]), _distance([truth], [theirs]))
+        if pair[0] > max(allowed(truth.size) * pair[1], ROUNDING):
+            return f"{path} ({pair[0]:.1e}, the original {pair[1]:.1e})"
+        last = path
+    return f"what follows {last}" if last else ""
+
+
+def _in_order(array: Any, shape: tuple[int, ...]) -> Any:
+    """A module's output in torch's order: the port's may have its channels last; None if it fits neither."""
+    if array is None or array.shape == shape:
+        return array
+    moved = np.moveaxis(array, -1, 1) if array.ndim > 2 else array
+    return moved if moved.shape == shape else None
+
+
 def _compared(
     model: torch.nn.Module,
     inputs: Sequence[Mapping[str, torch.Tensor]],
@@ -113,6 +173,8 @@ def _answer(
     folder: Folder,
     work: Path,
     timeout: float,
+    *,
+    modules: bool = False,
 ) -> dict[str, Any]:
     from safetensors.torch import save_file
 
@@ -129,6 +191,7 @@ def _answer(
         "streams": list(port.streams),
         "inputs": files,
         "outputs": str(work),
+        "modules": modules,
     }
     answer: dict[str, Any] = answer_of("migrate.port.numerics.port_side", request, work, timeout)
     return answer
@@ -156,7 +219,7 @@ def _verdict(
         # The original returns an object: the port returns the same tensors in the same order.
         names = dict(zip(paths, answer["dtypes"], strict=True))
     differences: list[str] = []
-    worst, limit = (0.0, 0.0), LIMIT
+    worst, limit, output = (0.0, 0.0), LIMIT, ""
     for path in paths:
         kind = answer["dtypes"].get("" if names[path] == "output" else names[path], "")
         kind = kind or answer["dtypes"].get(names[path], "")
@@ -174,9 +237,11 @@ def _verdict(
         pair = (_distance(truth, mine), _distance(truth, theirs))
         times = allowed(sum(reference.size for reference in truth))
         if _ratio(pair) / times >= _ratio(worst) / limit:
-            worst, limit = pair, times
+            worst, limit, output = pair, times, path if len(paths) > 1 else ""
     differences += _products(runs[0].products, answer["products"])
-    return Numerics(setting, described, worst[1], worst[0], tuple(differences), limit=limit)
+    return Numerics(
+        setting, described, worst[1], worst[0], tuple(differences), limit=limit, output=output
+    )
 
 
 def _ratio(pair: tuple[float, float]) -> float:

@@ -119,6 +119,34 @@ def in_bfloat16(module: nn.Module, inputs: Tensors) -> NumericsRun:
     )
 
 
+def outputs_of_modules(module: nn.Module, inputs: Tensors, *, exact: bool) -> dict[str, Any]:
+    """Path → the first floating output of each module that is called once, in the order of their ends.
+
+    Args:
+        module: the original.
+        inputs: what it is called with.
+        exact: whether it runs in float64 on the rounded weights and inputs, in place of bfloat16.
+    """
+    ended: dict[str, list[Any]] = {}
+
+    def note(name: str, output: Any) -> None:
+        floating = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
+        ended.setdefault(name, []).append(_array(floating[0]) if floating else None)
+
+    with contextlib.ExitStack() as stack:
+        for name, submodule in module.named_modules():
+            hook = submodule.register_forward_hook(
+                lambda _, __, output, name=name: note(name, output)
+            )
+            stack.callback(hook.remove)
+        (reference if exact else in_bfloat16)(module, inputs)
+    return {
+        name: outputs[0]
+        for name, outputs in ended.items()
+        if len(outputs) == 1 and outputs[0] is not None
+    }
+
+
 def reference(module: nn.Module, inputs: Tensors) -> dict[str, Any]:
     """Return the outputs of the original in float64 on the rounded weights and inputs.
 

@@ -78,6 +78,11 @@ def _run(package: Any, values: Mapping[str, Any], setting: str, at: int) -> dict
         with drawn(Draws(SEED)) if rngs else nullcontext():
             return jax.jit(apply).trace(variables, **arrays)
 
+    if values["modules"]:
+        rngs = {name: jax.random.key(SEED) for name in values["streams"]}
+        captured = {} if nnx_port is not None else _captured(model, variables, inputs[0], rngs)
+        save_file(captured, Path(values["outputs"]) / f"modules{at}.safetensors")
+        return {}
     first = traced(inputs[0])
     # An input may have a mask, or have none.
     runs = {tuple(inputs[0]): first.lower().compile()}
@@ -101,6 +106,29 @@ def _run(package: Any, values: Mapping[str, Any], setting: str, at: int) -> dict
         "dtypes": dtypes,
         "products": {path: sorted(kinds) for path, kinds in products.items()},
     }
+
+
+def _captured(model: Any, variables: Any, arrays: Any, rngs: Any) -> dict[str, Any]:
+    """Torch's path → the first floating output of each module that is called once."""
+    import jax
+    import jax.numpy as jnp
+
+    def run(variables: Any, arrays: Any) -> Any:
+        with drawn(Draws(SEED)) if rngs else nullcontext():
+            return model.apply(
+                variables, **arrays, rngs=rngs, capture_intermediates=True, mutable="intermediates"
+            )[1]["intermediates"]
+
+    outputs = {}
+    for path, array in jax.tree_util.tree_leaves_with_path(jax.jit(run)(variables, arrays)):
+        names = [str(getattr(step, "key", getattr(step, "idx", ""))) for step in path]
+        modules, rest = names[: names.index("__call__")], names[names.index("__call__") + 1 :]
+        name = ".".join(re.sub(r"_(\d+)$", r".\1", part) for part in modules)
+        if jnp.issubdtype(array.dtype, jnp.floating) and set(rest) <= {"0"}:
+            outputs[name or "model"] = jax.device_get(array.astype(jnp.float32))
+        elif rest[:1] != ["0"]:
+            outputs[name or "model"] = None  # a second call
+    return {name: array for name, array in outputs.items() if array is not None}
 
 
 def _narrowed(array: Any) -> Any:

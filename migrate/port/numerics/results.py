@@ -58,6 +58,8 @@ class Numerics:
         error: why it could not be compared; "" if it was.
         skipped: why there is nothing to compare: the original does not run in bfloat16; "" if it does.
         limit: how many times the original's error the port's may be.
+        output: the output with the largest error; "" if there is only one.
+        first: the first module whose error is too large, in words; "" if it was not looked for.
     """
 
     setting: str
@@ -68,6 +70,8 @@ class Numerics:
     error: str = ""
     skipped: str = ""
     limit: float = LIMIT
+    output: str = ""
+    first: str = ""
 
     @property
     def matches(self) -> bool:
@@ -92,7 +96,10 @@ class Numerics:
         if len(self.differences) > _SHOWN:
             said.append(f"and {len(self.differences) - _SHOWN} more")
         if not self.is_as_near:
-            said.insert(0, f"{self.port:.1e} from float64, the original {self.original:.1e}")
+            of = f"output {self.output} is " if self.output else ""
+            where = f", first in {self.first}" if self.first else ""
+            distance = f"{self.port:.1e} from float64, the original {self.original:.1e}"
+            said.insert(0, f"{of}{distance}{where}")
         return f"differs: {'; '.join(said)}" if said else "match"
 
 

@@ -58,7 +58,7 @@ class PortAtSize:
         """
         import jax
 
-        with self._refusing():
+        with self.refusing():
             inputs = _abstract(self.inputs)
             if isinstance(self.model, NnxPort):
                 self.require_paths()
@@ -90,7 +90,7 @@ class PortAtSize:
         """
         import jax
 
-        with self._refusing():
+        with self.refusing():
             self.require_paths()
             variables = self.variables(self.weights())
             apply, inputs = self.apply, self.inputs
@@ -137,7 +137,8 @@ class PortAtSize:
             self.package.require_params(self.arrays, self.config, **inputs)
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def refusing(self) -> Iterator[None]:
+        """Raise PortRefusesError for whatever is raised, on the CPU and in full precision."""
         import jax
 
         cpu = jax.devices("cpu")[0]

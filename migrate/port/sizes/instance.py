@@ -140,7 +140,7 @@ def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
     """
     import torch
 
-    tensors = {name: _tensor(array, dtype or torch.float32) for name, array in inputs.items()}
+    tensors = as_tensors(inputs, dtype)
     with torch.no_grad():
         before = torch.get_rng_state()
         outputs = module(**tensors)
@@ -148,6 +148,13 @@ def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
             with ComparisonDraws(Draws(SEED)):
                 outputs = module(**tensors)
         return [_array(output) for output in flat(plain(outputs))]
+
+
+def as_tensors(inputs: Arrays, dtype: Any = None) -> dict[str, Any]:
+    """Inputs as torch takes them, with 64 bits for integers."""
+    import torch
+
+    return {name: _tensor(array, dtype or torch.float32) for name, array in inputs.items()}
 
 
 def flat(value: Any) -> Iterator[Any]:

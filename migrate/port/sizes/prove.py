@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,19 @@ from migrate.port.package import package_of
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.instance import Arrays, Axis, SizeChange, alive, built, threads_for
+from migrate.port.sizes.leaves import candidates
 from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.question import SizeQuestion
+from migrate.port.sizes.rates import kept_by_original
 from migrate.port.sizes.results import FixedSize, Sizes, unproven
 from migrate.port.sizes.second import Second, beside, second
 from migrate.port.sizes.tries import REFUSED, Tries
 from migrate.port.sizes.unseen import Unseen
 from migrate.progress import Progress
 
+IDLE = "other values had no effect on the inputs of the proof"
+# A share to try in place of none.
+_SHARE = 0.25
 Attempt = Callable[[Sequence[SizeChange]], str]
 
 
@@ -115,6 +120,7 @@ class _Proof:
         self.inputs = question.base.inputs
         self.good: list[SizeChange] = []
         self.bad: dict[int, tuple[SizeChange, str]] = {}
+        self.rates: list[SizeChange] = []
 
     def run(self, unseen: Unseen, fixed: Sequence[Axis]) -> Sizes:
         """Search, and return what was found."""
@@ -123,6 +129,7 @@ class _Proof:
         ]
         self.good = self._followed([], left)
         self._again()
+        self._try_rates()
         return self._result(fixed)
 
     def method_apart(self, package: Any, method: str, arrays: Arrays) -> str:
@@ -154,6 +161,24 @@ class _Proof:
                 del self.bad[refused[change.leaf]]
         self.found.changes += more
         self.good = self._followed(self.good, more)
+
+    def _try_rates(self) -> None:
+        """Try shares without an effect in evaluation by what both sides drop in training."""
+        shares = [
+            leaf
+            for leaf in (*self.found.idle, *self.found.untried)
+            if isinstance(leaf.value, float) and 0 <= leaf.value < 1
+        ]
+        before = kept_by_original(self.question.base) if shares else None
+        for leaf in shares if before is not None else ():
+            for value in candidates(leaf, upwards=True)[:1] or (_SHARE,):
+                change = SizeChange(leaf, value, {})
+                instance = self.question.built((change,))
+                theirs = None if instance is None else kept_by_original(instance)
+                if instance is None or theirs is None or theirs == before:
+                    continue
+                if not self._is_bad(change, self.tries.rates(instance, theirs)):
+                    self.rates.append(change)
 
     def _is_bad(self, change: SizeChange, why: str) -> bool:
         if why:
@@ -201,22 +226,27 @@ class _Proof:
         good += group
         return True
 
+    def _names(self, change: SizeChange) -> list[str]:
+        """The settings of the port that a change of a number moves; else the number's own name."""
+        assert change.leaf is not None
+        settings = self.question.port.settings
+        alone = self.question.built((change,))
+        moved = settings if alone is None else self.question.settings(alone)
+        names = [name for name, value in settings.items() if moved[name] != value]
+        return names or [change.leaf.name]
+
     def _result(self, fixed: Sequence[Axis]) -> Sizes:
         held: dict[str, FixedSize] = {}
         settings = self.question.port.settings
         for change, why in self.bad.values():
             if change.leaf is None:
                 continue
-            alone = self.question.built((change,))
-            moved = settings if alone is None else self.question.settings(alone)
-            names = [name for name, value in settings.items() if moved[name] != value]
-            if not names:
-                names = [change.leaf.name]
-            for name in names:
+            for name in self._names(change):
                 value = settings.get(name, change.leaf.value)
                 held[name] = FixedSize(name, value, f"at {change.value!r} {why}")
+        rates = {name for change in self.rates for name in self._names(change)}
         for name, value in settings.items():
-            if self.tries.settings[name] == value and name not in held:
+            if self.tries.settings[name] == value and name not in {*held, *rates}:
                 held[name] = FixedSize(name, value, self._why(name))
         axes = _sizes(self.inputs, fixed)
         proven = {axis for change in self.good for axis in change.axes}
@@ -229,13 +259,29 @@ class _Proof:
             tuple(held.values()),
             {(axis.name, axis.axis): size for axis, size in axes.items() if axis not in proven},
             distance=self.tries.distance,
-            idle=tuple(leaf.name for leaf in self.found.idle if leaf.name not in settings),
+            rates=tuple(
+                (change.name, change.leaf.value, change.value)
+                for change in self.rates
+                if change.leaf is not None
+            ),
+            unread=tuple(self._unread({*settings, *held, *rates})),
         )
+
+    def _unread(self, known: set[str]) -> Iterator[tuple[str, Any, str]]:
+        """The numbers of the original that are neither followed nor refused, each with the reason."""
+        for numbers, why in (
+            (self.found.idle, IDLE),
+            (self.found.refused, "the original took no other value that was tried"),
+            (self.found.untried, "no other value was tried"),
+        ):
+            for leaf in numbers:
+                if leaf.name not in known:
+                    yield leaf.name, leaf.value, why
 
     def _why(self, name: str) -> str:
         idle = {leaf.name for leaf in self.found.idle}
         if name in idle:
-            return "other values had no effect on the inputs of the proof"
+            return IDLE
         if name in {leaf.name for leaf in self.found.refused}:
             return "the original took no other value that was tried"
         return "not tried: no number that the original's constructor is given changes it"

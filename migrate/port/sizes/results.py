@@ -34,7 +34,8 @@ class Sizes:
         axes: (input, axis) → size: axes that the model refuses to take otherwise.
         lifted: bounds of the recording beyond which both sides agree.
         distance: relative L2 of the worst output there.
-        idle: settings that had no effect on what the original gave.
+        rates: name, value here, value there: shares that training drops, which both sides changed alike.
+        unread: (setting, value, why) of the original: those that the configuration of the port lacks.
         error: why nothing was tried; "" otherwise.
     """
 
@@ -43,7 +44,8 @@ class Sizes:
     axes: Mapping[tuple[str, int], int] = field(default_factory=dict)
     lifted: tuple[str, ...] = ()
     distance: float | None = None
-    idle: tuple[str, ...] = ()
+    rates: tuple[tuple[str, Any, Any], ...] = ()
+    unread: tuple[tuple[str, Any, str], ...] = ()
     error: str = ""
 
     @property

@@ -32,12 +32,14 @@ class Second:
         changes: each with an effect on what the model holds or gives.
         idle: numbers without any effect on it.
         refused: numbers of which the original takes no other value.
+        untried: numbers of which no other value is tried.
         refused_axes: fixed axes of inputs that the original takes at their size only.
     """
 
     changes: list[SizeChange] = field(default_factory=list)
     idle: list[Leaf] = field(default_factory=list)
     refused: list[Leaf] = field(default_factory=list)
+    untried: list[Leaf] = field(default_factory=list)
     refused_axes: list[Axis] = field(default_factory=list)
 
 
@@ -154,7 +156,9 @@ class _SizeSearch:
                 if tried:
                     return
                 break
-        if values:
+        if not values:
+            self.found.untried.append(leaf)
+        else:
             (self.found.idle if taken else self.found.refused).append(leaf)
 
     def _axes_for(self, leaf: Leaf, value: Value) -> Iterator[dict[Axis, int]]:

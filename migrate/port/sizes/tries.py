@@ -9,6 +9,7 @@ from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import PortAtSize, PortRefusesError
 from migrate.port.sizes.instance import SizeChange, SizedModel, alive
 from migrate.port.sizes.question import SizeQuestion
+from migrate.port.sizes.rates import Kept, kept_by_port, same
 from migrate.progress import Progress
 
 # Instances of the port that are compiled and run at most, and those of which only shapes are computed.
@@ -57,6 +58,21 @@ class Tries:
     def outputs(self, changes: Sequence[SizeChange]) -> str:
         """Return what is wrong with the outputs, or "" if the port agrees with the original."""
         return self._once(self._outputs, "outputs", changes)
+
+    def rates(self, instance: SizedModel, theirs: Kept) -> str:
+        """Return what is wrong with what the port drops in training, or ""."""
+        port = self._question.port
+        settings = self._question.settings(instance)
+        try:
+            there = self._question.port_at(self._package, settings, instance)
+            mine = kept_by_port(there) if port.trains else Kept()
+        except PortRefusesError as error:
+            return f"the port {error}"
+        if mine is None:
+            return "the original drops other shares in training; not tried for nnx"
+        if not same(theirs, mine, scanned=bool(port.stacks)):
+            return "training drops other shares than the original"
+        return ""
 
     def _once(self, attempt: _Attempt, what: str, changes: Sequence[SizeChange]) -> str:
         key = what, tuple(sorted(map(id, changes)))

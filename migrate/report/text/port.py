@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from migrate.port.results import Ported, ProofCase
 
 FORMAT = 1  # of the JSON
+# Fixed sizes that are shown with the reason.
+_HELD = 8
 
 
 def port_summary(ported: Ported) -> list[RenderableType]:
@@ -69,10 +71,15 @@ def _sizes(ported: Ported) -> tuple[str, ...]:
     if sizes is None:
         return ()
     proven = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.changed)
-    held = ", ".join(f"{entry.name}={entry.value}" for entry in sizes.held)
+    held = [f"not changed: {entry.name}={entry.value}, {entry.why}" for entry in sizes.held]
+    if len(held) > _HELD:
+        rest = ", ".join(f"{entry.name}={entry.value}" for entry in sizes.held[_HELD:])
+        held[_HELD:] = [f"not changed: {rest} (why: README.md)"]
+    rates = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.rates)
     first = f"proven, all changed at once: {proven}" if proven else "not proven"
     why = f": {sizes.error}" if sizes.error else ""
-    return (f"{first}{why}", *([f"not changed: {held}"] if held else []))
+    followed = [f"proven in training: {rates}"] if rates else []
+    return (f"{first}{why}", *followed, *held)
 
 
 def verdict(ported: Ported) -> str:
@@ -243,6 +250,13 @@ def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
         "held": [
             {"name": entry.name, "value": plain_value(entry.value), "why": entry.why}
             for entry in sizes.held
+        ],
+        "rates": [
+            {"name": name, "here": here, "there": there} for name, here, there in sizes.rates
+        ],
+        "unread": [
+            {"name": name, "value": plain_value(value), "why": why}
+            for name, value, why in sizes.unread
         ],
         "axes": [
             {"input": name, "axis": axis, "size": size} for (name, axis), size in sizes.axes.items()

@@ -143,8 +143,8 @@ def compare(
     weights = _weights(expected)
     wanted = _gradients(call, arguments, named, weights) if gradient else []
     chosen = [index for index, one in enumerate(wanted) if one is not None]
-    run = _run(text, symbols)
-    arrays = [_array(one) for one in symbols.tensors]
+    run = run_written(text, symbols)
+    arrays = [as_array(one) for one in symbols.tensors]
 
     def whole(*given: Any) -> Any:
         def real(*some: Any) -> Any:
@@ -183,20 +183,20 @@ def _compare_sizes(
         return
     if other == text:
         return
-    arrays = [_array(one) for one in symbols.tensors]
+    arrays = [as_array(one) for one in symbols.tensors]
     with jax.default_matmul_precision("highest"):
-        got = jax.jit(_run(other, symbols))(*arrays)
+        got = jax.jit(run_written(other, symbols))(*arrays)
     _compare(other, got, expected, tolerance, values)
 
 
-def _run(text: str, symbols: Symbols) -> Any:
+def run_written(text: str, symbols: Symbols) -> Any:
     names = ", ".join(f"t{index}" for index in range(len(symbols.tensors)))
     key = jax.random.key(0)
     space = {"jnp": jnp, "jax": jax, "nn": nn, "key": key, **functions(), **symbols.sizes}
     return eval(f"lambda {names}: {text}", space)
 
 
-def _array(tensor: torch.Tensor) -> Any:
+def as_array(tensor: torch.Tensor) -> Any:
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         return jnp.asarray(tensor.float().numpy()).astype(jnp.bfloat16)

@@ -130,3 +130,18 @@ class Averaged(nn.Module):
         y = self.head(x)
         count = y.shape[1] if mask is None else mask.sum()
         return y.sum(dim=1) / count
+
+
+class Normed(nn.Module):
+    """A change in place with the mask only: that recording is decomposed, down to the norm before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x, mask=None):
+        x = self.norm(x)
+        if mask is not None:
+            x = x.clone()
+            x.masked_fill_(~mask, 0.5)
+        return self.layer(x)

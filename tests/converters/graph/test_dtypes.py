@@ -361,3 +361,36 @@ def test_the_module_is_as_it_was_when_it_is_recorded() -> None:
     for name, one in model.state_dict().items():
         assert one.dtype == before[name].dtype
         assert torch.equal(one, before[name])
+
+
+class Standardized(nn.Module):
+    """Statistics that a checkpoint has, and a table that it does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("spread", torch.linspace(1, 1.7, 6) ** 3)
+        self.register_buffer("table", torch.rand(6), persistent=False)
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = (x - self.mean) / self.spread
+        return self.layer(x), (x.float() * self.table).to(x.dtype)
+
+
+@pytest.mark.long_cases("nnx")
+@pytest.mark.parametrize("api", ["linen", "nnx"])
+def test_buffers_that_torch_saves_start_in_the_dtype_of_the_weights(
+    api: Any, load: Callable[[Port], Any]
+) -> None:
+    x = torch.rand(2, 6)
+    written = port(Standardized().eval(), {"x": x}, api=api)
+    if api == "nnx":
+        assert written.modeling.count(", self.param_dtype))") == 2
+        return
+    model = load(written).clone(param_dtype=jnp.bfloat16)
+    given = jnp.asarray(x.numpy(), jnp.bfloat16)
+    outputs, values = model.init_with_output(jax.random.key(0), given)
+    buffers = {name: one.dtype.name for name, one in values["buffers"].items()}
+    assert buffers == {"mean": "bfloat16", "spread": "bfloat16", "table": "float32"}
+    assert [one.dtype.name for one in outputs] == ["bfloat16", "bfloat16"]

@@ -6,11 +6,21 @@ from collections.abc import Iterator
 from inspect import Parameter, signature
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 from converters.graph.ops import CannotLowerError, Lowering, Sample, lowerings
-from tests.converters.graph.comparison import compare, operator, takes
+from tests.converters.graph.comparison import (
+    as_array,
+    compare,
+    operator,
+    run_written,
+    takes,
+    written,
+)
 
 
 def _given(one: Sample) -> Any:
@@ -89,3 +99,52 @@ def _listed(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return value[0] if value and len(set(value)) == 1 else list(value)
     return value
+
+
+def _bits(*shape: int) -> torch.Tensor:
+    near_one = 1 + 0.02 * torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+    return near_one.bfloat16()
+
+
+_INTO, _PLACES = torch.zeros(4, dtype=torch.bfloat16), torch.arange(300) % 4
+# Operators that combine many elements, in torch in float32 for 16 bits, on the CPU and on CUDA.
+ACCUMULATING: dict[str, tuple[Any, ...]] = {
+    "aten.cumsum.default": (_bits(4, 300), 1),
+    "aten.cumprod.default": (_bits(4, 300), 1),
+    "aten.logcumsumexp.default": (10 * _bits(4, 300) - 10, 1),
+    "aten.sum.dim_IntList": (_bits(4, 300), [1]),
+    "aten.mean.dim": (_bits(4, 300), [1]),
+    "aten.prod.dim_int": (_bits(4, 300), 1),
+    "aten.var.correction": (_bits(4, 300), [1]),
+    "aten.logsumexp.default": (_bits(4, 300), [1]),
+    "aten.linalg_vector_norm.default": (_bits(4, 300), 3, [1]),
+    "aten.norm.ScalarOpt_dim": (_bits(4, 300), 3, [1]),
+    "aten.linalg_norm.default": (_bits(4, 300), 3, [1]),
+    "aten.dist.default": (_bits(300), _bits(300) - 2, 3),
+    "aten.avg_pool1d.default": (_bits(1, 2, 300), [100], [100]),
+    "aten.avg_pool2d.default": (_bits(1, 2, 30, 10), [10, 10]),
+    "aten.adaptive_avg_pool2d.default": (_bits(1, 2, 30, 10), [1, 1]),
+    "aten.renorm.default": (_bits(4, 300), 3, 0, 1.0),
+    "aten.scatter_add.default": (_INTO, 0, _PLACES, _bits(300)),
+    "aten.scatter_reduce.two": (_INTO, 0, _PLACES, _bits(300), "sum"),
+    "aten.index_add.default": (_INTO, 0, _PLACES, _bits(300)),
+    "aten.index_put.default": (_INTO, [_PLACES], _bits(300), True),
+}
+
+
+@pytest.mark.parametrize("name", ACCUMULATING)
+def test_many_elements_of_16_bits_are_accumulated_as_in_torch(name: str) -> None:
+    arguments = ACCUMULATING[name]
+    expected = operator(name)(*arguments)
+    wide = [one.double() if _is_floating(one) else one for one in arguments]
+    reference = operator(name)(*wide)
+    text, symbols = written(name, lowerings()[name], arguments, {}, expected, depends=False)
+    got = jax.jit(run_written(text, symbols))(*map(as_array, symbols.tensors))
+    assert got.dtype == jnp.bfloat16, text
+    mine = torch.from_numpy(np.asarray(got, np.float64))
+    errors = [float((one - reference).norm() / reference.norm()) for one in (mine, expected)]
+    assert errors[0] <= 1.5 * max(errors[1], 2.0**-9), f"{text}: {errors}"
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -45,6 +45,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs, dict[str, list[tor
         {"x": real(3, 5, 8)},
         {"mask": [SEEN, EMPTY[:, None, None].bool().expand(3, 1, 5, 5)]},
     ),
+    "normed": (optional.Normed, {"x": real(3, 6)}, {"mask": [real(3, 6) > 0]}),
     "fused biases": (optional.Fused, {"x": real(3, 5, 8)}, {"mask": [real(3, 1, 5, 5)]}),
 }
 
@@ -75,6 +76,10 @@ def test_a_port_equals_torch_with_any_of_its_optional_inputs(
     made = written(model, example)
     assert {one.name for one in made.inputs if one.optional} == set(given)
     assert made.left == {}
+    if name in ("filled", "fused truths"):
+        assert {one.name for one in made.inputs if one.hides} == set(given)
+    if name == "normed":
+        assert not any(one.hides for one in made.inputs), "it masks no attention"
     flax, weights = load(made), variables(model, made, inputs)
     for count in range(len(given) + 1):
         for names in itertools.combinations(given, count):

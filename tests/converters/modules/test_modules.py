@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from converters import convert_to_pytree
 from converters.modules import linen as ours_linen
 from converters.modules import nnx as ours_nnx
 from converters.modules.functional.attention import as_bias, causal_mask
@@ -78,6 +79,30 @@ def test_a_row_in_which_nothing_is_allowed_is_nan_as_in_torch():
     wanted, wanted_weights = theirs(given, given, given, key_padding_mask=torch.from_numpy(mask))
     for value in (output, weights, wanted.detach().numpy(), wanted_weights.detach().numpy()):
         assert np.isnan(value).all()
+
+
+def test_without_weights_a_row_in_which_nothing_is_allowed_is_zero_as_in_torch():
+    """As torch's fused attention: the output is that of the bias, and gradients are finite."""
+    import torch
+
+    x = np.random.default_rng(0).standard_normal((3, 4, 6)).astype(np.float32)
+    pad = np.zeros((3, 4), bool)
+    pad[1], pad[2, 2:] = True, True
+    theirs = torch.nn.MultiheadAttention(6, 2, batch_first=True)
+    given = torch.from_numpy(x).requires_grad_()
+    wanted, _ = theirs(
+        given, given, given, key_padding_mask=torch.from_numpy(pad), need_weights=False
+    )
+    wanted.square().sum().backward()
+    layer = ours_linen.MultiheadAttention(6, 2, batch_first=True)
+    weights = convert_to_pytree(theirs.state_dict(), model=theirs)
+
+    def run(x):
+        return layer.apply(weights, x, x, x, key_padding_mask=pad, need_weights=False)[0]
+
+    np.testing.assert_allclose(run(x), wanted.detach(), atol=1e-5)
+    gradient = jax.grad(lambda x: (run(x) ** 2).sum())(x)
+    np.testing.assert_allclose(gradient, given.grad, atol=1e-4)
 
 
 @pytest.mark.parametrize(

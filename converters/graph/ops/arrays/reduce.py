@@ -8,9 +8,19 @@ from typing import Any
 import torch
 
 from converters.graph.expression import call, code, method
-from converters.graph.ops.parts import axes_names, axis_name, axis_of, cast, demand, known
+from converters.graph.ops.parts import (
+    accumulate,
+    axes_names,
+    axis_name,
+    axis_of,
+    cast,
+    demand,
+    known,
+    norm_of,
+)
 from converters.graph.ops.registry import (
     Result,
+    Tensor,
     distinct,
     integers,
     op,
@@ -371,9 +381,9 @@ def vector_norm(
         if ord == 2
         else {"ord": int(ord) if isinstance(ord, float) and ord.is_integer() else ord}
     )
-    if isinstance(named.get("axis"), int):
-        return call("jnp.linalg.norm", x, **order, **named)
-    return call("jnp.linalg.vector_norm", x, **order, **named)
+    along = isinstance(named.get("axis"), int)
+    function = "jnp.linalg.norm" if along else "jnp.linalg.vector_norm"
+    return norm_of(function, x, ord, **order, **named)
 
 
 @op(
@@ -427,7 +437,8 @@ def linalg_norm(
             if len(axes) == 1
             else tuple(axis_of(axis, x.ndim) for axis in axes)
         )
-    return call("jnp.linalg.norm", x, **named, **({"keepdims": True} if keepdim else {}))
+    named |= {"keepdims": True} if keepdim else {}
+    return norm_of("jnp.linalg.norm", x, ord, **named)
 
 
 @op(
@@ -451,7 +462,7 @@ def matrix_norm(
     named = {"axis": tuple(axis_of(axis, x.ndim) for axis in dim)} | (
         {"keepdims": True} if keepdim else {}
     )
-    return call("jnp.linalg.norm", x if dtype is None else cast(x, dtype), ord=ord, **named)
+    return norm_of("jnp.linalg.norm", x if dtype is None else cast(x, dtype), ord, ord=ord, **named)
 
 
 @op(
@@ -474,7 +485,7 @@ def _running(name: str, function: str, *samples: Any) -> None:
             return code("{x}", x=cast(x, out.dtype))
         if x.dtype != out.dtype and not (x.dtype == torch.bool and out.dtype == torch.int64):
             x = cast(x, out.dtype)
-        return call(function, x, axis=axis_name(dim, x.ndim))
+        return accumulate(function, x, axis=axis_name(dim, x.ndim))
 
     write.__doc__ = f"`{function}`."
     cases = (
@@ -498,7 +509,7 @@ def logcumsumexp(x: Any, dim: int) -> ast.expr:
     """`jax.lax.cumlogsumexp`."""
     if x.ndim == 0:
         return code("{x}", x=x)
-    return call("jax.lax.cumlogsumexp", x, axis=axis_of(dim, x.ndim))
+    return accumulate("jax.lax.cumlogsumexp", x, axis=axis_of(dim, x.ndim))
 
 
 def _running_extreme(name: str) -> None:
@@ -578,7 +589,6 @@ def histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> ast.expr:  # n
 
 
 @op("aten.dist.default", samples=(sample(real(2, 3), real(2, 3)), sample(real(2, 3), real(3), 1)))
-def dist(x: Any, other: Any, p: Any = 2) -> ast.expr:
+def dist(x: Any, other: Any, p: Any = 2, *, out: Result) -> ast.expr:
     """The norm of a difference."""
-    order = {} if p == 2 else {"ord": p}
-    return call("jnp.linalg.vector_norm", code("{x} - {other}", x=x, other=other), **order)
+    return vector_norm(Tensor((), out.dtype, code("{x} - {other}", x=x, other=other)), p)

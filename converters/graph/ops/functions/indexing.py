@@ -9,11 +9,22 @@ import jax.numpy as jnp
 def scatter(
     x: jax.Array, index: jax.Array, values: jax.Array | float, axis: int, how: str = "set"
 ) -> jax.Array:
-    """Along an axis, write (or "add", "multiply") each value where its index says."""
+    """Along an axis, write (or "add", "multiply") each value where its index says.
+
+    As in torch, sums and products of 16 bits are accumulated in float32.
+    """
     place = list(jnp.indices(index.shape, sparse=True))
     place[axis] = index
-    there = x.at[tuple(place)]
-    return {"set": there.set, "add": there.add, "multiply": there.multiply}[how](values)
+    if how == "set":
+        return x.at[tuple(place)].set(values)
+    there = accumulator(x).at[tuple(place)]
+    return {"add": there.add, "multiply": there.multiply}[how](values).astype(x.dtype)
+
+
+def accumulator(x: jax.Array) -> jax.Array:
+    """An array of 16 bits in float32; another array as it is."""
+    narrow = jnp.issubdtype(x.dtype, jnp.floating)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if narrow else x
 
 
 def scatter_reduce(
@@ -24,7 +35,10 @@ def scatter_reduce(
     axis: int,
     include_self: bool = True,
 ) -> jax.Array:
-    """Put together what falls on one place: "sum", "prod", "mean", "amax" or "amin"."""
+    """Put together what falls on one place: "sum", "prod", "mean", "amax" or "amin".
+
+    As in torch, sums and products of 16 bits are accumulated in float32.
+    """
     grid = list(jnp.indices(index.shape, sparse=True))
     grid[axis] = index
     place = tuple(grid)
@@ -35,13 +49,14 @@ def scatter_reduce(
         return x.at[place].max(values)
     if reduce == "amin":
         return x.at[place].min(values)
+    wide = accumulator(x)
     if reduce == "prod":
-        return x.at[place].multiply(values)
-    total = x.at[place].add(values)
+        return wide.at[place].multiply(values).astype(x.dtype)
+    total = wide.at[place].add(values)
     if reduce == "sum":
-        return total
-    count = jnp.full(x.shape, int(include_self), x.dtype).at[place].add(1)
-    return total / jnp.maximum(count, 1)
+        return total.astype(x.dtype)
+    count = jnp.full(x.shape, int(include_self), wide.dtype).at[place].add(1)
+    return (total / jnp.maximum(count, 1)).astype(x.dtype)
 
 
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:

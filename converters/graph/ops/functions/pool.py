@@ -92,7 +92,12 @@ def avg_pool(
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> jax.Array:
-    """The mean of each window; padding counts as zeros, what a last window hangs over does not."""
+    """The mean of each window; padding counts as zeros, what a last window hangs over does not.
+
+    As in torch, sums of 16 bits are accumulated in float32.
+    """
+    dtype = x.dtype
+    x = x.astype(jnp.promote_types(dtype, jnp.float32))
     rank = len(kernel)
     before = (1,) * (x.ndim - rank)
     sides = x.shape[-rank:]
@@ -101,7 +106,7 @@ def avg_pool(
     pads = [(0, 0)] * len(before) + [(low, max(high, 0)) for low, high in edges]
     total = jax.lax.reduce_window(x, np.zeros((), x.dtype)[()], jax.lax.add, window, steps, pads)
     if divisor is not None:
-        return total / divisor
+        return (total / divisor).astype(dtype)
     around = [(low, min(low, max(high, 0))) if count_padding else (0, 0) for low, high in edges]
     ones = jnp.pad(jnp.ones(sides, x.dtype), around, constant_values=1)
     rest = [
@@ -111,7 +116,7 @@ def avg_pool(
     count = jax.lax.reduce_window(
         ones, np.zeros((), x.dtype)[()], jax.lax.add, kernel, stride, rest
     )
-    return total / count
+    return (total / count).astype(dtype)
 
 
 def adaptive_avg_pool(x: jax.Array, size: tuple[int, ...]) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import call, code, method
-from converters.graph.ops.parts import cast, demand
+from converters.graph.ops.parts import cast, demand, norm_of
 from converters.graph.ops.registry import Tensor, op, positive, real, sample, within
 
 _EPS = 1e-5
@@ -413,8 +413,13 @@ def cdist(x1: Any, x2: Any, p: Any = 2, compute_mode: Any = None) -> ast.expr:
 def renorm(x: Any, p: Any, dim: int, maxnorm: Any) -> ast.expr:
     """Slices scaled down to the maximum norm."""
     axes = tuple(axis for axis in range(x.ndim) if axis != dim % x.ndim)
-    length = call(
-        "jnp.linalg.vector_norm", x, ord=p, axis=axes if len(axes) > 1 else axes[0], keepdims=True
+    length = norm_of(
+        "jnp.linalg.vector_norm",
+        x,
+        p,
+        ord=p,
+        axis=axes if len(axes) > 1 else axes[0],
+        keepdims=True,
     )
     return code(
         "{x} * jnp.where({length} > {maxnorm}, {maxnorm} / ({length} + 1e-7), 1.0)",

@@ -53,6 +53,14 @@ _OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Pow: ("**", operator.pow),
 }
 
+# Functions that make an integer of a number → how the port spells them, and what they do.
+_ROUNDED: Mapping[str, tuple[str, Callable[[Any], int]]] = {
+    "int": ("int", int),
+    "round": ("round", round),
+    "ceil": ("math.ceil", math.ceil),
+    "floor": ("math.floor", math.floor),
+}
+
 
 @dataclass(frozen=True)
 class _Said:
@@ -567,22 +575,39 @@ class Settings:
     def _call(
         self, path: str, node: ast.Call, value: int | float, depth: int, index: int | None
     ) -> _Said | None:
-        """`int(…)`, `getattr(config, "head_dim", …)`, and functions that make a pair of a number."""
+        """Functions of numbers, `getattr(config, "head_dim", …)`, and those that make a pair of a number."""
         match node:
             case ast.Call(
                 func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *rest]
             ):
                 origin = self._configured(path, name, value, index)
                 return origin or self._first(path, rest, value, depth, index)
-            case ast.Call(func=ast.Name(id="int"), args=[inner]):
+            case ast.Call(func=function, args=[inner], keywords=[]) if spelled := _ROUNDED.get(
+                constructors.last(function)
+            ):
                 origin = self._resolve(path, inner, value, depth + 1, index)
                 if origin is not None:
                     return origin
                 real = self._evaluated(path, inner, depth + 1, index)
-                if not isinstance(real, float) or int(real) != value:
+                if not isinstance(real, float) or spelled[1](real) != value:
                     return None
                 origin = self._resolve(path, inner, real, depth + 1, index)
-                return origin and _Said(f"int({origin.text})", origin.parts)
+                return origin and _Said(f"{spelled[0]}({origin.text})", origin.parts)
+            case ast.Call(func=ast.Name(id="max" | "min" as name), args=[_, _, *_], keywords=[]):
+                numbers = [self._evaluated(path, each, depth + 1) for each in node.args]
+                if not all(isinstance(number, int | float) for number in numbers):
+                    return None
+                if not _is((max if name == "max" else min)(numbers), value):
+                    return None
+                said = [
+                    self._resolve(path, each, number, depth + 1)
+                    for each, number in zip(node.args, numbers, strict=True)
+                ]
+                known = [origin for origin in said if origin is not None]
+                if len(known) < len(said):
+                    return None
+                parts = {key: part for origin in known for key, part in origin.parts.items()}
+                return _Said(f"{name}({', '.join(origin.text for origin in known)})", parts)
             case ast.Call(args=[inner], keywords=[]) if index is not None:
                 return self._resolve(path, inner, value, depth + 1, index)
         return None
@@ -718,9 +743,15 @@ class Settings:
                 return self._evaluated(path, inner, depth + 1, place)
             case ast.IfExp() | ast.Tuple() | ast.List():
                 return self._evaluated_choice(path, node, depth, index)
-            case ast.Call(func=ast.Name(id="int"), args=[inner]):
+            case ast.Call(func=function, args=[inner], keywords=[]) if spelled := _ROUNDED.get(
+                constructors.last(function)
+            ):
                 real = self._evaluated(path, inner, depth + 1)
-                return int(real) if isinstance(real, int | float) else None
+                return spelled[1](real) if isinstance(real, int | float) else None
+            case ast.Call(func=ast.Name(id="max" | "min" as name), args=[_, _, *_], keywords=[]):
+                numbers = [self._evaluated(path, each, depth + 1) for each in node.args]
+                known = all(isinstance(number, int | float) for number in numbers)
+                return (max if name == "max" else min)(numbers) if known else None
             case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
                 return read_setting(self._config(path), name)
         return None
@@ -874,7 +905,8 @@ def read_setting(config: Any, name: str) -> Any:
 
 def _bracketed(text: str, symbol: str, side: int) -> str:
     """An operand of an operator, in brackets where needed."""
-    plain = not re.search(r"[-+*/ ]", text.strip())
+    called = isinstance(ast.parse(text, mode="eval").body, ast.Call)
+    plain = called or not re.search(r"[-+*/ ]", text.strip())
     alike = symbol == "*" and side == 0 and not re.search(r"[-+/]", text)
     return text if plain or alike or (symbol in "+-" and side == 0) else f"({text})"
 

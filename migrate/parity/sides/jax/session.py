@@ -96,14 +96,17 @@ class Session:
         return jax.jit(function, compiler_options=options)
 
     def weights(self, model: JaxModel) -> dict[str, Any]:
-        """Weights of the model on the device; parameters in the dtype of the run.
+        """Weights of the model on the device; parameters and buffers in the dtype of the run.
 
-        Running statistics stay float32 in bfloat16 runs, as Flax keeps them.
+        Running statistics stay float32 in bfloat16 runs, as Flax keeps them. Buffers follow the run as those
+        of a torch side do: one float32 array would make all that follows float32.
         """
         assert model.weights is not None
         placed = {}
         for name, array in model.weights.items():
-            cast = self.settings.dtype == "float64" or model.is_parameter(name)
+            # A torch side keeps these frequencies too: rounded, they turn far positions by radians.
+            stays = model.is_statistic(name) or "inv_freq" in name
+            cast = self.settings.dtype == "float64" or not stays
             placed[name] = self._placed(array, cast=cast)
         return placed
 

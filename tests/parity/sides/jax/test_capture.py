@@ -189,6 +189,23 @@ def test_bfloat16_keeps_statistics_in_float32(tmp_path: Path) -> None:
     assert 1e-4 < relative(values(half)["logits"], right["logits"]) < 3e-2
 
 
+class Shifted(nn.Module):
+    """A buffer, which in float32 would make all that follows float32."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(4)(x - self.variable("buffers", "mean", jnp.ones, (8,)).value)
+
+
+def test_buffers_follow_a_bfloat16_run(tmp_path: Path) -> None:
+    runner = JaxRunner(Shifted(), "linen", "model.py:Shifted")
+    inputs = given(tmp_path / "inputs", 1, x=(3, 8))
+    runner.prepare(SideSettings(), inputs)
+    half = dump(runner, inputs, tmp_path / "half", SideSettings(dtype="bfloat16"))
+    assert {ref.dtype for ref in half.outputs[0]} == {"bfloat16"}
+    assert not half.facts.notes
+
+
 def test_batches_are_cut_and_joined(tmp_path: Path) -> None:
     runner = JaxRunner(nn.Dense(4), "linen", "model.py:Dense")
     inputs = given(tmp_path / "inputs", 1, inputs=(3, 8))
