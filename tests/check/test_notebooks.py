@@ -80,7 +80,7 @@ class TestFormats:
             "import torch\nimport torch.distributed as dist",
             "def f(rank, model):\n    if rank == 0:\n        torch.save(model, 'a')",
         )
-        assert "(line 2 of cell 3)" in run(path, "--select", "XLA301").stdout
+        assert "in line 2 of cell 3" in run(path, "--select", "XLA301").stdout
 
 
 class TestCells:

@@ -73,7 +73,7 @@ def test_a_line_in_the_message_is_that_of_the_original() -> None:
     after = AFTER + "\n\ndef end(model, rank):\n    if rank == 0:\n        torch.save(model, 'm')\n"
     _, one = left(before, after, [])
     assert (one.code, one.line) == ("XLA301", 16)
-    assert "(line 15)" in one.message
+    assert "in line 15:" in one.message
 
 
 def test_an_import_is_not_named_beside_its_uses() -> None:

@@ -268,7 +268,7 @@ class Autocast(Rule):
                     with torch.autocast('cuda', dtype=self.kind):
                         return self.layer(x)
             """,
-            "the type of the region is float16 of line",
+            "the type of the region is torch.float16 (line",
         ),
         reported(
             """
