@@ -36,7 +36,8 @@ def test_rows_are_divided_over_the_devices(tmp_path: Path) -> None:
     answer, text = lowered(tmp_path, devices=8)
     assert answer["trains"]
     assert answer["notes"] == ["batch: 8 rows in all, as recorded, 1 on each device"]
-    kinds = [kind for kind, _ in answer["arguments"]]
+    (part,) = answer["parts"]
+    kinds = [kind for kind, _ in part["arguments"]]
     assert [kinds.count(kind) for kind in ("parameter", "statistics", "input")] == [5, 2, 4]
     assert '"data"=8' in text
     assert text.count('[{"data"}') >= 4

@@ -21,7 +21,10 @@ def write() -> None:
     (own / "snapshot.txt").touch()
 
 
-def test_a_second_run_finds_nothing_of_the_first(tmp_path: Path) -> None:
+def test_a_second_run_finds_nothing_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # of the plugin
     script, work = tmp_path / "script" / "train.py", tmp_path / "work"
     script.parent.mkdir()
     script.write_text("import torch\n")
