@@ -44,8 +44,9 @@ class Together(Rule):
     the same way. Every replica validates with the whole set, as the first one did.
 
     **Reported.** XLA305, where the block also writes files or trains in between, has a condition that may
-    differ between the replicas, calls what cannot be followed, takes batches from the iterator of the training
-    (`next(batches)`), or binds names that are read after it.
+    differ between the replicas, calls what cannot be followed, or binds names that are read after it. So is a
+    block that takes batches from the training's iterator (`next(batches)`): the other replicas would miss
+    them.
 
     **Safety.** A module that the block leaves in another state (a counter of its own) is then so in all
     replicas.
