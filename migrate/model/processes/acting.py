@@ -1,8 +1,8 @@
 """Functions with external effects, that wait for the device, or in which all replicas meet.
 
 Code that only computes, reads and prints may run on all replicas where one replica was to run it. Functions
-with external effects write files, log, save, train or end the program. A function with a collective must not
-run on some replicas alone.
+with external effects write files, log, save, train, end the program or take from an iterator of their caller.
+A function with a collective must not run on some replicas alone.
 """
 
 from __future__ import annotations
@@ -69,6 +69,22 @@ def acts(call: ast.Call) -> bool:
     return bool(logs and LOGGER.fullmatch(receiver)) or name.startswith("add_scalar")
 
 
+def takes(call: ast.Call, scope: Scope) -> bool:
+    """Whether `call` is `next(batches)` of an iterator that the function does not make.
+
+    Whoever goes on with the iterator gets other elements then: another replica, other batches.
+    """
+    if not (isinstance(call.func, ast.Name) and call.func.id == "next" and call.args):
+        return False
+    root = call.args[0]
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        return False  # `next(iter(loader))`
+    bindings = scope.bindings.get(root.id, ())
+    return not bindings or any(binding.kind == "param" for binding in bindings)
+
+
 def _only_reads(call: ast.Call) -> bool:
     mode = call.args[1] if len(call.args) > 1 else None
     mode = next((k.value for k in call.keywords if k.arg == "mode"), mode)
@@ -86,7 +102,9 @@ def acting_of(analysis: Analysis) -> frozenset[Scope]:
         for function in scope.functions
         if analysis.effects.get(function, Effect.NONE)
         or any(
-            acts(call) for region in analysis.regions(function.region) for call, _ in region.calls
+            acts(call) or takes(call, at)
+            for region in analysis.regions(function.region)
+            for call, at in region.calls
         )
     }
     return frozenset(reaching(analysis, first))

@@ -44,7 +44,9 @@ class Together(Rule):
     the same way. Every replica validates with the whole set, as the first one did.
 
     **Reported.** XLA305, where the block also writes files or trains in between, has a condition that may
-    differ between the replicas, calls what cannot be followed, or binds names that are read after it.
+    differ between the replicas, calls what cannot be followed, or binds names that are read after it. So is a
+    block that takes batches from the training's iterator (`next(batches)`): the other replicas would miss
+    them.
 
     **Safety.** A module that the block leaves in another state (a counter of its own) is then so in all
     replicas.
@@ -203,6 +205,32 @@ class Together(Rule):
                         break
             """,
             "`error` is read after it",
+        ),
+        reported(
+            """
+            import torch
+            import torch.nn.functional as F
+
+
+            def estimate_loss(model, batches):
+                with torch.no_grad():
+                    x, y = next(batches)
+                    return F.cross_entropy(model(x.cuda()), y.cuda()).item()
+
+
+            def train(model, loader, optimizer, rank):
+                batches = iter(loader)
+                for step in range(1000):
+                    x, y = next(batches)
+                    loss = F.cross_entropy(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    if rank == 0:
+                        error = estimate_loss(model, batches)
+                        print(step, error)
+            """,
+            "`error = estimate_loss(model, batches)` does more than compute",
         ),
     )
 
