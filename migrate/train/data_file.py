@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ def write_data(
             hidden.names,
             on_gpu=recorded["on_gpu"],
             several="parts" in recorded,
+            bfloat16="bfloat16" in map(_dtype, tree_values(recorded["updates"])),
         )
 
     written(plain, ())
@@ -110,6 +111,7 @@ def _write_data(
     *,
     on_gpu: bool,
     several: bool,
+    bfloat16: bool,
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
@@ -124,11 +126,27 @@ def _write_data(
         rollouts=data.rollouts,
         on_gpu=on_gpu,
         several=several,
+        bfloat16=bfloat16,
     )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
     if states:
         _write_draws(place / DRAWS, states)
+
+
+def tree_values(value: Any) -> Iterator[Any]:
+    """Yield the values in nested dictionaries and lists."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from tree_values(item)
+    else:
+        yield value
+
+
+def _dtype(value: Any) -> str:
+    return str(getattr(value, "dtype", ""))
 
 
 def _position(difference: str) -> int:

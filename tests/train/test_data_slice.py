@@ -25,6 +25,7 @@ from migrate.train.slice.data import DataSlice, data_slice
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import loss_slice
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
+from migrate.train.watch.values import plain
 from migrate.train.write.left import left_statements
 from migrate.train.write.texts import data_text
 
@@ -710,6 +711,24 @@ def micro_batches():
     exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]
+
+
+def test_batches_of_bfloat16_are_arrays_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch does not hand them to NumPy: the record failed, and no program was written."""
+    config = ModuleType("config")
+    config.__dict__["ARGV"] = []
+    monkeypatch.setitem(sys.modules, "config", config)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tensor = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    text = data_text("", "train.py", f"Path({str(tmp_path)!r})", restores=False, bfloat16=True)
+    namespace: dict[str, Any] = {}
+    exec(text, namespace)
+    for batch in (namespace["arrays"]({"x": [tensor]}), plain({"x": [tensor]})):
+        (array,) = batch["x"]
+        assert array.dtype == "bfloat16"
+        assert array.tolist() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize(

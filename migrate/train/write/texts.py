@@ -204,14 +204,19 @@ def data_text(
     rollouts: bool = False,
     on_gpu: bool = False,
     several: bool = False,
+    bfloat16: bool = False,
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
     With `several` updates each has its name beside its batches. Imports of modules in `hidden` are inside
     `with script_modules():`. `ranks` are variables of torchrun. With `on_gpu`, what the script puts on a GPU
-    stays in host memory.
+    stays in host memory. With `bfloat16` there are such tensors, which torch does not hand to NumPy.
     """
-    host = shims = ""
+    host = shims = halves = ""
+    if bfloat16:
+        halves = """
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+        return value.detach().cpu().float().numpy().astype(ml_dtypes.bfloat16)"""
     if on_gpu:
         shims = "\nfrom shims import patches"
         host = f"""
@@ -344,7 +349,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
+{"import ml_dtypes" + chr(10) if bfloat16 else ""}import numpy as np
 import torch
 import torch.distributed
 from config import ARGV{shims}
@@ -371,7 +376,7 @@ def {ARGUMENTS}():
 
 
 def arrays(value):
-    """The value as dictionaries, lists and NumPy arrays."""
+    """The value as dictionaries, lists and NumPy arrays."""{halves}
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().numpy()
     if isinstance(value, tuple | list):
