@@ -44,7 +44,7 @@ finally:
 # One file says which indices of devices are numbers to the project, one which files are moved after a save.
 # Where a detector became one, its parts became files of one idea each (`check/rules/ranks/parting`). Contents
 # of dictionaries, parameters that calls pass, sampling loops, and learning rates on the device are asked.
-MOST = 275
+MOST = 237
 
 
 def test_one_script_enters_no_more_files_than_it_did(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class AverageOfOne(Hazard):
     name = "average-of-one"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = "update|step|accumulate|average"  # see UPDATES
     examples = (
         example(
             """

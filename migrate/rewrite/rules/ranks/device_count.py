@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import named
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import is_device_count
+from migrate.reading.values.values import COUNTS
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
@@ -37,6 +39,7 @@ class DeviceCount(Rule):
     code = "XLA704"
     edited = Severity.WARNING
     nodes = (cst.Call,)
+    words = named(COUNTS)
     examples = (
         rewritten(
             """
