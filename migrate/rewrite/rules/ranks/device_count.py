@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.catalogue.prescan import named
 from migrate.check.hazard import Severity
+from migrate.model.calls.devices import COUNTS
 from migrate.reading.values.devices import is_device_count
-from migrate.reading.values.values import COUNTS
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
