@@ -225,7 +225,7 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
                 note.rule == REMAINING
                 and (
                     hazard.column <= note.column < hazard.end_column
-                    or note.message == hazard.message
+                    or (hazard.subject and note.subject == hazard.subject)
                 )
             )
         )
