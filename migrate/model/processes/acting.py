@@ -150,10 +150,9 @@ def _may_meet(call: ast.Call, function: Function, meeting: Set[Scope], analysis:
     return may_run(
         call,
         function,
-        lambda inner, at: (
-            meets(inner, at, analysis) or not meeting.isdisjoint(analysis.running[inner].functions)
-        ),
+        lambda inner, at: meets(inner, at, analysis),
         analysis,
+        meeting,
     )
 
 
