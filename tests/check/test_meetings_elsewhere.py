@@ -332,11 +332,11 @@ class Rows:
     def collect(self, x, world=None):
         if world is None:
             world = self.world
-        self.add(x, count=world)
+        self.add(x, world=world)
 
-    def add(self, x, count=1):
-        if count > 1:
-            parts = [torch.empty_like(x) for _ in range(count)]
+    def add(self, x, world=1):
+        if world > 1:
+            parts = [torch.empty_like(x) for _ in range(world)]
             dist.all_gather(parts, x)
 
     def alone(self, x):

@@ -121,9 +121,7 @@ def may_run(
                 continue
             if inner in skipped:
                 is_ruled_out = True
-            elif counts(inner, at) or not depth:
-                return True
-            elif any(
+            elif counts(inner, at) or not depth or any(
                 isinstance(target, Function)
                 and may_run(inner, target, counts, analysis, leading, constants, depth - 1)
                 for target in led
