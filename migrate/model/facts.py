@@ -95,6 +95,7 @@ from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
 from migrate.model.replicated.used_by_some import Used, used_by_some
+from migrate.syntax.origins import at_line
 from migrate.syntax.walk_ast import walk
 
 # End of a call: line (from 1) and column (from 0, in characters). No two calls end at the same position.
@@ -733,8 +734,8 @@ def _set_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:
 
 
 def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
-    for call, batch, file, line in unprepared_batches(analysis, top):
-        where = f"line {line}" if file == top.module.path.name else f"{file}:{line}"
+    for call, batch, path, line in unprepared_batches(analysis, top):
+        where = at_line(line, None if path == top.module.path else path)
         yield _end(call, top.module), f"`{batch}` comes from the loader of {where}"
 
 
@@ -922,7 +923,7 @@ def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, s
     for tensor in given_of(analysis).get(top.module.path, ()):
         if tensor.where.host:
             path, line = min(tensor.where.host)
-            where = f"line {line}" if path == top.module.path else f"{path.name}:{line}"
+            where = at_line(line, None if path == top.module.path else path)
             yield _end(tensor.node, top.module), where
 
 
@@ -940,7 +941,7 @@ def _mixed_groups(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, s
         related = [(path, tensor) for path, tensor in unknown if path in run]
         if related:
             path, tensor = min(related, key=lambda pair: (str(pair[0]), pair[1].node.lineno))
-            where = f"{path.name}:{tensor.node.lineno}"
+            where = at_line(tensor.node.lineno, path)
             yield _end(call, top.module), f"`{ast.unparse(tensor.node)}` ({where})"
 
 

@@ -202,3 +202,56 @@ def test_lines_of_another_file_are_those_of_its_original(tmp_path: Path) -> None
     assert {file.name.name for file in done.changed} == {"net.py", "train.py"}
     (message,) = [note.message for _, note in done.left_to_do if note.rule == "XLA208"]
     assert message.startswith(f"score (net.py:{line}) reads")
+
+
+SHARED = """
+import torch
+import torch.distributed as dist
+
+
+def place(x):
+    return x.cuda()
+
+
+def share(x):
+    dist.all_reduce(x)
+    return x
+
+
+def total(x):
+    return share(x)
+"""
+SOME = """
+import torch
+import torch.distributed as dist
+from one.parts import place, total
+
+
+def start(rank):
+    dist.init_process_group("nccl")
+    x = place(torch.ones(2))
+    total(x)
+    if rank == "line 3":
+        print(x)
+    if dist.get_rank() == 0:
+        print(total(x))
+
+
+if __name__ == "__main__":
+    start(0)
+"""
+
+
+def test_lines_of_two_files_with_one_name_are_those_of_the_original(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        text = inspect.cleandoc(SHARED) + "\n"
+        (tmp_path / folder / "parts.py").write_text(text if folder == "one" else f"import os\n{text}")
+    (tmp_path / "train.py").write_text(inspect.cleandoc(SOME) + "\n")
+    done = rewrite_folder(tmp_path, processes=1)
+    (note,) = [note for name, note in done.left_to_do if note.rule == "XLA302"]
+    assert "total (parts.py:14)" in note.message
+    assert [(related.path, related.line) for related in note.related] == [
+        ((tmp_path / "one" / "parts.py").resolve(), 14),
+        (None, 12),
+    ]

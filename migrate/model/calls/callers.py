@@ -116,15 +116,19 @@ def may_run(
     is_ruled_out = False
     for region in analysis.regions(function.region) if constants else ():
         for inner, at in region.calls:
-            led = leading.intersection(analysis.running[inner].functions)
+            led = [target for target in analysis.running[inner].functions if target in leading]
             if not counts(inner, at) and not led:
                 continue
             if inner in skipped:
                 is_ruled_out = True
-            elif counts(inner, at) or not depth or any(
-                isinstance(target, Function)
-                and may_run(inner, target, counts, analysis, leading, constants, depth - 1)
-                for target in led
+            elif (
+                counts(inner, at)
+                or not depth
+                or any(
+                    isinstance(target, Function)
+                    and may_run(inner, target, counts, analysis, leading, constants, depth - 1)
+                    for target in led
+                )
             ):
                 return True
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,7 @@ from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.depth import deep
-from migrate.syntax.origins import origins
+from migrate.syntax.origins import at_origin, origins
 from migrate.syntax.source import parse
 
 # Reads of the device. A rewrite reports the reads of every step.
@@ -144,11 +143,11 @@ def left_of(
             library = hit.subject.partition(".")[0]
             used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
-        message = said_at_origin(hit.text, origin)
+        message = at_origin(hit.text, origin)
         reads = hit.code in READS or hit.code == ReadInFunction.code
         if mention and not is_hint and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred
-            message += f"; {SUGGESTION}" if hit.line in deferred else ""
+            message = message.ended(f"; {SUGGESTION}") if hit.line in deferred else message
         left = Left(line, column, hit.code, message, hit.severity, is_hint, hit.subject)
         if left not in remaining:
             remaining.append(left)
@@ -186,16 +185,6 @@ def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     paths = {definition.path: None for definition in ran}
     paths |= dict.fromkeys(context.calls.accelerated_imports)
     return tuple(path for path in paths if path != here)
-
-
-def said_at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
-    """Return `message` with its line numbers changed to those of the original."""
-
-    def line(match: re.Match[str]) -> str:
-        location = origin.get(int(match[1]))
-        return f"line {location[0]}" if location else "a line that the rewrite added"
-
-    return re.sub(r"\bline (\d+)", line, message)
 
 
 Result = TypeVar("Result")

@@ -15,6 +15,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.saved import arguments, is_of_host
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
 
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES
@@ -129,14 +130,14 @@ class GuardedSave(Hazard):
         mend = "move the save out of the condition, and let all replicas call xm.save"
         if facts.names.of(node.func) in SAFETENSORS_SAVES:
             mend = "move what it saves to the CPU before the condition, on all replicas"
-        message = f"only some replicas save, by the condition in line {line}: {mend}"
+        message = f"only some replicas save, by the condition in {at_line(line)}: {mend}"
         kinds = {facts.values.kind(value) for value in saved}
         of_state = facts.context.place(node) in facts.context.calls.state_saves
         if kinds & PLACED or of_state or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
         elif Kind.UNKNOWN in kinds:
             message = (
-                f"only some replicas save, by the condition in line {line}: if these are tensors of the "
+                f"only some replicas save, by the condition in {at_line(line)}: if these are tensors of the "
                 "device, let all replicas call xm.save"
             )
             yield self.hit(node, message, Severity.INFO)

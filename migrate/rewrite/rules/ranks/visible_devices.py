@@ -146,7 +146,8 @@ def _is_shown(value: cst.CSTNode, context: Workspace) -> bool:
     """Whether a value is only printed or logged."""
     above = context.parent(value)
     while isinstance(
-        above, cst.Arg | cst.FormattedString | cst.FormattedStringExpression | cst.ConcatenatedString
+        above,
+        cst.Arg | cst.FormattedString | cst.FormattedStringExpression | cst.ConcatenatedString,
     ):
         above = context.parent(above)
     if not isinstance(above, cst.Call) or above.func is value:

@@ -34,6 +34,7 @@ from migrate.rewrite.rules.saving.save_calls import (
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import bind, code, nodes_of, targets, used
 
 ON_ALL_RANKS = "must be called on all ranks"
@@ -179,7 +180,7 @@ class Saving:
         if after is None:
             return ""
         line = self._context.position(after).line
-        return f", and what changes the file next (line {line}) on the first replica"
+        return f", and what changes the file next ({at_line(line)}) on the first replica"
 
     def _severity(self, call: cst.Call) -> Severity | None:
         """Return how bad a save in memory is: one replica alone would read the device."""
@@ -268,7 +269,10 @@ class Saving:
             return reason and f"{reason}: {self._by_hand}"
         if not isinstance(guard, cst.FunctionDef):
             line = self._context.position(guard).line
-            return f"for the replicas alone that a test of the rank lets pass (line {line}): {self._by_hand}"
+            return (
+                f"for the replicas alone that a test of the rank lets pass ({at_line(line)}): "
+                f"{self._by_hand}"
+            )
         if self._context.parent(statement) is not guard.body:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
@@ -319,11 +323,11 @@ class Saving:
         if alone.unfollowed is not None:
             called = code(alone.unfollowed.func)
             return (
-                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}` "
+                f"`{code(condition.test)}` ({at_line(line)}) is the same on all replicas only if `{called}` "
                 f"{MAKES_SAME}. Check that it does, as {todo}"
             )
         return (
-            f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
+            f"`{code(condition.test)}` ({at_line(line)}) {MAY_DIFFER}: {DECIDES_ALONE} "
             f"`{code(value)}`. Make the condition the same on all replicas, as {todo}"
         )
 
@@ -495,7 +499,7 @@ class Saving:
         if leaving is not None:
             line = self._context.position(leaving).line
             return SaveMove(
-                obstacle=f"line {line} may leave before it, on some of the replicas only"
+                obstacle=f"{at_line(line)} may leave before it, on some of the replicas only"
             )
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
@@ -512,9 +516,9 @@ class Saving:
         """Return that `name` is needed, which only the replicas have that `guard` lets pass."""
         line = self._context.position(guard).line
         some = (
-            f"run `{guard.name.value}` (line {line})"
+            f"run `{guard.name.value}` ({at_line(line)})"
             if isinstance(guard, cst.FunctionDef)
-            else f"pass `if {code(guard.test)}:` in line {line}"
+            else f"pass `if {code(guard.test)}:` in {at_line(line)}"
         )
         return f"needs `{code(name)}`, which only the replicas have that {some}"
 
