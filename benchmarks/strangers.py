@@ -61,7 +61,7 @@ from migrate.check.finding import Finding
 from migrate.check.project import check_paths
 from migrate.errors import MigrateError
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.left.framework import RULE as FRAMEWORK
+from migrate.rewrite.left.codes import NAMING_LINES
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FolderRewrite, Note
 from migrate.rewrite.write import write_folder
@@ -188,8 +188,8 @@ def _pairs(done: FolderRewrite, into: Path, checked: Iterable[Finding]) -> list[
 
 
 def _lines(note: Note) -> Iterable[int]:
-    """Return the lines that a finding is on, and those that one about a framework leaves to the user."""
-    if note.rule != FRAMEWORK:
+    """Return the lines that a finding is on, and others of its lines that it names."""
+    if note.rule not in NAMING_LINES:
         return (note.line,)
     return (note.line, *(related.line for related in note.related if related.path is None))
 

@@ -41,6 +41,7 @@ class Finding:
         subject: name of the reported construct in the catalogue. Empty if it is no name.
         caller: `path:line` of the call in another file by which a training step runs the code. Empty if the
             step is in this file.
+        about: lines of this file that the finding is about. See `Hit`.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Finding:
     is_shown: bool = False
     subject: str = ""
     caller: str = ""
+    about: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Keep the lines that the text names as data."""

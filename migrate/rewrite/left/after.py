@@ -24,7 +24,7 @@ from migrate.reading.project.reach import Entries, Leaving, leaving, reached, st
 from migrate.reading.project.workers import keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.values.entries import StepFunction
-from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.left.codes import code_of, is_at
 from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
 from migrate.rewrite.left.function_lines import FunctionLines
 from migrate.rewrite.left.remaining import NAME as REMAINING
@@ -128,16 +128,16 @@ def left_of(
         column = max(1, hit.column + shift)
         end = max(column, hit.end_column + shift)
         if any(
-            said.line == line
-            and (
-                code_of(said) == hit.code
-                or (
-                    said.rule == REMAINING
-                    and (column <= said.column < end or said.message == hit.message)
-                )
+            (code_of(said) == hit.code and is_at(said, line))
+            or (
+                said.line == line
+                and said.rule == REMAINING
+                and (column <= said.column < end or said.message == hit.message)
             )
             for said in spoken
         ):
+            continue
+        if hit.about and all(_is_reported(at, hit.code, origin, spoken) for at in hit.about):
             continue
         if isinstance(hazards[hit.code], ImportHazard):
             library = hit.subject.partition(".")[0]
@@ -152,6 +152,14 @@ def left_of(
         if left not in remaining:
             remaining.append(left)
     return tuple(remaining)
+
+
+def _is_reported(
+    line: int, code: str, origin: Mapping[int, tuple[int, int]], spoken: Sequence[Note]
+) -> bool:
+    """Whether the rewrite has a finding of a code on a line of its result."""
+    at = origin.get(line)
+    return at is not None and any(code_of(said) == code and is_at(said, at[0]) for said in spoken)
 
 
 def _origin_of_read(
