@@ -66,6 +66,7 @@ from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
 from migrate.model.processes.acting import (
     acting_of,
     combining_of,
+    iterated,
     meeting_of,
     runs_meeting,
     waiting_of,
@@ -223,6 +224,7 @@ class ModuleCalls:
         forwarding: the calls among them that run it once per call, in no loop.
         evaluating: the calls without gradients, by a decorator of the function or in all its callers, among
             `sampling` and of functions that evaluate a batch and read its values.
+        iterated: the names and attributes of iterators that a loop or a builtin runs through.
         sampled: whether each loop of such a function, by its line, runs on an accelerator; None if the source
             does not decide it.
         gradient_free: the lines of its functions without gradients, for the same reasons.
@@ -370,6 +372,7 @@ class ModuleCalls:
     apart: frozenset[str] = frozenset()
     returning_apart: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
+    iterated: frozenset[End] = frozenset()
     sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
@@ -545,6 +548,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         else frozenset(),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         forwarding=frozenset(_running(analysis, scope, forwards_of(analysis))),
+        iterated=frozenset(
+            _end(node, scope.module)
+            for of in (scope, *scope.functions)
+            for node in iterated(analysis, of)
+        ),
         evaluating=frozenset(
             _running(
                 analysis,

@@ -248,7 +248,9 @@ def test_lines_of_two_files_with_one_name_are_those_of_the_original(tmp_path: Pa
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         text = inspect.cleandoc(SHARED) + "\n"
-        (tmp_path / folder / "parts.py").write_text(text if folder == "one" else f"import os\n{text}")
+        (tmp_path / folder / "parts.py").write_text(
+            text if folder == "one" else f"import os\n{text}"
+        )
     (tmp_path / "train.py").write_text(inspect.cleandoc(SOME) + "\n")
     done = rewrite_folder(tmp_path, processes=1)
     (note,) = [note for name, note in done.left_to_do if note.rule == "XLA302"]
