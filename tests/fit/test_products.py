@@ -41,7 +41,7 @@ def test_what_nobody_sells_is_refused_with_the_nearest(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["h100", "h100-8", "a100", ""])
 def test_what_is_near_to_no_slice_is_refused_with_the_generations(name: str) -> None:
-    with pytest.raises(UnknownProductError, match="such as v5e-8; generations: v2, .*, tpu7x"):
+    with pytest.raises(UnknownProductError, match=r"such as v5e-8; generations: v2, .*, tpu7x"):
         product_named(name)
 
 
