@@ -201,4 +201,5 @@ def _finding(
         hit.message,
         is_shown=hit.is_shown,
         subject=hit.subject,
+        about=tuple(context.position(node).line for node in hit.about),
     )

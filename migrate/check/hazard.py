@@ -76,6 +76,8 @@ class Hit:
         is_shown: whether `migrate rewrite` shows it although it is information.
         subject: name of the reported construct in the catalogue. Empty if it is no name.
         unless: code of a more specific hazard. On a line where that is reported, this one is not.
+        about: the nodes of this file that the hit is about. The rewrite does not report it where it has a
+            finding of the same code on each of them.
     """
 
     node: cst.CSTNode
@@ -84,6 +86,7 @@ class Hit:
     is_shown: bool = False
     subject: str = ""
     unless: str = ""
+    about: tuple[cst.CSTNode, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.collectives.pending import ReadOfPending, pending_of
 from migrate.reading.facts import Facts
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code
 
 
@@ -135,7 +136,7 @@ class PendingReadHazard(Hazard):
 def waits_for(read: ReadOfPending, facts: Facts) -> str:
     """Return the message for a read that waits for a collective."""
     call = read.collectives[-1]
-    what = f"`{code(call.func)}` (line {facts.context.position(call).line})"
+    what = f"`{code(call.func)}` ({at_line(facts.context.position(call).line)})"
     if read.elsewhere:
         message = f"read in some replicas only: if a collective of {what} is pending, it hangs"
         return f"{message}: torch_xla.sync() before"
