@@ -131,7 +131,9 @@ class Hazard(ABC):
     examples: ClassVar[tuple[HazardExample, ...]]
     # The fixed form of the reported example; nothing in it is reported.
     mended: ClassVar[HazardExample]
-    words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
+    # Which scripts are inspected at all: see `migrate.catalogue.prescan.Worded`.
+    words: ClassVar[str] = ""
+    of_facts: ClassVar[tuple[str, ...]] = ()
     # Whether it inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False
     # Whether `migrate rewrite` shows it also where it is information.

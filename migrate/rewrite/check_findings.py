@@ -222,7 +222,10 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
         or (
             (note.cell, note.line) == (hazard.cell, hazard.line)
             and note.rule == REMAINING
-            and (hazard.column <= note.column < hazard.end_column or note.message == hazard.message)
+            and (
+                hazard.column <= note.column < hazard.end_column
+                or (hazard.subject and note.subject == hazard.subject)
+            )
         )
         for note in left
     ):

@@ -31,6 +31,7 @@ class AverageOfOne(Hazard):
     name = "average-of-one"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = "update|step|accumulate|average"  # see UPDATES
     examples = (
         example(
             """

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.collectives.computing import updates_copy
-from migrate.reading.collectives.uneven_graphs import UnevenGraphs
+from migrate.reading.collectives.uneven_graphs import uneven_graphs
 from migrate.reading.facts import Facts
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.syntax.origins import at_line
@@ -185,7 +185,7 @@ class LoadedBroadcast(Hazard):
 
     def _operations(self, facts: Facts) -> Iterator[Hit]:
         """Yield each device operation that only some replicas have in a graph with a collective."""
-        for uneven in UnevenGraphs(facts).all():
+        for uneven in uneven_graphs(facts):
             operation = uneven.alone.operation
             if isinstance(operation, cst.Call) and updates_copy(operation, facts):
                 continue  # XLA311

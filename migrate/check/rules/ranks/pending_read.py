@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.collectives.pending import Pending, ReadOfPending
+from migrate.reading.collectives.pending import ReadOfPending, pending_of
 from migrate.reading.facts import Facts
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code
@@ -128,7 +128,7 @@ class PendingReadHazard(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield every such read of the script."""
-        for read in Pending(facts).reads():
+        for read in pending_of(facts).reads():
             severity = Severity.WARNING if read.elsewhere else None
             yield self.hit(read.read, waits_for(read, facts), severity)
 

@@ -81,6 +81,7 @@ class Autocast(Rule):
     )
     beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.ImportAlias)
+    words = "autocast"
     of_names = True
     examples = (
         rewritten(

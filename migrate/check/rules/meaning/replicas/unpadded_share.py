@@ -46,6 +46,7 @@ class UnpaddedShare(Hazard):
         cst.DictComp,
         cst.GeneratorExp,
     )
+    of_facts = ("uneven_turns",)
     examples = (
         example(
             """
