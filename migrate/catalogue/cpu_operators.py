@@ -24,6 +24,9 @@ TORCH_FUNCTIONS = words(
 )
 # Methods of a tensor alone.
 TENSOR_METHODS = words("bucketize unfold")
+# Transforms of kornia.augmentation that compute their geometry, or choose their images, with reads of the
+# device and operators of the CPU (measured with kornia 0.9).
+KORNIA = words("RandomAffine RandomResizedCrop")
 FUNCTIONAL = words(
     "channel_shuffle ctc_loss adaptive_max_pool3d embedding_bag fold fractional_max_pool2d "
     "fractional_max_pool3d glu grid_sample huber_loss multi_margin_loss multilabel_margin_loss pdist rrelu "

@@ -353,6 +353,7 @@ def log(rows: Rows, x):
 """
 
 
+@pytest.mark.parametrize("name", ["world", "many"])
 @pytest.mark.parametrize(
     ("argument", "is_reported"),
     [
@@ -364,9 +365,10 @@ def log(rows: Rows, x):
     ],
 )
 def test_an_argument_that_is_handed_on_may_switch_the_collective_off(
-    tmp_path: Path, argument: str, is_reported: bool
+    tmp_path: Path, argument: str, is_reported: bool, name: str
 ) -> None:
     train = tmp_path / "train.py"
-    train.write_text(COUNTED.replace("CALL", argument))
+    text = COUNTED.replace("CALL", argument).replace("world", name)
+    train.write_text(text.replace(f"get_{name}_size", "get_world_size"))
     codes = {finding.code for finding in check_file(train, Config())}
     assert ("XLA302" in codes) is is_reported

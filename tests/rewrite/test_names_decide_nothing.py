@@ -198,3 +198,38 @@ def test_a_checkpoint_is_known_by_its_use(name: str, tmp_path: Path) -> None:
         f"    net.load_state_dict({name}['x'])\n    return net.cuda()\n"
     )
     assert "XLA817" in {hit.code for hit in findings_of([path], Config())[1]}
+
+
+LOADED = """
+    import torch
+
+
+    class Trainer:
+        def __init__(self, net):
+            self.net = net.cuda()
+
+        DEFINED
+            return self.net
+
+        def resume(self, path):
+            state = torch.load(path, map_location="cpu")
+            return self.NAME(state["model"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("defined", "name", "is_reported"),
+    [
+        ("def make_model(self, spec):", "make_model", False),
+        ("def model(self, spec):", "model", False),
+        ("@property\n        def model(self):", "model", True),
+        ("def other(self, spec):", "model", True),
+    ],
+)
+def test_a_method_that_is_named_as_a_model_is_none(
+    tmp_path: Path, defined: str, name: str, is_reported: bool
+) -> None:
+    path = tmp_path / "resume.py"
+    text = LOADED.replace("DEFINED", defined).replace("NAME", name)
+    path.write_text(textwrap.dedent(text))
+    assert ("XLA830" in {hit.code for hit in findings_of([path], Config())[1]}) is is_reported

@@ -579,3 +579,58 @@ def test_a_method_of_the_project_that_moves_other_things(
     lines = rewrite_source(parse(text.encode(), Path("s.py"))).data.decode().splitlines()
     at = [i for i, line in enumerate(lines) if "on_conversion(True)" in line]
     assert [lines[i + 1].strip().partition("(")[0] + "(" for i in at] == switched
+
+
+ENGINES = """\
+import deepspeed
+import torch
+
+
+def wrapped(args, model):
+    if args.engine == "ddp":
+        MOVE
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    return model
+
+
+def prepared(args, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if args.engine == "deepspeed":
+        model, optimizer, _, _ = deepspeed.initialize(
+            args=args, model=model, optimizer=None, model_parameters=model.parameters()
+        )
+    return model, optimizer
+"""
+STARTED = """\
+import torch.distributed as dist
+from engines import prepared, wrapped
+from hyperpyyaml import load_hyperpyyaml
+
+
+def main(args):
+    configs = load_hyperpyyaml(open(args.config))
+    dist.init_process_group("nccl")
+    model = configs[args.model]
+    model = wrapped(args, model)
+    model, optimizer = prepared(args, model)
+    AFTER
+    for x in configs["data"]:
+        loss = model(x).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("move", "after", "is_reported"),
+    [("model.cuda()", "pass", False), ("pass", "model.cuda()", True)],
+)
+def test_what_a_library_may_have_returned_moves_by_cuda(
+    tmp_path: Path, move: str, after: str, is_reported: bool
+) -> None:
+    (tmp_path / "engines.py").write_text(ENGINES.replace("MOVE", move))
+    (tmp_path / "train.py").write_text(STARTED.replace("AFTER", after))
+    done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
+    notes = [note for file in done.files for note in (*file.findings, *file.edits)]
+    assert any(note.rule == "optimizer-order" for note in notes) is is_reported

@@ -208,7 +208,7 @@ def test_values_of_the_host_stay_and_unknown_ones_are_reported(tmp_path: Path) -
     assert 'torch.save(other, f"{name}.b")' in after
     (main,) = (file for file in done.files if file.name.name == "main.py")
     (message,) = (note.message for note in main.findings if note.rule == "save")
-    assert "`files[args.rank::args.world_size]` (main.py:13) divides them" in message
+    assert "`files[args.rank::args.world_size]` (line 13) divides them" in message
     assert f"see that {on_the_cpu('other')} first" in message
 
 

@@ -249,7 +249,9 @@ class ProjectPrograms:
         """Whether `call` moves something to an accelerator."""
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr == "cuda":
-            return not self._analysis.running[call].functions and not self._names(call, scope)
+            # `build().cuda()` moves what a library's function returns; `library.cuda()` is another function.
+            of_results = all("()." in name for name in self._names(call, scope))
+            return not self._analysis.running[call].functions and of_results
         arg = _device_argument(call)
         if isinstance(arg, ast.Constant) and type(arg.value) is int:
             return isinstance(function, ast.Attribute) and function.attr in GIVEN_DEVICES

@@ -45,6 +45,11 @@ RUNS_THROUGH = frozenset(
     {"all", "any", "dict", "enumerate", "filter", "islice", "list", "map", "max", "min", "set"}
     | {"sorted", "sum", "tqdm", "tuple", "zip"}
 )
+# Functions that return the number of replicas, or whether they have a group, and their packages.
+COUNTS = frozenset(
+    {"device_count", "get_world_size", "Get_size", "is_available", "is_initialized", "world_size"}
+)
+OF_COUNTS = ("torch.distributed.", "torch.cuda.", "torch_xla.", "mpi4py.")
 # A word of each file that keeps an iterator.
 ITERATES = re.compile(
     rb"\biter\(|\bitertools\b|\byield\b|=\s*(enumerate|filter|map|reversed|zip)\("
@@ -347,13 +352,13 @@ def meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     """Whether `call` is a collective that every run with several replicas makes."""
     if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
         return False
-    if _is_for_some_runs(call, scope):
+    if _is_for_some_runs(call, scope, analysis):
         return False
     values = analysis.evaluator.values(call.func, scope)
     return any(isinstance(v, External) and v.name.startswith(MEETING_MODULES) for v in values)
 
 
-def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
+def _is_for_some_runs(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     """Whether a condition around `call` asks for more than whether the run is distributed.
 
     Example: a rank argument, where -1 means that no replica is waited for.
@@ -367,11 +372,42 @@ def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
         if isinstance(node, ast.If) and _in_both(node):
             test = None  # whichever branch a replica takes, it meets the others
         if test is not None and below is not test:
-            if OF_RUN.search(ast.unparse(test)) is None:
+            of_run = OF_RUN.search(ast.unparse(test)) is not None
+            if not of_run and not _counts_replicas(test, scope, analysis):
                 return True
             tests.append(test)
         below, node = node, above.get(node)
     return node is not None and any(_may_be_nobody(test, node) for test in tests)
+
+
+def _counts_replicas(
+    test: ast.expr, scope: Scope, analysis: Analysis, depth: int = DEEPEST
+) -> bool:
+    """Whether a value in `test`, whatever its name, counts the replicas or asks for their group."""
+    evaluator = analysis.evaluator
+    for node in walk(test):
+        if isinstance(node, ast.Call) and last_part(node.func) in COUNTS:
+            values = evaluator.values(node.func, scope)
+            if any(isinstance(v, External) and v.name.startswith(OF_COUNTS) for v in values):
+                return True
+        if isinstance(node, ast.Constant) and node.value == "WORLD_SIZE":
+            return True
+        if isinstance(node, ast.Name):
+            bindings = list(evaluator.bindings_of(node.id, scope))
+        elif isinstance(node, ast.Attribute):
+            bindings = list(evaluator.members_of(node.value, node.attr, scope))
+        else:
+            continue
+        for binding in bindings if depth else ():
+            if binding.kind == "param" and isinstance(binding.scope, Function):
+                origins = passed_nodes(analysis).get((binding.scope, binding.name), [])
+            elif binding.kind == "value" and binding.value is not None:
+                origins = [(binding.value, binding.scope)]
+            else:
+                origins = []
+            if any(_counts_replicas(value, at, analysis, depth - 1) for value, at in origins):
+                return True
+    return False
 
 
 def _in_both(condition: ast.If) -> bool:

@@ -540,7 +540,8 @@ class Values:
             return Kind.HOST
         if base is Kind.MODEL:
             return Kind.MODEL if name == "module" else Kind.UNKNOWN
-        return Kind.MODEL if v.MODEL.fullmatch(name) else Kind.UNKNOWN
+        named = v.MODEL.fullmatch(name) is not None and not self._is_function(node)
+        return Kind.MODEL if named else Kind.UNKNOWN
 
     def _is_given(self, node: cst.BaseExpression) -> bool:
         """Whether `node` is a parameter of a forward: a step gives it the batch."""
@@ -564,7 +565,11 @@ class Values:
         kind = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
         if kind not in PLACED and self._is_placed_buffer(node):
             return Kind.ON_DEVICE
-        named = kind is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
+        named = (
+            kind is Kind.UNKNOWN
+            and v.MODEL.fullmatch(node.attr.value) is not None
+            and not self._is_function(node)
+        )
         return Kind.MODEL if named else kind
 
     def is_buffer(self, node: cst.Attribute) -> bool:
@@ -635,15 +640,15 @@ class Values:
         named = kind is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
         return Kind.MODEL if named and not self._is_function(node) else kind
 
-    def _is_function(self, node: cst.Name) -> bool:
-        """Whether `node` is a function of the project, whatever its name: `evaluate_model(model)`."""
-        bindings = self._context.bindings(node)
+    def _is_function(self, node: cst.Name | cst.Attribute) -> bool:
+        """Whether `node` is a function of the project, whatever its name: `self.make_model(config)`."""
+        bindings = self._context.bindings(node) if isinstance(node, cst.Name) else []
         if any(isinstance(binding.node, cst.FunctionDef) for binding in bindings):
             return True
         call = self._context.parent(node)
         if not isinstance(call, cst.Call) or call.func is not node:
             return False
-        return any(definition.name == node.value for definition in self._context.run_by(call))
+        return any(definition.name == last_part(node) for definition in self._context.run_by(call))
 
     def _of_parts(self, parts: Iterable[Put]) -> Kind:
         """Return the kind of a container that was empty and was filled with `parts`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from migrate.catalogue import cpu_operators as cpu
 from migrate.catalogue.prescan import spelled
+from migrate.catalogue.words import MODULE_METHODS
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
@@ -29,6 +30,7 @@ BY_GENERATOR = (
 ON_THE_HOST = "draw before the step, of parameters on the host, and move what is drawn"
 MODULE_PACKAGES = ("torch.nn", "torch.nn.modules")
 VISION = "torchvision.ops"
+KORNIA = "kornia.augmentation"
 SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.ModuleList")
 # Makes its result of numbers.
 WITHOUT_INPUT = frozenset({"tril_indices", "triu_indices"})
@@ -50,6 +52,8 @@ class CpuFallback(Hazard):
     pooling. `one_hot` without `num_classes` reads the greatest class. A `multinomial` in a loop that
     samples is reported too, if a caller passes it a generator. `Beta`, `Gamma`, `Dirichlet`, `Poisson`,
     `StudentT` and other distributions draw on the CPU; `Normal`, `Categorical` and `Laplace` do not.
+    Geometric transforms of `kornia.augmentation` read the device several times in a call, and compute a part
+    on the CPU; with a crop each call compiles anew. `RandomHorizontalFlip` does neither.
 
     **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; for 3-D `nearest` by a
     whole factor, `repeat_interleave` each axis. `multinomial`: one sample, or
@@ -58,7 +62,7 @@ class CpuFallback(Hazard):
     `huber_loss`: `smooth_l1_loss` with `beta=delta`, times delta. `unfold`: a convolution, or stacked
     slices. Otherwise compute it in the data loader, or after the step.
 
-    Source: torch_xla 2.9, counters `aten::…` of `torch_xla.debug.metrics`, measured.
+    Source: torch_xla 2.9, kornia 0.9, counters `aten::…` of `torch_xla.debug.metrics`, measured.
     """
 
     code = "XLA111"
@@ -75,6 +79,7 @@ class CpuFallback(Hazard):
         | cpu.SPECIAL
         | cpu.VISION
         | cpu.DISTRIBUTIONS
+        | cpu.KORNIA
         | {
             *cpu.MODULES,
             *cpu.VISION_MODULES,
@@ -257,6 +262,41 @@ class CpuFallback(Hazard):
                 return np.bincount(labels), torch.multinomial(torch.ones(10), 2)
             """
         ),
+        example(
+            """
+            import torch
+            from kornia import augmentation as K
+
+
+            class Batches:
+                def __init__(self, size):
+                    self.bend = K.AugmentationSequential(
+                        K.RandomHorizontalFlip(), K.RandomAffine(degrees=5.0), data_keys=["input"]
+                    ).cuda()
+                    self.flip = K.RandomHorizontalFlip().cuda()
+                    self.crop = torch.nn.Sequential(K.RandomResizedCrop((8, 8)))
+
+                def augment(self, images):
+                    images = self.flip(images.cuda())
+                    return self.bend(images) + self.crop(images)  # XLA111 # XLA111
+
+
+            def train(model, loader, optimizer, batches: Batches):
+                for x, y in loader:
+                    loss = model(batches.augment(x), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+
+
+            class Rows(torch.utils.data.Dataset):
+                def __init__(self, images):
+                    self.images = images
+                    self.bend = K.RandomAffine(degrees=5.0)
+
+                def __getitem__(self, index):
+                    return self.bend(self.images[index])
+            """
+        ),
     )
     mended = example(
         """
@@ -292,6 +332,12 @@ class CpuFallback(Hazard):
             what = f"{drawn} draws on the CPU: the graph is cut and the parameters are fetched"
             yield self.hit(node, f"{what}; {ON_THE_HOST}")
             return
+        if transform := _kornia(node, facts):
+            what = (
+                f"kornia's {transform} reads the device and computes a part on the CPU in each call"
+            )
+            yield self.hit(node, f"{what}: the graph is cut; augment in the data loader's workers")
+            return
         name = facts.names.of(node.func) or ""
         if name:
             operator = _function(name, node, facts)
@@ -315,6 +361,38 @@ class CpuFallback(Hazard):
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
         yield self.hit(node, message, severity)
+
+
+def _kornia(call: cst.Call, facts: Facts) -> str:
+    """Return the transform of kornia that `call` runs on the device: `self.augment(images)`, if any."""
+    func, images = call.func, next(iter(call.args), None)
+    if images is None or not isinstance(func, cst.Name | cst.Attribute) or facts.names.of(func):
+        return ""
+    if not (facts.values.is_tensor(images.value) or _is_of_the_step(call, facts)):
+        return ""
+    return next(_transforms(func, facts), "")
+
+
+def _transforms(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> Iterator[str]:
+    """Yield the transforms of kornia that `node` holds and that compute on the CPU."""
+    if not depth:
+        return
+    if isinstance(node, cst.Call):
+        package, _, last = (facts.names.of(node.func) or "").rpartition(".")
+        if package.startswith(KORNIA) and last in cpu.KORNIA:
+            yield last
+        moved = method(node) in MODULE_METHODS
+        parts = [receiver(node)] if moved else [arg.value for arg in node.args]
+    elif isinstance(node, cst.List | cst.Tuple):
+        parts = [element.value for element in node.elements]
+    elif isinstance(node, cst.Name):
+        values = [assignment.value for assignment in facts.bindings.reaching(node)]
+        parts = [value for value in values if value is not None]
+    else:
+        parts = facts.values.given_to(node) if isinstance(node, cst.Attribute) else []
+    for part in parts:
+        if part is not None:
+            yield from _transforms(part, facts, depth - 1)
 
 
 def _distribution(call: cst.Call, facts: Facts) -> str:
