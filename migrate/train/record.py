@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import shutil
@@ -313,6 +314,20 @@ def _run(
     return recorded
 
 
+_WITHOUT_AUTOCAST = (
+    "autocast is off while script and program are compared: keep weights and inputs in one dtype, or cast "
+    "them where they meet; check that it runs on a CPU alone"
+)
+
+
+def _has_autocast(script: ScriptText) -> bool:
+    """Whether a script names autocast: its first run, which had it, did not fail."""
+    return any(
+        "autocast" in (getattr(node, "attr", ""), getattr(node, "id", ""))
+        for node in ast.walk(script.tree)
+    )
+
+
 def _recorded(script: ScriptText, options: TrainOptions, work: Path) -> dict[str, Any]:
     """Run the script as the question in a folder says, and return its record."""
     run_script(
@@ -323,6 +338,7 @@ def _recorded(script: ScriptText, options: TrainOptions, work: Path) -> dict[str
         "record.pickle",
         options.timeout,
         own_source(script),
+        **({"failed": _WITHOUT_AUTOCAST} if _has_autocast(script) else {}),
     )
     recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
     return recorded
