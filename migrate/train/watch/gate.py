@@ -168,6 +168,13 @@ class Gate:
                 "give the batch to the step by name",
                 changing=[name for name, value in bound.constants.items() if holds_data(value)],
             )
+        before = {name: {path for path, _ in leaves(value)} for name, value in data.items()}
+        new = [name for name, path in bound.inputs if path not in before.get(name, ())]
+        if new:
+            raise Refusal(
+                f"{new[0]} gets tensors in the statements that compute the loss, which the next step reads",
+                "start each step from its batch and the weights alone",
+            )
         self._bound, self.inputs, self.data = bound, dict(bound.inputs), list(bound.data)
         modules = [
             *bound.modules.values(),

@@ -52,6 +52,10 @@ class WideRun:
         self._inside.close()
 
 
+# Operators that draw tensors of the default dtype, or of the dtype of another tensor.
+_FACTORIES = frozenset(f"aten::{n}" for n in ("rand", "rand_like", "randn", "randn_like", "normal"))
+
+
 class _DrawnInFloat32(TorchDispatchMode):
     """Mode in which random numbers are those of a run in float32: float64 draws others.
 
@@ -73,8 +77,8 @@ class _DrawnInFloat32(TorchDispatchMode):
         if own == torch.float64 and func._schema.is_mutable and first is not None:
             narrow = torch.empty_like(first, dtype=torch.float32)
             return first.copy_(func(narrow, *args[1:], **kwargs))
-        takes_dtype = "dtype" in {argument.name for argument in func._schema.arguments}
-        if own == torch.float64 and takes_dtype and kwargs.get("dtype") is None:
+        is_factory = func._schema.name in _FACTORIES
+        if own == torch.float64 and is_factory and kwargs.get("dtype") is None:
             return func(*args, **{**kwargs, "dtype": torch.float32}).double()
         return func(*args, **kwargs)
 
