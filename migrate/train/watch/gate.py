@@ -168,9 +168,7 @@ class Gate:
                 "give the batch to the step by name",
                 changing=[name for name, value in bound.constants.items() if holds_data(value)],
             )
-        before = {name: {path for path, _ in leaves(value)} for name, value in data.items()}
-        new = [name for name, path in bound.inputs if path not in before.get(name, ())]
-        if new:
+        if new := [name for name in bound.data if name not in data]:
             raise Refusal(
                 f"{new[0]} gets tensors in the statements that compute the loss, which the next step reads",
                 "start each step from its batch and the weights alone",
