@@ -347,7 +347,9 @@ def test_a_model_that_chooses_16_bits_is_recorded_as_it_is() -> None:
     model = Narrow().eval()
     model.register_buffer("table", torch.rand(64).bfloat16(), persistent=False)
     written = port(model, {"x": real(2, 4)})
-    [table] = written.constants.values()  # no checkpoint has it, and NumPy has no bfloat16 of its own
+    [table] = (
+        written.constants.values()
+    )  # no checkpoint has it, and NumPy has no bfloat16 of its own
     assert table.dtype == "bfloat16"
     assert np.array_equal(table.astype(np.float32), model.table.float().numpy())
     assert written.same_dtype == "the original computes in 16 bits by itself"
