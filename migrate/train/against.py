@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from migrate.train.proof.program import (
     differs_in_float32,
 )
 from migrate.train.proof.stability import cancellation, stability
-from migrate.train.record import WIDE, recorded_run, run_beside, run_wide
+from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
-from migrate.train.updates import record_updates
+from migrate.train.updates import RecordedUpdate, record_updates, wide_updates
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.means import has_global_mean
 from migrate.train.write.texts import has_rollouts
@@ -49,14 +49,14 @@ class RecordedScript:
         options: script, its arguments, seconds for one run.
         recorded: the record.
         folder: the folder that has its files.
-        parts: the folder of each update's own run, if there are several.
+        parts: the updates, if there are several.
     """
 
     text: ScriptText
     options: TrainOptions
     recorded: Mapping[str, Any]
     folder: Path
-    parts: Mapping[str, Path] = field(default_factory=dict)
+    parts: Sequence[RecordedUpdate] = ()
 
     @cached_property
     def stability(self) -> tuple[TrainComparison, ...]:
@@ -67,6 +67,11 @@ class RecordedScript:
     def wide(self) -> dict[str, Any] | str:
         """The record of the script in float64, or why there is none; it runs when this is first read."""
         return run_wide(self.text, self.recorded, self.options, self.folder)
+
+    @cached_property
+    def wide_updates(self) -> tuple[dict[str, Any], dict[str, Path], Path] | str:
+        """Record of several updates in float64, with its folders; the script runs when this is first read."""
+        return wide_updates(self.text, self.parts, self.recorded, self.options, self.folder)
 
 
 def prove_program(options: TrainOptions, progress: Progress) -> ProgramProof:
@@ -107,8 +112,7 @@ def record_script(options: TrainOptions, work: Path, progress: Progress) -> Reco
     text, updates = find_training(text, options, work)
     if len(updates) > 1:
         parts, whole = record_updates(text, updates, options, work, progress, ports=False)
-        folders = {part.name: part.folder for part in parts}
-        return RecordedScript(text, options, whole, work, folders)
+        return RecordedScript(text, options, whole, work, parts)
     [(events, loss)] = updates
     progress(f"running {options.script}: {many(options.updates, 'update')}")
     recorded, _, folder = recorded_run(text, events, loss, options, work, ports=False)
@@ -121,7 +125,12 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
     try:
         if run.parts:
             compared_values, error = compared_updates(
-                folder, run.recorded, run.parts, run.folder, run.options.timeout
+                folder,
+                run.recorded,
+                {part.name: part.folder for part in run.parts},
+                run.folder,
+                run.options.timeout,
+                lambda: run.wide_updates,
             )
             of_interface = interface_comparisons(
                 folder, run.recorded, run.folder, run.options.timeout
@@ -134,9 +143,18 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
             expected, of_mean = global_mean(folder, run.text, run.recorded, options, run.folder)
             of_means = (of_mean,)
         compared_values, error = compared(folder, expected, run.folder, run.options.timeout)
-        if differs_in_float32(compared_values) and not of_means:
+        if differs_in_float32(compared_values):
+            wide = (
+                run.wide
+                if expected is run.recorded
+                else run_wide(run.text, expected, run.options, run.folder)
+            )
             compared_values = compared_in_float64(
-                compared_values, folder, run.wide, run.folder / WIDE, run.options.timeout
+                compared_values,
+                folder,
+                wide,
+                wide_folder(expected, run.folder),
+                run.options.timeout,
             )
     except ConversionError as other:
         what = str(getattr(other, "what", other))

@@ -32,11 +32,12 @@ from migrate.train.options import TrainOptions
 from migrate.train.program_facts import names_of_batch, program_facts, require_plain_weights
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
-from migrate.train.record import WIDE, recorded_run, run_beside, run_wide
+from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import data_slice
 from migrate.train.updates import write_updates
+from migrate.train.watch.runner import PORT
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
@@ -83,7 +84,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         [(events, loss)] = updates
         progress(f"running {script}: {options.updates} updates")
         recorded, loss, work = recorded_run(text, events, loss, options, work)
-        port, weights = pickle.loads((work / "port.pickle").read_bytes())
+        port, weights = pickle.loads((work / PORT).read_bytes())
         mapping = work / "weights" / MAPPING
         require_plain_weights(text, loss, weights.by_mapping, mapping)
         facts = program_facts(text, loss, recorded, port, weights)
@@ -168,11 +169,12 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             if options.proof:
                 progress("comparing: gradients, losses, weights")
                 comparisons, error = compared(place, expected, work, options.timeout)
-                if differs_in_float32(comparisons) and not facts.counted:
+                if differs_in_float32(comparisons):
                     progress("comparing: gradients, losses, weights in float64")
-                    wide = run_wide(text, recorded, options, work)
+                    wide = run_wide(text, expected, options, work)
+                    folder = wide_folder(expected, work)
                     comparisons = compared_in_float64(
-                        comparisons, place, wide, work / WIDE, options.timeout
+                        comparisons, place, wide, folder, options.timeout
                     )
                 comparisons = (*of_means, *comparisons, *cancellation(recorded))
                 error = error.replace(str(place), str(options.output))

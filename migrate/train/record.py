@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +17,18 @@ from migrate.counts import many
 from migrate.train.errors import TrainError
 from migrate.train.find import loss_of_update, own_source, script_loop
 from migrate.train.options import TrainOptions
+from migrate.train.proof.data_child import FLOAT_LIMIT
 from migrate.train.proof.stability import STABLE, Echo, decided, moved
 from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.text import ScriptText
-from migrate.train.watch.runner import ECHO, QUESTION
+from migrate.train.watch.runner import ECHO, PORT, QUESTION
 from migrate.train.watch.runs import run_script
 
-# Folder of the run in float64, in the folder of the recorded one.
-WIDE = "wide"
+# Folder of the run in float64 in the folder of the recorded one, and of the run whose losses are weighted.
+WIDE, WEIGHTED = "wide", "weighted"
 
 
 def recorded_run(
@@ -148,8 +151,7 @@ def run_weighted(
     Raises:
         TrainError: the script fails, or has other batches than before.
     """
-    again = folder / "weighted"
-    again.mkdir()
+    again = _fresh(folder / WEIGHTED)
     question = json.loads((folder / QUESTION).read_text()) | {
         "shares": list(shares),
         "ports": False,
@@ -168,6 +170,23 @@ def run_weighted(
     return weighted | {name: recorded[name] for name in kept}
 
 
+def _fresh(folder: Path) -> Path:
+    """Make a folder without the files of an earlier run: several programs are compared with one script."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def wide_folder(recorded: Mapping[str, Any], folder: Path) -> Path:
+    """Folder of the run in float64.
+
+    Args:
+        recorded: the record in float32.
+        folder: folder of the script's run; that of a run with weighted losses is in it.
+    """
+    return (folder / WEIGHTED if "share" in recorded else folder) / WIDE
+
+
 def run_wide(
     script: ScriptText, recorded: Mapping[str, Any], options: TrainOptions, folder: Path
 ) -> dict[str, Any] | str:
@@ -177,14 +196,13 @@ def run_wide(
         script: the script.
         recorded: its record in float32, whose question is in the folder.
         options: arguments of the script, seconds for the run.
-        folder: folder of the recorded run; the other one's is `WIDE` in it.
+        folder: folder of the recorded run; `wide_folder` is the other one's.
 
     Returns:
         The record, or why there is none.
     """
-    again = folder / WIDE
-    again.mkdir()
-    question = json.loads((folder / QUESTION).read_text()) | {"wide": True, "ports": False}
+    again = _fresh(wide_folder(recorded, folder))
+    question = json.loads((again.parent / QUESTION).read_text()) | {"wide": True, "ports": False}
     (again / QUESTION).write_text(json.dumps(question))
     try:
         wide = _recorded(script, options, again)
@@ -194,20 +212,41 @@ def run_wide(
         return f"{script.at(wide['refused'][0])}: {wide['refused'][1]}"
     if len(wide["updates"]) < len(recorded["updates"]):
         return str(wide.get("failed") or "it makes fewer updates")[:200]
-    if not _same_batches(recorded["updates"], wide["updates"]):
+    if not _same_batches(recorded["updates"], wide["updates"], FLOAT_LIMIT):
         return "it has other batches"
+    if share := recorded.get(
+        "share"
+    ):  # the gradients of the first micro-batch are compared without it
+        own = {name: x if x is None else x / share for name, x in wide["gradients"].items()}
+        wide |= {"gradients": own}
     return wide
 
 
-def _same_batches(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> bool:
+def _same_batches(
+    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]], limit: float = 0.0
+) -> bool:
+    """Whether two runs have the same batches.
+
+    Args:
+        a: updates of the first run.
+        b: updates of the second run.
+        limit: relative difference of numbers that the model may have computed, in a rollout.
+    """
     ours, theirs = ([[m["inputs"] for m in update["micro"]] for update in run] for run in (a, b))
     if [len(micro) for micro in ours] != [len(micro) for micro in theirs]:
         return False
     return all(
-        x.keys() == y.keys() and all(np.array_equal(x[name], y[name]) for name in x)
+        x.keys() == y.keys() and all(_near(x[name], y[name], limit) for name in x)
         for own, other in zip(ours, theirs, strict=True)
         for x, y in zip(own, other, strict=True)
     )
+
+
+def _near(a: Any, b: Any, limit: float) -> bool:
+    if not limit or a.shape != b.shape or a.dtype.kind in "biu":
+        return np.array_equal(a, b)
+    difference = float(np.linalg.norm(np.float64(a) - np.float64(b)))
+    return difference <= limit * float(np.linalg.norm(np.float64(a)))
 
 
 def _run(
@@ -266,7 +305,27 @@ def _run(
             f"{script.at(loss.frame.line)}: the script ended before its first update",
             "pass arguments with which it trains longer",
         )
+    if ports and not (work / PORT).exists():
+        failed = str(recorded.get("failed") or "it ended by itself")[:300]
+        raise TrainError(
+            f"{script.at(loss.line)}: the loss is not ported ({failed})",
+            "report this with the script; an error of the script itself is in --debug",
+        )
     return recorded
+
+
+_WITHOUT_AUTOCAST = (
+    "autocast is off while script and program are compared: keep weights and inputs in one dtype, or cast "
+    "them where they meet; check that it runs on a CPU alone"
+)
+
+
+def _has_autocast(script: ScriptText) -> bool:
+    """Whether a script names autocast: its first run, which had it, did not fail."""
+    return any(
+        "autocast" in (getattr(node, "attr", ""), getattr(node, "id", ""))
+        for node in ast.walk(script.tree)
+    )
 
 
 def _recorded(script: ScriptText, options: TrainOptions, work: Path) -> dict[str, Any]:
@@ -279,6 +338,7 @@ def _recorded(script: ScriptText, options: TrainOptions, work: Path) -> dict[str
         "record.pickle",
         options.timeout,
         own_source(script),
+        **({"failed": _WITHOUT_AUTOCAST} if _has_autocast(script) else {}),
     )
     recorded: dict[str, Any] = pickle.loads((work / "record.pickle").read_bytes())
     return recorded

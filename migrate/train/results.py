@@ -32,6 +32,8 @@ class TrainComparison:
         what: what was compared, or the first difference.
         cause: the mistake that explains the difference; "" if there is none, or none is known.
         intended: whether the program differs from the script here because it was asked to.
+        apart: distance of all weights together, relative to the way that training moved them; None where it
+            was not measured.
     """
 
     name: str
@@ -41,6 +43,7 @@ class TrainComparison:
     what: str = ""
     cause: str = ""
     intended: bool = False
+    apart: float | None = None
 
     @property
     def stage(self) -> str:

@@ -34,7 +34,7 @@ from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
 from migrate.train.proof.program import RECORD, compared_updates, written_start
 from migrate.train.proof.stability import cancellation
-from migrate.train.record import recorded_run
+from migrate.train.record import WIDE, recorded_run, run_wide, wide_folder
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import DataSlice, batch_of, batches_slice
@@ -43,6 +43,7 @@ from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.forwards import ForwardCall
+from migrate.train.watch.runner import PORT
 from migrate.train.watch.step import class_name
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
@@ -142,6 +143,38 @@ def record_updates(
     return parts, whole
 
 
+def wide_updates(
+    script: ScriptText,
+    parts: Sequence[RecordedUpdate],
+    whole: Mapping[str, Any],
+    options: TrainOptions,
+    work: Path,
+) -> tuple[dict[str, Any], dict[str, Path], Path] | str:
+    """Record all updates again in float64.
+
+    Returns:
+        The record, the folder of each update's own run, and the folder of the record; or why there is none.
+    """
+    own: list[RecordedUpdate] = []
+    for part in parts:
+        recorded = run_wide(script, part.recorded, options, part.folder)
+        if isinstance(recorded, str):
+            return f"{part.name}: {recorded}"
+        own.append(replace(part, recorded=recorded, folder=wide_folder(part.recorded, part.folder)))
+    try:
+        wide = _joined(script, own)
+    except TrainError as error:
+        return str(error)
+    names = {event["name"] for event in whole["events"]}
+    forwards = [forward for forward in _forwards(script, own) if forward.of.name in names]
+    for part, base in zip(own, parts, strict=True):
+        part.recorded["moved"] = base.recorded["moved"]
+    folder = work / WIDE
+    folder.mkdir(exist_ok=True)
+    _write_record(folder, wide, forwards)
+    return wide, {part.name: part.folder for part in own}, folder
+
+
 def _write_record(work: Path, whole: dict[str, Any], forwards: Sequence[CarriedForward]) -> None:
     """Write the record of all updates, with calls of modules between them in their order."""
     events = [((u["number"], 1, 0), u) for u in whole["updates"]]
@@ -230,6 +263,7 @@ def _joined(script: ScriptText, parts: Sequence[RecordedUpdate]) -> dict[str, An
     return {
         "updates": updates,
         "parts": {part.name: part.recorded for part in parts},
+        "wide": any(part.recorded["wide"] for part in parts),
         "ended": ended,
         "later": steps - len(updates) if ended else 0,
         "draws": first["draws"],
@@ -266,7 +300,7 @@ def write_updates(
                 "leave the option out",
             )
     parts, whole = record_updates(script, updates, options, work, progress)
-    ported = [pickle.loads((part.folder / "port.pickle").read_bytes()) for part in parts]
+    ported = [pickle.loads((part.folder / PORT).read_bytes()) for part in parts]
     facts = [
         _facts(script, parts[:n], part, *port)
         for n, (part, port) in enumerate(zip(parts, ported, strict=True))
@@ -359,7 +393,10 @@ def write_updates(
         if options.proof:
             progress("comparing: gradients, losses, weights")
             folders = {part.name: part.folder for part in parts}
-            comparisons, error = compared_updates(place, whole, folders, work, options.timeout)
+            in_float64 = functools.partial(wide_updates, script, parts, whole, options, work)
+            comparisons, error = compared_updates(
+                place, whole, folders, work, options.timeout, in_float64
+            )
             error = error.replace(str(place), str(options.output))
             for part in parts:
                 comparisons += cancellation(part.recorded, part.name)

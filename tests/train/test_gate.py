@@ -41,6 +41,14 @@ def test_a_slice_that_gives_nan_is_not_the_scripts(nan: str) -> None:
         gate._require_equal(loss, {})
 
 
+def test_a_state_that_a_step_hands_to_the_next_one_is_refused() -> None:
+    gate: Any = Gate.__new__(Gate)
+    gate._question, gate._namespace = {"free": ["state"], "text": ""}, {}
+    values = {"state": {"carry": torch.ones(2)}}  # before the statements it was None
+    with pytest.raises(Refusal, match="state gets tensors in the statements that compute the loss"):
+        gate.open(torch.ones(()), lambda: None, values, {}, [])
+
+
 def noise_of(function: Any, text: str) -> StatementNoise:
     """The numbers of the comparison in the lines of a function that have a text."""
     source, first = inspect.getsourcelines(function)

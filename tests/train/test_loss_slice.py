@@ -55,6 +55,22 @@ def test_a_slice_ends_at_the_innermost_loop_and_keeps_comments() -> None:
     assert loss.free == ("batch", "model", "scale")
 
 
+def test_rows_that_the_loop_selects_are_the_batch() -> None:
+    loss = cut(
+        """
+        for rows in torch.randperm(n).view(2, -1):
+            part, old = ids[rows], olds[rows]
+            wanted = kept.values[:, rows]
+            loss = (model(part) - old - wanted - shift).mean()
+            loss.backward()
+        """
+    )
+    assert loss.text == "loss = (model(part) - old - wanted - shift).mean()"
+    assert loss.free == ("model", "part", "old", "wanted", "shift")
+    first = cut("for x in loader:\n    y = x[0]\n    model(y).backward()")  # no index of the loop
+    assert first.free == ("x", "model")
+
+
 def test_statements_that_change_what_the_loss_reads_are_in_it() -> None:
     loss = cut(
         """

@@ -41,5 +41,5 @@ def test_a_progress_bar_does_not_hide_the_error(tmp_path: Path) -> None:
         "raise KeyError('halted')",
     )
     script.write_text("\n".join(lines))
-    with pytest.raises(TrainError, match="KeyError: 'halted'"):
+    with pytest.raises(TrainError, match=r"train.py:3: ended .*KeyError: 'halted'"):
         run_script(script, (), "tests.train.test_runs:write", tmp_path / "work", WROTE, 300)

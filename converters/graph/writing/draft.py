@@ -10,6 +10,7 @@ from typing import Any
 import sympy
 import torch
 
+from converters.checkpoint.dtypes import torch_to_numpy
 from converters.graph.draws import Modes
 from converters.graph.expression import code
 from converters.graph.ir import (
@@ -239,7 +240,7 @@ class Drafter:
     def stored(self) -> dict[str, Any]:
         """Path in the port → values, of the buffers that it reads and no checkpoint has."""
         return {
-            buffer_path(self.root, key, self.api): self.constants[key].detach().cpu().numpy()
+            buffer_path(self.root, key, self.api): torch_to_numpy(self.constants[key], key)
             for key in sorted(self.read)
             if key in self.volatile and key not in self.recomputed
         }

@@ -332,7 +332,15 @@ class _OptimizerWriter:
             )
         else:
             body = f"    return jax.tree.map(lambda p: {condition.text}, params)"
-        self._functions.append(f'def {name}(params):\n    """{doc}"""\n{body}')
+        text = f'(params):\n    """{doc}"""\n{body}'
+        first, number = name, 1
+        while f"def {name}{text}" not in self._functions and any(
+            function.startswith(f"def {name}(") for function in self._functions
+        ):
+            number += 1
+            name = f"{first}_{number}"
+        if f"def {name}{text}" not in self._functions:
+            self._functions.append(f"def {name}{text}")
         return name
 
     def _labels(self, name: str, groups: Mapping[str, Sequence[ParameterArray]]) -> str:

@@ -39,8 +39,7 @@ def main() -> None:
     recorded = pickle.loads(record.read_bytes())
     wide = recorded.get("wide", False)
     jax.config.update("jax_enable_x64", wide)
-    updates = [[micro["batch"] for micro in u["micro"]] for u in recorded["updates"]]
-    updates = jax.tree.map(_widened, updates) if wide else updates
+    updates = [batches_of(update, wide=wide) for update in recorded["updates"]]
     count = len(recorded["optimizer"].rates)
     optimizer: Any = import_module("optimizer")
     sums: list[Any] = []
@@ -105,6 +104,14 @@ def main() -> None:
     results["keys"] = np.array([len(keys), len(set(keys))])
     arrays: Any = {name: np.asarray(value) for name, value in results.items()}
     np.savez(output, **arrays)
+
+
+def batches_of(update: Mapping[str, Any], *, wide: bool) -> list[Any]:
+    """Micro-batches of a recorded update, in float64 if it is compared in float64."""
+    import jax
+
+    batches = [micro["batch"] for micro in update["micro"]]
+    return jax.tree.map(_widened, batches) if wide else batches
 
 
 def _widened(value: Any) -> Any:

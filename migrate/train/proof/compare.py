@@ -275,6 +275,7 @@ def _weights(
     own, gradients = divided
     whole = norm(gradients)
     worst, name, left = 0.0, "", 0
+    apart = np.zeros(3)  # squares of all: distance, norm, way
     for key, theirs in expected.items():
         if not key.startswith(f"{which}:"):
             continue
@@ -293,11 +294,18 @@ def _weights(
             difference = np.maximum(np.abs(difference) - np.where(gradient, moved, 0.0), 0.0)
         if way is not None and (shift := results.get(f"{SHIFT}-{which}:{path}")) is not None:
             difference = np.maximum(np.abs(difference) - shift, 0.0)
-        size = max(float(np.linalg.norm(theirs)), _gone(expected, path, which))
+        length, gone = float(np.linalg.norm(theirs)), _gone(expected, path, which)
+        size = max(length, gone)
         distance = float(np.linalg.norm(difference))
+        apart += np.square((distance, length, gone))
         ratio = _counted(distance / size if size else distance)
         if ratio > worst:
             worst, name = ratio, path
     noise_text = f"; {left} elements whose gradient is rounding are left out" if left else ""
     what = f"after {many(steps, 'update')}{noise_text}; largest: {name}"
-    return TrainComparison("weights", worst <= limit, worst, limit, what)
+    result = TrainComparison("weights", worst <= limit, worst, limit, what)
+    whole_distance, whole_norm, whole_way = np.sqrt(apart).tolist()
+    if not whole_way:
+        return result
+    own_rounding = WEIGHT_ROUNDING * whole_norm
+    return replace(result, apart=_counted(max(whole_distance - own_rounding, 0.0) / whole_way))

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ def _results(
 def differs_in_float32(comparisons: Sequence[TrainComparison]) -> bool:
     """Whether all that differs could be rounding, which a comparison in float64 decides."""
     differing = [comparison for comparison in comparisons if not comparison.same]
-    values = [c.worst or math.inf for c in differing if c.name != "weights"]
+    # A bias that starts from zero may be far from the script's by rounding, all weights together are not.
+    values = [(c.apart or 0.0) if c.name == "weights" else c.worst or math.inf for c in differing]
     could_be = all(c.name in _ROUNDED for c in differing) and max(values, default=0.0) <= CEILING
     return bool(differing) and could_be
 
@@ -132,23 +133,16 @@ def compared_in_float64(
     results = _results("child", (place, work / RECORD, script.start_file), work, timeout)
     if isinstance(results, str):
         return _without_float64(comparisons, f"the program does not run in it: {results}")
-    parts: dict[str, Arrays] = {
-        "gradient": script.gradients(wide["gradients"]),
-        "sum": script.sums,
-        **{w: script.in_flax(wide[w]) for w in ("first", "last") if w in wide},
-    }
-    expected = {f"{which}:{name}": x for which, own in parts.items() for name, x in own.items()}
     exact = compare(
         results,
-        expected,
+        script.expected(),
         wide["updates"],
         wide["optimizer"].rates,
         divides=wide["divides"],
         size=wide["size_of_terms"],
         moved=script.moved(),
     )
-    by_moment = {(c.name, _moment(c)): c for c in exact}
-    return tuple(decided(c, by_moment.get((c.name, _moment(c)))) for c in comparisons)
+    return _decided(comparisons, exact)
 
 
 # Comparisons that rounding in float32 may move.
@@ -158,6 +152,13 @@ _ROUNDED = ("gradients", "sum of gradients", "losses", "weights")
 def _moment(comparison: TrainComparison) -> str:
     """The moment of a comparison of weights, of which there are several."""
     return comparison.what.partition(";")[0] if comparison.name == "weights" else ""
+
+
+def _decided(
+    comparisons: Sequence[TrainComparison], exact: Iterable[TrainComparison]
+) -> tuple[TrainComparison, ...]:
+    by_moment = {(c.name, _moment(c)): c for c in exact}
+    return tuple(decided(c, by_moment.get((c.name, _moment(c)))) for c in comparisons)
 
 
 def decided(comparison: TrainComparison, exact: TrainComparison | None) -> TrainComparison:
@@ -187,6 +188,7 @@ def compared_updates(
     folders: Mapping[str, Path],
     work: Path,
     timeout: float,
+    run_wide: Callable[[], tuple[Mapping[str, Any], Mapping[str, Path], Path] | str],
 ) -> tuple[tuple[TrainComparison, ...], str]:
     """Run a program with several updates on the recorded batches, and compare what each of them gives.
 
@@ -196,10 +198,42 @@ def compared_updates(
         folders: folder of each update's own run.
         work: folder with the record of all; receives what the runs write.
         timeout: seconds for the run of the program.
+        run_wide: records all updates in float64, and returns record, folders and folder of the record; or
+            why it cannot.
 
     Returns:
         The comparisons, and why the program does not run ("" if it does).
     """
+    every = _each_update(place, whole, folders, work, timeout)
+    if isinstance(every, str):
+        return (), every
+    if differs_in_float32([c for own in every.values() for c in own]):
+        wide = run_wide()
+        exact = wide if isinstance(wide, str) else _each_update(place, *wide, timeout)
+        every = {
+            name: _without_float64(own, exact)
+            if isinstance(exact, str)
+            else _decided(own, exact[name])
+            for name, own in every.items()
+        }
+    comparisons = [
+        replace(c, what=f"{name}: {c.what}", cause=c.cause and f"{name}: {c.cause}")
+        for name, own in every.items()
+        for c in own
+    ]
+    order = [name for names in STAGES.values() for name in names]
+    comparisons.sort(key=lambda comparison: order.index(comparison.name))
+    return tuple(comparisons), ""
+
+
+def _each_update(
+    place: Path,
+    whole: Mapping[str, Any],
+    folders: Mapping[str, Path],
+    work: Path,
+    timeout: float,
+) -> dict[str, tuple[TrainComparison, ...]] | str:
+    """Comparisons by update; or why the program does not run."""
     from safetensors.numpy import load_file, save_file
 
     scripts: dict[str, _Script] = {}
@@ -208,7 +242,7 @@ def compared_updates(
     for name, folder in folders.items():
         script = _Script(whole["parts"][name], place, folder)
         if unlike := script.write_start():
-            return (), unlike
+            return unlike
         # A module that an earlier update has is there as that update found it.
         script.first = {n: x for n, x in script.start.items() if n.split("/")[1] not in known}
         known |= {n.split("/")[1] for n in script.start}
@@ -217,42 +251,39 @@ def compared_updates(
     save_file(start, work / START)
     starts = json.dumps({name: str(script.start_file) for name, script in scripts.items()})
     paths = (place, work / RECORD, work / START)
-    every = _results("updates_child", paths, work, timeout, starts)
-    if isinstance(every, str):
-        return (), f"the program does not run: {every}"
-    comparisons: list[TrainComparison] = []
-    for name, script in scripts.items():
-        recorded = script.recorded
-        results = {
-            key.removeprefix(f"{name}|"): x
-            for key, x in every.items()
-            if key.startswith(f"{name}|")
-        }
-        others = script.others()
-        expected = {
-            key: x
-            for key, x in script.expected().items()
-            if not (key.startswith(("first:", "last:")) and key.partition(":")[2] in others)
-        }
-        own = compare(
-            results,
-            expected,
-            recorded["updates"],
-            recorded["optimizer"].rates,
-            divides=recorded["divides"],
-            dropout=bool(recorded["dropout"]),
-            noise=recorded["noise"],
-            size=recorded["size_of_terms"],
-            first=script.first,
-            moved=script.moved(),
-        )
-        comparisons += [
-            replace(c, what=f"{name}: {c.what}", cause=c.cause and f"{name}: {c.cause}")
-            for c in (_with_cause(c, results, expected, script) for c in own)
-        ]
-    order = [name for names in STAGES.values() for name in names]
-    comparisons.sort(key=lambda comparison: order.index(comparison.name))
-    return tuple(comparisons), ""
+    results = _results("updates_child", paths, work, timeout, starts)
+    if isinstance(results, str):
+        return f"the program does not run: {results}"
+    return {name: _of_update(name, script, results) for name, script in scripts.items()}
+
+
+def _of_update(name: str, script: _Script, every: Arrays) -> tuple[TrainComparison, ...]:
+    """Comparisons of one of several updates."""
+    recorded = script.recorded
+    results = {
+        key.removeprefix(f"{name}|"): x for key, x in every.items() if key.startswith(f"{name}|")
+    }
+    others = script.others()
+    expected = {
+        key: x
+        for key, x in script.expected().items()
+        if not (key.startswith(("first:", "last:")) and key.partition(":")[2] in others)
+    }
+    comparisons = compare(
+        results,
+        expected,
+        recorded["updates"],
+        recorded["optimizer"].rates,
+        divides=recorded["divides"],
+        dropout=bool(recorded["dropout"]) and not recorded["wide"],
+        noise=recorded["noise"] and not recorded["wide"],
+        size=recorded["size_of_terms"],
+        first=script.first,
+        moved=script.moved(),
+    )
+    if recorded["wide"]:  # causes are those of the comparison in float32
+        return tuple(comparisons)
+    return tuple(_with_cause(c, results, expected, script) for c in comparisons)
 
 
 def written_start(place: Path, recorded: Mapping[str, Any], work: Path) -> Path | None:
@@ -299,16 +330,18 @@ class _Script:
         return ""
 
     def expected(self) -> dict[str, np.ndarray[Any, Any]]:
-        """All values that the program should give."""
+        """All values that the program should give; in float64, those that rounding may move."""
         recorded = self.recorded
         parts: dict[str, Arrays] = {
-            "start": self.start,
             "gradient": self.gradients(recorded["gradients"]),
             "sum": self.sums,
-            "optimized": self.optimized(recorded["optimizer"]),
-            "average": self.gradients(recorded["average"].last) if recorded.get("average") else {},
             **{w: self.in_flax(recorded[w]) for w in ("first", "last") if w in recorded},
         }
+        if not recorded["wide"]:
+            average = recorded.get("average")
+            parts["start"] = self.start
+            parts["optimized"] = self.optimized(recorded["optimizer"])
+            parts["average"] = self.gradients(average.last) if average else {}
         return {
             f"{which}:{name}": x for which, arrays in parts.items() for name, x in arrays.items()
         }

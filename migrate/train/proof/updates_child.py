@@ -24,6 +24,7 @@ from migrate.train.noise import with_noise
 from migrate.train.proof.child import (
     SCALES,
     arrays_of,
+    batches_of,
     leaves,
     optimized,
     shifted,
@@ -46,6 +47,8 @@ def main() -> None:
         return inputs
 
     whole = pickle.loads(record.read_bytes())
+    wide = whole["wide"]
+    jax.config.update("jax_enable_x64", wide)
     loss: Any = import_module("loss")
     drawing = {name: getattr(loss, name) for name in starts}
     for name in starts:
@@ -61,7 +64,7 @@ def main() -> None:
     for name, update in train.UPDATES.items():
         # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
         others = {kind: update.part(tree) for kind, tree in own.variables.items()}
-        batch = whole["parts"][name]["updates"][0]["micro"][0]["batch"]
+        batch = batches_of(whole["parts"][name]["updates"][0], wide=wide)[0]
         arguments[name] = (update.part(own.params), others, update.inputs_of(batch))
         drawn[name] = jax.jit(drawing[name])(*arguments[name], train.KEY)[0]
     linen.Dropout.__call__ = nothing_dropped
@@ -84,37 +87,37 @@ def main() -> None:
                 update.part(state.params), others, inputs, train.KEY
             )
             results |= {f"{name}|gradient:{path}": x for path, x in leaves(grads)}
-            first = whole["parts"][name]["updates"][0]["micro"]
-            train.train_step(train.load(starts[name]), name, [micro["batch"] for micro in first])
+            first = batches_of(whole["parts"][name]["updates"][0], wide=wide)
+            train.train_step(train.load(starts[name]), name, first)
             jax.effects_barrier()
             results |= {f"{name}|sum:{path}": x for path, x in leaves(sums[name][0])}
             keys[name].clear()
         state, counts = train.load(start), Counter[str]()
         for entry in whole["events"]:
-            name = entry["name"]
+            name, micro = entry["name"], batches_of(entry, wide=wide)
             if name not in starts:  # a call that moves statistics, between two updates
                 if name in getattr(train, "FORWARDS", ()):
-                    batch = [call["batch"] for call in entry["micro"]]
-                    state, *_ = train.train_step(state, name, batch)
+                    state, *_ = train.train_step(state, name, micro)
                 continue
             count = len(whole["parts"][name]["updates"])
             number = counts[name]
             counts[name] += 1
-            micro = [batch["batch"] for batch in entry["micro"]]
             state, losses, rate = train.train_step(state, name, micro)
             results[f"{name}|losses:{number}"] = np.array([float(x) for x in losses])
             results[f"{name}|rate:{number}"] = np.float64(rate)
             if number in (0, count - 1):
                 which = "last" if number else "first"
                 results |= {f"{name}|{which}:{path}": x for path, x in arrays_of(state)}
-        results |= _shifted(train, plain, whole, starts, arguments, results)
+        if not wide:
+            results |= _shifted(train, plain, whole, starts, arguments, results)
         for name, update in train.UPDATES.items():
             rates = whole["parts"][name]["optimizer"].rates
             file = starts[name]
             part = SimpleNamespace(params=update.part(train.load(file).params))
             gradients = load_file(file.with_suffix(".sums"))
-            done = optimized(update.optimizer, part, gradients, SCALES[: len(rates)])
-            results |= {f"{name}|{path}": x for path, x in done.items()}
+            if not wide:
+                done = optimized(update.optimizer, part, gradients, SCALES[: len(rates)])
+                results |= {f"{name}|{path}": x for path, x in done.items()}
             for number in range(counts[name], len(rates)):
                 results[f"{name}|rate:{number}"] = np.float64(update.learning_rate_of(number))
             results[f"{name}|keys"] = np.array([len(keys[name]), len(set(keys[name]))])

@@ -11,7 +11,7 @@ from migrate.draws import LIKES
 from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
-from migrate.train.slice.selected import Selections
+from migrate.train.slice.selected import Selections, selects
 from migrate.train.slice.text import (
     FunctionNode,
     ScriptText,
@@ -108,6 +108,7 @@ def loss_slice(
     cut.selections = Selections(script, code, changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
+    cut.leave_selections(result, _loop_names(path))
     cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
     taken = list(reversed(cut.taken))
@@ -191,6 +192,17 @@ def _within_loop(path: list[tuple[list[ast.stmt], int]]) -> list[tuple[list[ast.
     return path[start:]
 
 
+def _loop_names(path: list[tuple[list[ast.stmt], int]]) -> set[str]:
+    """Names that the innermost loop of a path sets."""
+    loops = [block[index] for block, index in path[:-1]]
+    for loop in reversed(loops):
+        if isinstance(loop, ast.For | ast.AsyncFor):
+            return {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        if isinstance(loop, ast.While):
+            return set()
+    return set()
+
+
 class _Cut:
     """Statements that are needed, collected from the last to the first."""
 
@@ -216,6 +228,18 @@ class _Cut:
         """Take what is needed of statements that run one after another."""
         for statement in reversed(statements):
             self._consider(statement)
+
+    def leave_selections(self, result: ast.expr, indices: set[str]) -> None:
+        """Leave first statements `ids, old = buffer[rows], olds[rows]` to the data: they select the batch.
+
+        Args:
+            result: expression of the loss.
+            indices: names that the innermost loop sets, `rows`.
+        """
+        while self.taken and _takes_items(self.taken[-1], indices):
+            reads, _ = outside([*reversed(self.taken[:-1]), ast.Expr(result)])
+            own, binds = outside([self.taken.pop()])
+            self.needed = (self.needed - (own - reads)) | (binds & reads)
 
     def leave_unpacking(self, result: ast.expr) -> None:
         """Leave a first `ids, mask = batch` to the data: the batch has the names of its parts."""
@@ -310,6 +334,23 @@ def _is_source(statement: ast.stmt) -> bool:
         return False
     every = [*call.args, *(keyword.value for keyword in call.keywords)]
     return call.func.id == "next" or all(isinstance(value, ast.Constant) for value in every)
+
+
+def _takes_items(statement: ast.stmt, indices: set[str]) -> bool:
+    """Whether a statement gives names to items of others, each by an index that a loop sets."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target, value = statement.targets[0], statement.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = [*zip(target.elts, value.elts, strict=False)]
+    return all(
+        isinstance(name, ast.Name)
+        and isinstance(item, ast.Subscript)
+        and selects(item)
+        and loads(item.slice) & indices
+        for name, item in pairs
+    )
 
 
 def _unpacked(statement: ast.stmt) -> tuple[str, list[str]]:

@@ -98,7 +98,7 @@ class Selections:
         return [*names, *[""] * len(call.args)][: len(call.args)]
 
     def _named(self, argument: ast.expr, parameter: str) -> ast.expr:
-        if not loads(argument) & self._changing or not _selects(argument):
+        if not loads(argument) & self._changing or not selects(argument):
             return argument
         expression = ast.unparse(argument)
         known = {text: name for name, text in self.expressions.items()}
@@ -120,7 +120,7 @@ def _names(code: ast.AST) -> Iterator[str]:
             yield from _names(node)
 
 
-def _selects(value: ast.expr) -> bool:
+def selects(value: ast.expr) -> bool:
     """Whether an expression takes attributes and items alone; methods without arguments are conversions."""
     if isinstance(value, ast.Name):
         return False

@@ -34,6 +34,7 @@ from migrate.train.watch.calls import SeenCall, frame_calls, observe
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
+from migrate.train.watch.runner import PORT
 from migrate.train.watch.sizes import broken, difference, fits, form_names, with_forms
 from migrate.train.watch.steady import Steady
 from migrate.train.watch.step import (
@@ -58,7 +59,7 @@ _CANCELS = 0.1
 _RESERVED = (*dir(StepBase), *dir(linen.Module))
 # A loss that unrolls a loop over tokens has a form for each length.
 _MOST_FORMS, _MOST_SIZES = 6, 64
-WEIGHTS, PORT, STEP_FILE = "weights", "port.pickle", "step.py"
+WEIGHTS, STEP_FILE = "weights", "step.py"
 
 
 class Refusal(Exception):  # noqa: N818 (a decision, reported by the parent process)
@@ -166,6 +167,11 @@ class Gate:
                 "the loss reads no tensor of a batch",
                 "give the batch to the step by name",
                 changing=[name for name, value in bound.constants.items() if holds_data(value)],
+            )
+        if new := [name for name in bound.data if name not in data]:
+            raise Refusal(
+                f"{new[0]} gets tensors in the statements that compute the loss, which the next step reads",
+                "start each step from its batch and the weights alone",
             )
         self._bound, self.inputs, self.data = bound, dict(bound.inputs), list(bound.data)
         modules = [

@@ -199,6 +199,8 @@ class _Recorder:
         self._optimizers.built_optimizer(optimizer)
         self._built.append(optimizer)
         self._builders[id(optimizer)] = building_call(self._script)
+        if self._wide is not None and self._question["optimizer"] >= 0:
+            self._wide.widen(p for group in optimizer.param_groups for p in group["params"])
 
     def _built_schedule(self, scheduler: Any) -> None:
         self._optimizers.built_schedule(scheduler)

@@ -19,7 +19,7 @@ from typing import Any
 from migrate.train.slice.text import ScriptText, first_line, path_to
 from migrate.train.watch.seeds import seed_host
 
-QUESTION, ECHO = "question.json", "echo.json"
+QUESTION, ECHO, PORT = "question.json", "echo.json", "port.pickle"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
 LOOP, DRAWN, ENDS = "__migrate_loop__", "__migrate_drawn__", "__migrate_ends__"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ def run_script(
     expected: str,
     timeout: float,
     source: str = "",
+    failed: str = "check that it runs on a CPU alone; arguments of the script go after --",
 ) -> None:
     """Run a script on the CPU under a plugin, until the plugin has written its file.
 
@@ -36,6 +38,7 @@ def run_script(
         expected: the file in it that the plugin writes at its end; one of an earlier run does not count.
         timeout: seconds until then.
         source: text to run in place of the script's own; empty: its own.
+        failed: what to do if the script fails.
 
     Raises:
         TrainError: the script failed, or ran too long.
@@ -72,11 +75,20 @@ def run_script(
             "raise the limit with --timeout, or pass arguments that make its steps smaller",
         )
     if code:
+        line = _own_line(place.text_outside(output), script) or f"{script}"
         raise TrainError(
-            f"{script}: ended with exit code {code} before it had trained ({last})",
-            "check that it runs on a CPU alone; arguments of the script go after --",
+            f"{line}: ended with exit code {code} before it had trained ({last})", failed
         )
     raise TrainError(
         f"{script}: ended without a backward of its own ({last})",
         "name the script that trains; arguments of the script go after --",
     )
+
+
+def _own_line(output: str, script: Path) -> str:
+    """File and line of the last frame of a traceback that is in the script's folder; "" if there is none."""
+    folder = f"{script.resolve().parent}{os.sep}"
+    frames = re.findall(r'^ *File "(.+)", line (\d+)', output, re.MULTILINE)
+    own = [(file, line) for file, line in frames if file.startswith(folder)]
+    own = [(file, line) for file, line in own if "site-packages" not in file]
+    return ":".join(own[-1]) if own else ""

@@ -190,7 +190,8 @@ class Narrow(nn.Module):
         self.fc = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x).to(torch.bfloat16).float()
+        y = self.fc(x).to(torch.bfloat16).float()
+        return y + self.table[:4].float() if hasattr(self, "table") else y
 
 
 def real(*shape: int) -> torch.Tensor:
@@ -343,7 +344,14 @@ def test_a_class_that_computes_nothing_in_it_has_no_dtype() -> None:
 
 
 def test_a_model_that_chooses_16_bits_is_recorded_as_it_is() -> None:
-    written = port(Narrow().eval(), {"x": real(2, 4)})
+    model = Narrow().eval()
+    model.register_buffer("table", torch.rand(64).bfloat16(), persistent=False)
+    written = port(model, {"x": real(2, 4)})
+    [table] = (
+        written.constants.values()
+    )  # no checkpoint has it, and NumPy has no bfloat16 of its own
+    assert table.dtype == "bfloat16"
+    assert np.array_equal(table.astype(np.float32), model.table.float().numpy())
     assert written.same_dtype == "the original computes in 16 bits by itself"
     assert any("no `dtype`" in note for note in written.notes)
     assert ".astype(jnp.bfloat16)" in written.modeling

@@ -181,17 +181,19 @@ def test_parameters_without_a_gradient_and_outside_of_groups_do_not_move():
 
 
 @pytest.mark.parametrize(
-    "clip",
+    "clips",
     [
-        RecordedClip("value", 0.5),
-        RecordedClip("norm", 1e-3),
-        RecordedClip("norm", 1.0, float("inf")),
-        RecordedClip("norm", 1.0, 1.0),
-        RecordedClip("norm", 1.0, names=DECAYS),
+        (RecordedClip("value", 0.5),),
+        (RecordedClip("norm", 1e-3),),
+        (RecordedClip("norm", 1.0, float("inf")),),
+        (RecordedClip("norm", 1.0, 1.0),),
+        (RecordedClip("norm", 1.0, names=DECAYS),),
+        # Two parts of the model, each with a norm of its own.
+        (RecordedClip("norm", 0.1, names=DECAYS), RecordedClip("norm", 0.2, names=NAMES[3:])),
     ],
 )
-def test_clipping_is_torchs(clip):
-    recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=0.1), clips=(clip,))
+def test_clipping_is_torchs(clips):
+    recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=0.1), clips=clips)
     check = check_updates(write_optimizer(recorded, ARRAYS), recorded, ARRAYS)
     assert check.equal
 

@@ -22,6 +22,8 @@ SAME = TrainComparison("optimizer", True, 0.0, 1e-5)
     [
         ((), True),
         ((TrainComparison("weights", False, 0.4, 1e-5),), True),  # a bias that starts from zero
+        ((TrainComparison("weights", False, 0.4, 1e-5, apart=2e-3),), True),
+        ((TrainComparison("weights", False, 0.4, 1e-5, apart=0.2),), False),
         ((TrainComparison("losses", False, 0.4, 1e-5),), False),
         ((TrainComparison("optimizer", False, 1e-3, 1e-5),), False),
         ((TrainComparison("losses", False, float("inf"), 1e-5),), False),
@@ -60,9 +62,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[WideRun]:
     run = WideRun()
     yield run
     run.end()
-    mode = _get_current_dispatch_mode()
-    assert mode is not None
-    mode.__exit__(None, None, None)
+    while (mode := _get_current_dispatch_mode()) is not None:
+        mode.__exit__(None, None, None)
 
 
 def test_a_run_in_float64_keeps_batches_and_16_bits(run: WideRun) -> None:
@@ -79,6 +80,30 @@ def test_a_run_in_float64_keeps_batches_and_16_bits(run: WideRun) -> None:
     assert half.weight.dtype == torch.bfloat16
     assert torch.rand(1).dtype == torch.float32
     assert layer(torch.rand(1, 2)).dtype == torch.float64  # an evaluation between two updates
+
+
+def test_a_run_in_float64_draws_the_numbers_of_float32(run: WideRun) -> None:
+    def drawn() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        like = torch.zeros(3)
+        order = torch.randperm(3)[torch.randint(3, (3,))]
+        return [torch.randn(3)[order], torch.rand_like(like), torch.empty(3).normal_(1.0, 2.0)]
+
+    expected = drawn()
+    run.begin([torch.nn.Linear(2, 2)])
+    wide = drawn()
+    run.end()
+    assert {x.dtype for x in wide} == {torch.float64}
+    assert all(torch.equal(x, y.double()) for x, y in zip(wide, expected, strict=True))
+
+
+def test_what_an_optimizer_trains_is_wide_before_the_first_loss(run: WideRun) -> None:
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    run.widen(p for group in optimizer.param_groups for p in group["params"])
+    layer(torch.ones(1, 2)).sum().backward()  # the loss of another update
+    optimizer.step()
+    assert layer.weight.dtype == optimizer.state[layer.weight]["exp_avg"].dtype == torch.float64
 
 
 def test_a_wrapper_of_one_rank_computes_in_float64(tmp_path: Path, run: WideRun) -> None:
