@@ -25,6 +25,7 @@ from migrate.model.calls.rank_tests import (
 from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.calls.warm_up import takes_loss
 from migrate.model.draws.drawing import drawing_of, drawn_attributes, shifting_calls
 from migrate.model.draws.growing import Growing, growing_calls
 from migrate.model.draws.host_generators import host_drawing, host_draws
@@ -32,6 +33,7 @@ from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
     declared_tensors,
     devices_of,
+    devices_or_numbers,
     generators_of,
     given_moving_models,
     held_by_some,
@@ -129,6 +131,7 @@ class Definition:
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
         handed_back: the parameters whose tensors its result is computed from, by name and by index.
         parameters: the names of its positional parameters, without `self`.
+        takes_loss: whether it runs the backward pass of a loss that its callers compute.
     """
 
     path: Path
@@ -142,6 +145,7 @@ class Definition:
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
     handed_back: HandedBack = field(default=frozenset(), compare=False, repr=False)
     parameters: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    takes_loss: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,7 @@ class ModuleCalls:
             each with the end of the save.
         device_numbers: the indices of devices, each by its end, that some code of the project computes with,
             also in a function that gets the index.
+        devices_or_numbers: the devices that may also be such an index.
         stars: the meanings of the names that `from module import *` brings from outside of the project, also
             through its files.
         gives_all: whether a file of the project imports `*` from this one.
@@ -395,6 +400,7 @@ class ModuleCalls:
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
     device_numbers: frozenset[End] = frozenset()
+    devices_or_numbers: frozenset[End] = frozenset()
     group_ranks: frozenset[End] = frozenset()
     moved_files: Mapping[End, End] = field(default_factory=dict)
     may_run: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
@@ -647,8 +653,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             for call in (group_ranks(analysis, scope) if _makes_groups(analysis) else ())
         ),
         device_numbers=device_numbers(analysis).get(scope.module.path, frozenset())
-        if _is_replicated(analysis) or _spells(analysis, b"import shims")
+        if (counted := _is_replicated(analysis) or _spells(analysis, b"import shims"))
         else frozenset(),
+        devices_or_numbers=frozenset(
+            _end(node, scope.module)
+            for node in (devices_or_numbers(analysis, scope) if counted else ())
+        ),
         may_run={
             _end(call, scope.module): tuple(_definition(method, analysis) for method in methods)
             for call, methods in registries_of(analysis).may_run(scope).items()
@@ -797,6 +807,7 @@ def _definition(
         if len(analysis.scopes) > 1
         else frozenset(),
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
+        takes_loss(function, analysis),
     )
 
 
