@@ -12,7 +12,11 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
-from migrate.model.calls.handed_back import HandedBack, parameters_handed_back
+from migrate.model.calls.handed_back import (
+    HandedBack,
+    masks_handed_back,
+    parameters_handed_back,
+)
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import (
@@ -132,6 +136,7 @@ class Definition:
         handed_back: the parameters whose tensors its result is computed from, by name and by index.
         parameters: the names of its positional parameters, without `self`.
         takes_loss: whether it runs the backward pass of a loss that its callers compute.
+        masks: the positions of masks in the tuples that it returns.
     """
 
     path: Path
@@ -146,6 +151,7 @@ class Definition:
     handed_back: HandedBack = field(default=frozenset(), compare=False, repr=False)
     parameters: tuple[str, ...] = field(default=(), compare=False, repr=False)
     takes_loss: bool = field(default=False, compare=False, repr=False)
+    masks: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -215,6 +221,7 @@ class ModuleCalls:
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
         declared_tensors: the attributes that their class declares to be tensors; whether to be masks.
+        imported_before_launch: whether a script that starts the replicas imports the file before it does.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
         optional_groups: the calls that join a process group only if an option says so, in a program for
@@ -365,6 +372,7 @@ class ModuleCalls:
     broadcast: frozenset[str] = frozenset()
     accelerated: bool = False
     imports_ranks: bool = False
+    imported_before_launch: bool = False
     rivals: tuple[Rival, ...] = ()
     processes: frozenset[End] = frozenset()
     handlers: Mapping[End, str] = field(default_factory=dict)
@@ -539,6 +547,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),
+        imported_before_launch=scope.module.path in launching_of(analysis).imported,
         rivals=rivals_of(analysis, scope),
         processes=frozenset(
             _end(call, scope.module)
@@ -808,6 +817,7 @@ def _definition(
         else frozenset(),
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
         takes_loss(function, analysis),
+        masks_handed_back(function),
     )
 
 

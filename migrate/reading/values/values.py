@@ -563,7 +563,14 @@ class Values:
         if kind not in PLACED and self._is_placed_buffer(node):
             return Kind.ON_DEVICE
         named = kind is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
-        return Kind.MODEL if named else kind
+        return Kind.MODEL if named and not self._is_method(node) else kind
+
+    def _is_method(self, node: cst.Attribute) -> bool:
+        """Whether `node` is called and is a method of the project, whatever its name: `self.save_network(net)`."""
+        call = self._context.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node:
+            return False
+        return any(ran.name == node.attr.value for ran in self._context.run_by(call))
 
     def is_buffer(self, node: cst.Attribute) -> bool:
         """Whether `node` is a buffer of the module around it, and surely a tensor."""

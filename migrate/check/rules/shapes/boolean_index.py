@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
-from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, words
+from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, SAME_VALUES, words
 from migrate.check.common import method, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import SHAPE_OF_VALUES
@@ -16,7 +16,8 @@ from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.steps.evaluating import in_evaluation
-from migrate.reading.values.masks import SAME_VALUES, is_boolean
+from migrate.reading.steps.in_step import When
+from migrate.reading.values.masks import is_boolean
 from migrate.syntax.tree import code, is_attribute_of_self, string_value
 
 LOGARITHMS = words("log log10 log2")
@@ -254,9 +255,11 @@ def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:
 def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `index` is a mask, by its construction or its name, if its device is unknown.
 
-    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation it
-    is one where it lies on the device.
+    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation, and
+    beside the step, it is one where it or what it takes from lies on the device.
     """
+    while isinstance(index, cst.Call) and method(index) in SAME_VALUES:
+        index = cst.ensure_type(index.func, cst.Attribute).value
     if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
         index = index.expression
     compared = isinstance(index, cst.Comparison) and code(index.left) == code(node.value)
@@ -264,11 +267,9 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     if not (compared or joined or isinstance(index, cst.Name | cst.Subscript | cst.Attribute)):
         return False  # `x[x > 0]` compares itself, which a list and a number cannot
     if not facts.steps.inside(node):
-        return (
-            facts.values.on_device(index)
-            and in_evaluation(node, facts)
-            and _is_made_as_mask(index, facts)
-        )
+        every = facts.steps.when(node) is When.EVERY_STEP or in_evaluation(node, facts)
+        placed = facts.values.on_device(index) or facts.values.on_device(node.value)
+        return every and placed and _is_made_as_mask(index, facts)
     holds = (facts.values.kind(node.value), facts.values.kind(index))
     if any(kind not in {Kind.UNKNOWN, *TENSORS} for kind in holds):
         return False
@@ -322,8 +323,18 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
     for value in (part for assignment in assignments for part in _parts(assignment, facts)):
         if isinstance(value, cst.Comparison) or _is_made_as_mask(value, facts, depth - 1):
             return True
+    if any(_hands_back_mask(assignment, facts) for assignment in assignments):
+        return True
     known = bool(assignments) and all(assignment.how is How.VALUE for assignment in assignments)
     return not known and ENTRY_OF_MASK.search(node.value) is not None
+
+
+def _hands_back_mask(assignment: Assignment, facts: Facts) -> bool:
+    """Whether a name gets a mask from the tuple that a function of the project returns."""
+    call, position = assignment.value, assignment.index
+    if position is None or not isinstance(call, cst.Call):
+        return False
+    return any(position in function.masks for function in facts.context.run_by(call))
 
 
 def _parts(assignment: Assignment, facts: Facts) -> list[cst.BaseExpression]:
