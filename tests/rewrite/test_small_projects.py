@@ -199,15 +199,43 @@ def test_a_default_cpu_that_the_training_does_not_take_is_no_read(tmp_path: Path
     assert [message for rule, message in findings if rule == "XLA103"]
 
 
-SWEEP = """
+TAKES = """
+import torch
+from parts import move
 
-def sweep(model, loader, device="cpu"):
-    return [model(x) for x, _ in (move(batch, device=device) for batch in loader)]
+
+def main(args, model, reader):
+    args.device = "cuda:0"
+    model.to(args.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10):
+        x, y = move(reader, device=args.device)
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+SWEEP = """
+import torch
+
+
+def move(reader, device="cpu"):
+    x, y = reader.sample()
+    return x.to(device), y.to(device)
+
+
+@torch.no_grad()
+def sweep(model, reader, device="cpu"):
+    losses = []
+    for _ in range(24):
+        x, y = move(reader, device=device)
+        losses.append(model(x, y))
+    return losses
 """
 
 
 def test_a_default_cpu_that_another_function_hands_on_is_no_read_either(tmp_path: Path) -> None:
-    _, findings = run(tmp_path, train=TRAIN, parts=PARTS + SWEEP)
+    _, findings = run(tmp_path, train=TAKES, parts=SWEEP)
     assert not [rule for rule, _ in findings if rule == "XLA203"]
 
 
