@@ -221,7 +221,11 @@ import torch
 
 def move(reader, device="cpu"):
     x, y = reader.sample()
-    return x.to(device), y.to(device)
+    if "cuda" in torch.device(device).type:
+        x = x.pin_memory().to(device)
+    else:
+        x = x.to(device)
+    return x, y
 
 
 @torch.no_grad()
