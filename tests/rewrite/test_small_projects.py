@@ -282,6 +282,54 @@ def test_masks_that_a_function_of_another_file_returns(tmp_path: Path) -> None:
     assert [rule for rule, _ in findings if rule == "XLA103"] == ["XLA103"]
 
 
+REDUCES = """
+import torch
+import torch.distributed as dist
+
+
+def mean_std(x):
+    std, mean = torch.std_mean(x, dim=0)
+    both = torch.stack([mean, std])
+    dist.all_reduce(both)
+    return both / dist.get_world_size()
+"""
+ADVANTAGES = """
+import torch
+import torch.distributed as dist
+from reduces import mean_std
+
+
+def prepare(agent, memory):
+    seen, drawn = memory.data("seen"), memory.data("drawn")
+    chosen = (drawn == 1.0).flatten()
+    gain = agent.value(seen).flatten()
+    HOST
+    mean, std = CALL
+    return (gain - mean) / std
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "call", "parts"),
+    [
+        ("pass", "mean_std(gain[chosen])", True),
+        ("picked = gain[chosen]", "mean_std(picked)", True),
+        ("picked = gain[chosen].abs()", "mean_std(picked.float())", True),
+        ("gain = gain.cpu().numpy()", "mean_std(gain[chosen])", False),
+        ("pass", "torch.std_mean(gain[chosen])", False),
+        ("pass", "mean_std(gain[chosen.argmax()])", False),
+    ],
+)
+def test_a_mask_before_a_collective_outside_of_the_step(
+    tmp_path: Path, host: str, call: str, parts: bool
+) -> None:
+    """Replicas with other numbers of elements ran other graphs up to the collective, unreported."""
+    text = ADVANTAGES.replace("HOST", host).replace("CALL", call)
+    _, findings = run(tmp_path, reduces=REDUCES, advantages=text)
+    masks = [message for _, message in findings if "a boolean mask before a collective" in message]
+    assert bool(masks) is parts
+
+
 CLIPS = """
 import torch
 
@@ -328,7 +376,11 @@ class Quantizer:
 
 
 def test_a_tensor_that_an_import_makes_on_the_device_before_the_launch(tmp_path: Path) -> None:
-    main = "import quant  # before the launch\n" + TRAIN + "\n\nif __name__ == '__main__':\n    main(0, 1, 2)\n"
+    main = (
+        "import quant  # before the launch\n"
+        + TRAIN
+        + "\n\nif __name__ == '__main__':\n    main(0, 1, 2)\n"
+    )
     _, findings = run(tmp_path, quant=QUANT, main=main, parts=PARTS)
     assert [message for rule, message in findings if rule == "XLA706"]
 

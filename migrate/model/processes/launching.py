@@ -95,7 +95,9 @@ class Launching:
         for scope in self._analysis.scopes.values():
             last = self._last.get(scope.region)
             if last is not None:
-                early = [n for n in early_nodes(scope.module.tree) if getattr(n, "lineno", last) < last]
+                early = [
+                    n for n in early_nodes(scope.module.tree) if getattr(n, "lineno", last) < last
+                ]
                 waiting += project.imported_by(scope.module.path, early)
         while waiting:
             path = waiting.pop()

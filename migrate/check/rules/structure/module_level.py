@@ -187,7 +187,9 @@ class ModuleLevel(Hazard):
                     "opens the TPU in the parent, where no rank can open it then: into the worker"
                 )
             if imported:
-                message = f"a script that launches imports this file: it {message}, or where it is used"
+                message = (
+                    f"a script that launches imports this file: it {message}, or where it is used"
+                )
             yield self.hit(node, message)
 
     def _of_a_seed(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
