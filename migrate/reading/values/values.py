@@ -566,7 +566,7 @@ class Values:
         return Kind.MODEL if named and not self._is_method(node) else kind
 
     def _is_method(self, node: cst.Attribute) -> bool:
-        """Whether `node` is called and is a method of the project, whatever its name: `self.save_network(net)`."""
+        """Whether `node` is called, and is a method of the project: `self.save_network(net)`."""
         call = self._context.parent(node)
         if not isinstance(call, cst.Call) or call.func is not node:
             return False

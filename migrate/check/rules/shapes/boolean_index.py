@@ -265,8 +265,8 @@ def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:
 def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `index` is a mask, by its construction or its name, if its device is unknown.
 
-    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation, and
-    beside the step, it is one where it or what it takes from lies on the device.
+    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation,
+    and beside the step, it is one where it or what it takes from lies on the device.
     """
     while isinstance(index, cst.Call) and method(index) in SAME_VALUES:
         index = cst.ensure_type(index.func, cst.Attribute).value
@@ -288,7 +288,7 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
 
 
 def _is_combined(node: cst.Subscript, facts: Facts) -> bool:
-    """Whether all replicas combine what is computed of `node`: `all_reduce(x[mask].sum())`, `mean_std(x[mask])`."""
+    """Whether all replicas combine what is computed of `node`: `mean_std(x[mask])`, with an all-reduce."""
     kind = facts.values.kind(node.value)
     if not facts.context.calls.replicated or kind not in (Kind.UNKNOWN, Kind.ON_DEVICE):
         return False
