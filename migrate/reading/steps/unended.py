@@ -175,12 +175,19 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
         and facts.context.position(function.name).line in facts.context.calls.feeding
     ):
         return False
-    if isinstance(loop, cst.For) and holds_parameters(loop.iter, facts.context):
+    if isinstance(loop, cst.For) and (
+        holds_parameters(loop.iter, facts.context) or _is_over_state(loop.iter)
+    ):
         return False
     if is_in_optimizer(loop, facts.context):
         return False
     free = function is not None and _is_decorated(function, facts)
     return free or not is_forward(function, facts.context)
+
+
+def _is_over_state(iterable: cst.BaseExpression) -> bool:
+    """Whether a loop goes over the tensors of a model: `zip(average.state_dict().values(), …)`."""
+    return any(part.attr.value == "state_dict" for part in nodes_of(iterable, cst.Attribute))
 
 
 def models_in(
