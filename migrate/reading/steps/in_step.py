@@ -109,8 +109,10 @@ class StepCode:
                 return When.STEP
             if id(above) in self._bodies:
                 loop = self._context.parent(above)
-                turns = isinstance(loop, cst.For | cst.While)
-                every = all(turns and is_option(test, loop) for test in tests)
+                every = not tests or (
+                    isinstance(loop, cst.For | cst.While)
+                    and all(is_option(test, loop) for test in tests)
+                )
                 return When.EVERY_STEP if every else When.SOMETIMES
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 return When.ELSEWHERE

@@ -210,14 +210,15 @@ def _is_put_into_saved(node: cst.Call, facts: Facts) -> bool:
     if not isinstance(function, cst.FunctionDef) or facts.context.effects.of(function.body):
         return False
     held = False
+    names: set[str | None] = set()
     for above in facts.context.ancestors(node):
         held = held or isinstance(above, cst.BaseElement | cst.BaseDictElement | cst.BaseComp)
         if isinstance(above, cst.Assign):
+            targets = [target.target for target in above.targets]
+            names = {base_name(t) for t in targets if held or isinstance(t, cst.Subscript)}
             break
         if isinstance(above, cst.BaseStatement):
             return False
-    targets = [target.target for target in above.targets]
-    names = {base_name(t) for t in targets if held or isinstance(t, cst.Subscript)}
     return any(
         isinstance(call.args[0].value, cst.Name) and call.args[0].value.value in names
         for call in nodes_of(function.body, cst.Call)

@@ -297,8 +297,11 @@ def _is_combined(node: cst.Subscript, facts: Facts) -> bool:
     whole = _result(node, facts)
     statement = script.parent(whole)
     if isinstance(statement, cst.Assign) and isinstance(statement.targets[0].target, cst.Name):
-        name = statement.targets[0].target
-        uses += [use for use in script.mentions(name) if facts.bindings.nearest(use) is not None]
+        uses += [
+            use
+            for use in script.mentions(statement.targets[0].target)
+            if isinstance(use, cst.Name) and facts.bindings.nearest(use) is not None
+        ]
     for use in uses:
         arg = script.parent(_result(use, facts))
         call = script.parent(arg)
