@@ -826,7 +826,7 @@ def _definition(
         else frozenset(),
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
         takes_loss(function, analysis),
-        masks_handed_back(function),
+        masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
     )
 
 
