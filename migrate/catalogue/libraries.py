@@ -267,7 +267,7 @@ LIBRARIES = (
         "sageattention ring_flash_attn tilelang nvdiffrast tinycudann gsplat "
         "diff_gaussian_rasterization flash_mla auto_gptq awq_ext "
         "fused_dense_lib dropout_layer_norm xentropy_cuda_lib rotary_emb selective_scan_cuda "
-        "causal_conv1d_cuda",
+        "causal_conv1d_cuda fast_hadamard_transform fast_hadamard_transform_cuda",
         "its kernels need CUDA",
         "use the operations of torch",
     ),

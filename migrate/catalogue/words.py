@@ -274,6 +274,8 @@ BOOLEAN_METHODS = words(
     "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
     "greater less not_equal"
 )
+# Methods that return a mask with the same values.
+SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 # Functions of torch that test each number of a tensor.
 ASK_TENSORS = words("isnan isinf isfinite isposinf isneginf signbit")
 # Annotations of plain values.

@@ -12,7 +12,11 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
-from migrate.model.calls.handed_back import HandedBack, parameters_handed_back
+from migrate.model.calls.handed_back import (
+    HandedBack,
+    masks_handed_back,
+    parameters_handed_back,
+)
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import (
@@ -25,6 +29,7 @@ from migrate.model.calls.rank_tests import (
 from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.calls.warm_up import takes_loss
 from migrate.model.draws.drawing import drawing_of, drawn_attributes, shifting_calls
 from migrate.model.draws.growing import Growing, growing_calls
 from migrate.model.draws.host_generators import host_drawing, host_draws
@@ -32,6 +37,7 @@ from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
     declared_tensors,
     devices_of,
+    devices_or_numbers,
     generators_of,
     given_moving_models,
     held_by_some,
@@ -131,6 +137,8 @@ class Definition:
         used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
         handed_back: the parameters whose tensors its result is computed from, by name and by index.
         parameters: the names of its positional parameters, without `self`.
+        takes_loss: whether it runs the backward pass of a loss that its callers compute.
+        masks: the positions of masks in the tuples that it returns.
     """
 
     path: Path
@@ -144,6 +152,8 @@ class Definition:
     used_by_some: Used = field(default=frozenset(), compare=False, repr=False)
     handed_back: HandedBack = field(default=frozenset(), compare=False, repr=False)
     parameters: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    takes_loss: bool = field(default=False, compare=False, repr=False)
+    masks: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,7 @@ class ModuleCalls:
             each with the end of the save.
         device_numbers: the indices of devices, each by its end, that some code of the project computes with,
             also in a function that gets the index.
+        devices_or_numbers: the devices that may also be such an index.
         stars: the meanings of the names that `from module import *` brings from outside of the project, also
             through its files.
         gives_all: whether a file of the project imports `*` from this one.
@@ -212,6 +223,7 @@ class ModuleCalls:
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
         declared_tensors: the attributes that their class declares to be tensors; whether to be masks.
+        imported_before_launch: whether a script that starts the replicas imports the file before it does.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
         optional_groups: the calls that join a process group only if an option says so, in a program for
@@ -363,6 +375,7 @@ class ModuleCalls:
     broadcast: frozenset[str] = frozenset()
     accelerated: bool = False
     imports_ranks: bool = False
+    imported_before_launch: bool = False
     rivals: tuple[Rival, ...] = ()
     processes: frozenset[End] = frozenset()
     handlers: Mapping[End, str] = field(default_factory=dict)
@@ -399,6 +412,7 @@ class ModuleCalls:
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
     device_numbers: frozenset[End] = frozenset()
+    devices_or_numbers: frozenset[End] = frozenset()
     group_ranks: frozenset[End] = frozenset()
     moved_files: Mapping[End, End] = field(default_factory=dict)
     may_run: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
@@ -537,6 +551,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),
+        imported_before_launch=scope.module.path in launching_of(analysis).imported,
         rivals=rivals_of(analysis, scope),
         processes=frozenset(
             _end(call, scope.module)
@@ -656,8 +671,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             for call in (group_ranks(analysis, scope) if _makes_groups(analysis) else ())
         ),
         device_numbers=device_numbers(analysis).get(scope.module.path, frozenset())
-        if _is_replicated(analysis) or _spells(analysis, b"import shims")
+        if (counted := _is_replicated(analysis) or _spells(analysis, b"import shims"))
         else frozenset(),
+        devices_or_numbers=frozenset(
+            _end(node, scope.module)
+            for node in (devices_or_numbers(analysis, scope) if counted else ())
+        ),
         may_run={
             _end(call, scope.module): tuple(_definition(method, analysis) for method in methods)
             for call, methods in registries_of(analysis).may_run(scope).items()
@@ -806,6 +825,8 @@ def _definition(
         if len(analysis.scopes) > 1
         else frozenset(),
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
+        takes_loss(function, analysis),
+        masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
     )
 
 

@@ -24,14 +24,14 @@ from sklearn import metrics
 """
 
 
-def found(script: str) -> dict[int, Severity]:
+def found(script: str, code: str = "XLA870") -> dict[int, Severity]:
     """Return the severity of each reported line, counted from the first of `script`."""
     text = HEAD + textwrap.dedent(script).strip() + "\n"
     start = HEAD.count("\n")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(text)
-        hits = findings_of([path], Config(select=("XLA870",)))[1]
+        hits = findings_of([path], Config(select=(code,)))[1]
     return {hit.line - start: hit.severity for hit in hits}
 
 
@@ -263,3 +263,17 @@ def test_models_and_functions_of_other_files_are_followed(tmp_path: Path) -> Non
         ("run.py", 13),
         ("run.py", 14),
     ]
+
+
+def test_halves_that_are_saved_compute_nothing() -> None:
+    script = """
+    def small(model, path):
+        weights = {}
+        for key, value in model.state_dict().items():
+            weights[key] = value.half()
+        torch.save(weights, path)
+
+    def run(model, x):
+        return model(x.half())
+    """
+    assert found(script, "XLA502") == {4: Severity.INFO, 8: Severity.WARNING}

@@ -121,3 +121,53 @@ def test_a_number_that_a_function_named_like_a_device_returns(
     (tmp_path / "train.py").write_text(script)
     done = rewrite_folder(tmp_path, processes=1).files[0]
     assert f"return {result}" in done.after.decode()
+
+
+FIT = """
+    import torch
+
+
+    class Trainer:
+        def __init__(self, args):
+            self.args = args
+            self.net = torch.nn.Linear(4, 4).to(self.args.device)
+
+        def fit(self, x):
+            return self.net(x.to(self.args.device)) + torch.zeros(4, device=self.args.device)
+"""
+MAIN = """
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from fit import Trainer
+
+
+    def main(args):
+        dist.init_process_group("nccl")
+        args.device = int(os.environ["LOCAL_RANK"])
+        args.first = args.device == 0
+        Trainer(args).fit(torch.ones(4))
+
+
+    if __name__ == "__main__":
+        PARSED
+        main(args)
+"""
+PARSED = "import argparse; args = argparse.ArgumentParser().parse_args()"
+BY_SCRIPT = 'args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize("parsed", [PARSED, f"{PARSED}; {BY_SCRIPT}"])
+def test_a_device_that_a_rank_replaces_and_that_is_computed_with(
+    tmp_path: Path, style: Style, parsed: str
+) -> None:
+    """The moves kept `args.device`, which held the number in each replica."""
+    (tmp_path / "fit.py").write_text(dedent(FIT).lstrip())
+    (tmp_path / "main.py").write_text(dedent(MAIN).lstrip().replace("PARSED", parsed))
+    done = rewrite_folder(tmp_path, options=RewriteOptions(style=style), processes=1)
+    fit = next(file for file in done.files if file.name.name == "fit.py").after.decode()
+    device = '"xla"' if style == "native" else "shims.device()"
+    assert fit.count(f"to({device})") == 2
+    assert f"device={device}" in fit

@@ -108,3 +108,29 @@ def test_an_update_gets_no_steps_of_its_own(tmp_path: Path, body: str, style: St
     texts = {file.name.name: file.after.decode() for file in done.files}
     assert "step():" not in texts["low.py"].replace("def step", "")
     assert ".step():" in texts["train.py"]
+
+
+AVERAGE = """
+import copy
+
+import torch
+
+
+class Average(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.module = copy.deepcopy(model).cuda()
+
+    def renew(self, model, rule):
+        with torch.no_grad():
+            for mine, other in zip(self.module.state_dict().values(), model.state_dict().values()):
+                mine.copy_(rule(mine, other.to("cuda")))
+"""
+
+
+def test_the_average_of_a_model_is_no_evaluation(tmp_path: Path) -> None:
+    """`rule` counted as a model that runs in each turn."""
+    (tmp_path / "average.py").write_text(AVERAGE)
+    done = rewrite_folder(tmp_path, processes=1)
+    assert not [note for _, note in done.left_to_do if "rule" in note.message]
+    assert ".step():" not in done.files[0].after.decode()

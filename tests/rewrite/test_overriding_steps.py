@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from migrate.rewrite.folder import rewrite_folder
 
 BASE = """
@@ -67,3 +69,56 @@ def test_each_method_that_trains_gets_its_own_step(tmp_path: Path) -> None:
     assert clipping.count(STEP) == 1
     assert STEP not in logging
     assert not [note for file in done.files for note in file.findings if note.rule == "step"]
+
+
+AGENT = """
+import torch
+from updates import Updater, backward
+
+
+class Agent:
+    def __init__(self, net, memory):
+        self.net = net.cuda()
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.updater = Updater(self.optimizer)
+        self.memory = memory
+
+    def compute_loss(self, batch):
+        drawn = batch["drawn"] == 1.0
+        return {"loss": self.net.value(batch["seen"][drawn]).mean()}
+
+    def update(self, steps):
+        for i in range(steps):
+            batch = self.memory.sample(4)
+            info = self.compute_loss(batch)
+            loss = info["loss"]
+            CALL
+"""
+UPDATES = """
+class Updater:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def backward(loss, optimizer):
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("call", ["self.updater.step(loss)", "backward(loss, self.optimizer)"])
+def test_the_forward_of_a_loss_that_a_function_takes_belongs_to_the_step(
+    tmp_path: Path, call: str
+) -> None:
+    """The function ran in a step of its own, and nothing was reported of the forward."""
+    (tmp_path / "updates.py").write_text(UPDATES)
+    (tmp_path / "agent.py").write_text(AGENT.replace("CALL", call))
+    done = rewrite_folder(tmp_path, processes=1)
+    agent = next(file for file in done.files if file.name.name == "agent.py").after.decode()
+    assert agent.index(STEP) < agent.index("self.compute_loss(batch)") < agent.index(call)
+    assert ["boolean mask" in finding.message for _, finding in done.left_to_do] == [True]

@@ -199,6 +199,214 @@ def test_a_default_cpu_that_the_training_does_not_take_is_no_read(tmp_path: Path
     assert [message for rule, message in findings if rule == "XLA103"]
 
 
+TAKES = """
+import torch
+from parts import move
+
+
+def main(args, model, reader):
+    args.device = "cuda:0"
+    model.to(args.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(10):
+        x, y = move(reader, device=args.device)
+        loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+SWEEP = """
+import torch
+
+
+def move(reader, device="cpu"):
+    x, y = reader.sample()
+    if "cuda" in torch.device(device).type:
+        x = x.pin_memory().to(device)
+    else:
+        x = x.to(device)
+    return x, y
+
+
+@torch.no_grad()
+def sweep(model, reader, device="cpu"):
+    losses = []
+    for _ in range(24):
+        x, y = move(reader, device=device)
+        losses.append(model(x, y))
+    return losses
+"""
+
+
+def test_a_default_cpu_that_another_function_hands_on_is_no_read_either(tmp_path: Path) -> None:
+    _, findings = run(tmp_path, train=TAKES, parts=SWEEP)
+    assert not [rule for rule, _ in findings if rule == "XLA203"]
+
+
+MASKS = """
+import torch
+
+
+def covered(codes, hidden):
+    chosen = torch.rand(size=codes.size()).to(codes.device) < 0.5
+    return torch.where(chosen, hidden, codes), chosen.view(-1), hidden
+"""
+COVER = """
+import torch
+import torch.distributed as dist
+from masks import covered
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(rank, cfg, loader):
+    dist.init_process_group("nccl")
+    model = DDP(torch.nn.Linear(2, 2).cuda(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    right = []
+    for codes in loader:
+        codes = codes.cuda()
+        seen, chosen, hidden = covered(codes, 7)
+        out = model(seen)
+        loss = (out - codes).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        correct = (out == codes).float()
+        right.append(correct[chosen.view(-1)].mean() + correct[hidden])
+"""
+
+
+def test_masks_that_a_function_of_another_file_returns(tmp_path: Path) -> None:
+    """They passed in silence, and each turn compiled again."""
+    _, findings = run(tmp_path, masks=MASKS, cover=COVER)
+    assert [rule for rule, _ in findings if rule == "XLA103"] == ["XLA103"]
+
+
+REDUCES = """
+import torch
+import torch.distributed as dist
+
+
+def mean_std(x):
+    std, mean = torch.std_mean(x, dim=0)
+    both = torch.stack([mean, std])
+    dist.all_reduce(both)
+    return both / dist.get_world_size()
+"""
+ADVANTAGES = """
+import torch
+import torch.distributed as dist
+from reduces import mean_std
+
+
+def prepare(agent, memory):
+    seen, drawn = memory.data("seen"), memory.data("drawn")
+    chosen = (drawn == 1.0).flatten()
+    gain = agent.value(seen).flatten()
+    HOST
+    mean, std = CALL
+    return (gain - mean) / std
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "call", "parts"),
+    [
+        ("pass", "mean_std(gain[chosen])", True),
+        ("picked = gain[chosen]", "mean_std(picked)", True),
+        ("picked = gain[chosen].abs()", "mean_std(picked.float())", True),
+        ("gain = gain.cpu().numpy()", "mean_std(gain[chosen])", False),
+        ("pass", "torch.std_mean(gain[chosen])", False),
+        ("pass", "mean_std(gain[chosen.argmax()])", False),
+    ],
+)
+def test_a_mask_before_a_collective_outside_of_the_step(
+    tmp_path: Path, host: str, call: str, parts: bool
+) -> None:
+    """Replicas with other numbers of elements ran other graphs up to the collective, unreported."""
+    text = ADVANTAGES.replace("HOST", host).replace("CALL", call)
+    _, findings = run(tmp_path, reduces=REDUCES, advantages=text)
+    masks = [message for _, message in findings if "a boolean mask before a collective" in message]
+    assert bool(masks) is parts
+
+
+CLIPS = """
+import torch
+
+
+def train(model, optimizer, reader, cfg):
+    model.cuda()
+    for turn in range(cfg.turns):
+        for part in range(cfg.parts):
+            loss = model(reader.sample().cuda()).mean() / cfg.parts
+            loss.backward()
+        if TEST:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip).item()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "every"),
+    [
+        ("cfg.clip is not None", True),
+        ("cfg.clip != 0.0", True),
+        ("cfg.clip > 0 and cfg.kind == 'norm'", True),
+        ("turn > 0", False),
+        ("reader.count > 0", False),
+        ("turn % 100 == 0", False),
+    ],
+)
+def test_a_read_below_an_option_is_one_of_every_step(
+    tmp_path: Path, test: str, every: bool
+) -> None:
+    _, findings = run(tmp_path, clips=CLIPS.replace("TEST", test))
+    reads = [message for _, message in findings if message.startswith(".item() at every step")]
+    assert bool(reads) is every
+
+
+QUANT = """
+import torch
+
+
+class Quantizer:
+    matrix = torch.eye(8, device="cuda") * 2
+"""
+
+
+def test_a_tensor_that_an_import_makes_on_the_device_before_the_launch(tmp_path: Path) -> None:
+    main = (
+        "import quant  # before the launch\n"
+        + TRAIN
+        + "\n\nif __name__ == '__main__':\n    main(0, 1, 2)\n"
+    )
+    _, findings = run(tmp_path, quant=QUANT, main=main, parts=PARTS)
+    assert [message for rule, message in findings if rule == "XLA706"]
+
+
+NETWORKS = """
+import torch
+
+
+class Trainer:
+    def __init__(self, path, net):
+        self.at = torch.load(path, map_location="cpu")["at"]
+        self.net = net.cuda()
+
+    def save_network(self, net, at):
+        torch.save({"net": net.state_dict(), "at": at}, "net.pt")
+
+    def end(self):
+        self.save_network(self.net, self.at)
+"""
+
+
+def test_a_method_named_as_a_network_is_none(tmp_path: Path) -> None:
+    _, findings = run(tmp_path, networks=NETWORKS)
+    assert not [rule for rule, _ in findings if rule == "XLA830"]
+
+
 @pytest.mark.parametrize("loss", ["self.reduce(loss)", "self.reduce(loss.to(self.device))"])
 def test_what_all_replicas_reduced_decides_the_save(loss: str, tmp_path: Path) -> None:
     texts, findings = run(tmp_path, solver=SOLVER.replace("LOSS", loss))

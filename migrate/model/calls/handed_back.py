@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from migrate.catalogue.words import DESCRIBES, ENDING_METHODS
+from migrate.catalogue.words import BOOLEAN_METHODS, DESCRIBES, ENDING_METHODS, SAME_VALUES
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from migrate.model.calls.values import Evaluator
 
 HandedBack = frozenset[str | int]
+
+DEEPEST = 4  # assignments followed from a returned name
 
 
 def parameters_handed_back(function: Function, evaluator: Evaluator) -> HandedBack:
@@ -36,6 +39,38 @@ def parameters_handed_back(function: Function, evaluator: Evaluator) -> HandedBa
         return frozenset()
     common = set.intersection(*sources)
     return frozenset(common | {index for index, name in enumerate(names) if name in common})
+
+
+def masks_handed_back(function: Function) -> frozenset[int]:
+    """Return the positions of the masks in the tuples that `function` returns: `return x, x > 0`."""
+    tuples = [value for value in function.returns if isinstance(value, ast.Tuple)]
+    if not tuples:
+        return frozenset()
+    assigned = _assigned(function)
+    return frozenset(
+        position
+        for value in tuples
+        for position, element in enumerate(value.elts)
+        if _is_mask(element, assigned, 0)
+    )
+
+
+def _is_mask(value: ast.expr, assigned: Mapping[str, list[ast.expr]], depth: int) -> bool:
+    """Whether `value` compares, or joins comparisons bitwise: what decides which elements are taken."""
+    match value:
+        case ast.Compare(ops=ops):
+            return not any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in ops)
+        case ast.UnaryOp(op=ast.Invert(), operand=operand):
+            return _is_mask(operand, assigned, depth)
+        case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
+            return _is_mask(left, assigned, depth) or _is_mask(right, assigned, depth)
+        case ast.Call(func=ast.Attribute(value=of, attr=name)):
+            return name in BOOLEAN_METHODS or (
+                name in SAME_VALUES and _is_mask(of, assigned, depth)
+            )
+        case ast.Name(id=name) if depth < DEEPEST:
+            return any(_is_mask(given, assigned, depth + 1) for given in assigned.get(name, ()))
+    return False
 
 
 def _assigned(function: Function) -> dict[str, list[ast.expr]]:

@@ -91,10 +91,10 @@ def _inside(region: Region, analysis: Analyzed) -> tuple[set[Region], set[Functi
         inner |= {r for r in analysis.regions(function.region) if r in analysis.step_loops}
     inner.discard(region)
     direct = {function for loop in inner for function in _functions(loop, analysis)}
-    return inner, {f for f in _reached(direct, analysis) if not _takes_loss(f, analysis)}
+    return inner, {f for f in _reached(direct, analysis) if not takes_loss(f, analysis)}
 
 
-def _takes_loss(function: Function, analysis: Analyzed) -> bool:
+def takes_loss(function: Function, analysis: Analyzed) -> bool:
     """Whether `function` runs the backward pass of a loss from its callers: no step of its own.
 
     `trainer.backward(loss)` of an inner loop is a part of a step. It is also a part of another step if the

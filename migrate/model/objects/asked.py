@@ -35,6 +35,7 @@ from migrate.model.calls.kinds import (
 )
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
+from migrate.model.objects.device_numbers import device_numbers, may_be_number
 from migrate.syntax.unwarned import syntax_tree
 from migrate.syntax.walk_ast import walk
 
@@ -78,6 +79,12 @@ def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr,
         if id(node) not in seen and kind_of(evaluator.values(node, scope)) is Kind.INDEX:
             seen.add(id(node))
             yield node, Kind.INDEX
+
+
+def devices_or_numbers(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the devices of a file that may also be an index which stays a number."""
+    for node, scope in _candidates(analysis, top) if device_numbers(analysis) else ():
+        yield from (part for part in _parts(node) if may_be_number(part, scope, analysis))
 
 
 def indices_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from migrate.catalogue.words import RANK_NAME
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.contents import Item
+from migrate.model.calls.devices import kind_of
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import DeviceValue
 from migrate.model.calls.scopes import Scope
@@ -45,16 +46,42 @@ def device_numbers(analysis: Analysis) -> Located:
         if variable in followed:
             continue
         followed.add(variable)
-        match node:
-            case ast.IfExp(body=body, orelse=orelse):
-                waiting += [(body, scope), (orelse, scope)]
-            case ast.Name(id=name):
-                waiting += assigned_or_passed(analysis.evaluator.bindings_of(name, scope), analysis)
-            case ast.Attribute(value=value, attr=name):
-                waiting += assigned_or_passed(
-                    analysis.evaluator.members_of(value, name, scope), analysis
-                )
+        waiting += _sources(node, scope, analysis)
     return {path: frozenset(of_file) for path, of_file in ends.items()}
+
+
+def _sources(node: ast.expr, scope: Scope, analysis: Analysis) -> list[Item]:
+    """Return the expressions that the variable, or the choice, `node` may get its value from."""
+    match node:
+        case ast.IfExp(body=body, orelse=orelse):
+            return [(body, scope), (orelse, scope)]
+        case ast.Name(id=name):
+            return [*assigned_or_passed(analysis.evaluator.bindings_of(name, scope), analysis)]
+        case ast.Attribute(value=value, attr=name):
+            members = analysis.evaluator.members_of(value, name, scope)
+            return [*assigned_or_passed(members, analysis)]
+    return []
+
+
+def may_be_number(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether the device `node` may also be an index that stays a number, as the project computes with it."""
+    numbers = device_numbers(analysis)
+    values = analysis.evaluator.values(node, scope)
+    if not numbers or not _is_index(node, scope, analysis) or kind_of(values) is Kind.INDEX:
+        return False
+    waiting: list[Item] = [(node, scope)]
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST:
+        value, at = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        end = at.module.column(value.end_lineno or 0, value.end_col_offset or 0)
+        kept = (value.end_lineno or 0, end) in numbers.get(at.module.path, ())
+        if kept and kind_of(analysis.evaluator.values(value, at)) is Kind.INDEX:
+            return True
+        waiting += _sources(value, at, analysis)
+    return False
 
 
 def _is_index(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Set
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.catalogue import torch_cuda
@@ -17,6 +18,7 @@ from migrate.model.calls.callers import may_run, reaching
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.processes.early_ranks import early_nodes
 from migrate.model.processes.joins import joins_of, may_join
 
 if TYPE_CHECKING:
@@ -83,6 +85,27 @@ class Launching:
         for root, last in self._last.items():
             for region in self._analysis.regions(root):
                 yield from (pair for pair in region.calls if pair[0].lineno < last)
+
+    @cached_property
+    def imported(self) -> frozenset[Path]:
+        """Files that a script that starts the replicas imports before the launch, directly or indirectly."""
+        project = self._analysis.project
+        paths: set[Path] = set()
+        waiting: list[Path] = []
+        for scope in self._analysis.scopes.values():
+            last = self._last.get(scope.region)
+            if last is not None:
+                early = [
+                    n for n in early_nodes(scope.module.tree) if getattr(n, "lineno", last) < last
+                ]
+                waiting += project.imported_by(scope.module.path, early)
+        while waiting:
+            path = waiting.pop()
+            module = project.modules.get(path)
+            if path not in paths and module is not None:
+                paths.add(path)
+                waiting += project.imported_by(path, early_nodes(module.tree))
+        return frozenset(paths)
 
     def seeds(self, call: ast.Call) -> bool:
         """Whether a function that `call` runs seeds CUDA or XLA, directly or through calls."""

@@ -80,6 +80,16 @@ def unconditional(node: cst.CSTNode, body: int, script: Script) -> bool:
     return False
 
 
+def is_option(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
+    """Whether `test` compares an option, which `loop` leaves alone, with None, 0 or a text."""
+    match test:
+        case cst.BooleanOperation(left=left, right=right):
+            return is_option(left, loop) and is_option(right, loop)
+        case cst.Comparison():
+            return _is_fixed(test, loop)
+    return False
+
+
 def _is_fixed(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
     """Whether `test` has the same result in all turns of `loop`: an option, or a variable set before it."""
     match test:
@@ -88,6 +98,10 @@ def _is_fixed(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
         case cst.BooleanOperation(left=left, right=right):
             return _is_fixed(left, loop) and _is_fixed(right, loop)
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator, compared)]):
+            if isinstance(compared, cst.Name) and compared.value == "None":
+                return _is_fixed(left, loop)
+            if isinstance(compared, cst.Integer | cst.Float) and float(compared.value) == 0:
+                return _is_fixed(left, loop) and not _calls_methods_of(left, loop)
             is_equality = isinstance(operator, cst.Equal | cst.NotEqual | cst.In | cst.NotIn)
             held = compared.elements if isinstance(compared, cst.List | cst.Tuple) else ()
             values = [element.value for element in held] or [compared]
@@ -104,3 +118,9 @@ def _is_fixed(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
                 for name in nodes_of(target, cst.Name)
             )
     return False
+
+
+def _calls_methods_of(value: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
+    """Whether `loop` calls a method of the object that `value` is an attribute of, which may count turns."""
+    root = dotted(value).partition(".")[0]
+    return any(dotted(call.func).startswith(f"{root}.") for call in nodes_of(loop, cst.Call))

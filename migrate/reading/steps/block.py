@@ -131,7 +131,12 @@ class Body:
         return any(map(self._is_open, nodes_of(self.statements[index].node, cst.Call)))
 
     def _is_open(self, call: cst.Call) -> bool:
-        """Whether `call` is of a model, or of anything from outside of the block but a library."""
+        """Whether `call` is of a model, or of anything from outside of the block but a library.
+
+        A backward pass of a loss that it gets runs no model: `updater.step(loss)`.
+        """
+        if self.context.effects.takes_loss(call):
+            return False
         if self.values.is_state(call) or self.context.values.calls_model(call):
             return True
         name = (base_name(call.func) or "").split(".")[0]

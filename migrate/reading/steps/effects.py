@@ -53,6 +53,13 @@ class Effects:
             return self._of.get(id(node.body), Effect.NONE)
         return self._of.get(id(node), Effect.NONE)
 
+    def takes_loss(self, call: cst.Call) -> bool:
+        """Whether `call` runs the backward pass of a loss that it gets, in functions of the project."""
+        if Effect.BACKWARD not in self._of_call(call):
+            return False
+        functions = self._context.run_by(call)
+        return bool(functions) and all(function.takes_loss for function in functions)
+
     def is_step_loop(self, loop: Loop) -> bool:
         """Whether every turn of `loop` is one training step: by its effects, or marked by hand."""
         return self._context.position(loop).line in self._calls.step_loops

@@ -10,7 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 from migrate.reading.script import Script
-from migrate.reading.steps.beside import EveryStepFunctions, unconditional
+from migrate.reading.steps.beside import EveryStepFunctions, is_option, unconditional
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
@@ -102,19 +102,25 @@ class StepCode:
 
     def when(self, node: cst.CSTNode) -> When:
         """Return when `node` runs."""
-        conditional = False
+        tests: list[cst.BaseExpression] = []
         below = node
         for above in (node, *self._context.ancestors(node)):
             if id(above) in self._inside:
                 return When.STEP
             if id(above) in self._bodies:
-                return When.SOMETIMES if conditional else When.EVERY_STEP
+                loop = self._context.parent(above)
+                every = not tests or (
+                    isinstance(loop, cst.For | cst.While)
+                    and all(is_option(test, loop) for test in tests)
+                )
+                return When.EVERY_STEP if every else When.SOMETIMES
             if isinstance(above, cst.FunctionDef | cst.ClassDef):
                 return When.ELSEWHERE
             if isinstance(above, cst.If) and below is not above.test and above is not node:
                 if self._asks_training and _evaluates(above, below):
                     return When.ELSEWHERE
-                conditional = conditional or not self._asks_rank_alone(above.test)
+                if not self._asks_rank_alone(above.test):
+                    tests.append(above.test)
             below = above
         return When.ELSEWHERE
 

@@ -27,7 +27,7 @@ from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.steps.loops import Loop
 from migrate.reading.values.device_values import DeviceValues
-from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
+from migrate.reading.values.parameters import goes_over_weights, is_in_optimizer
 from migrate.reading.values.values import is_forward
 from migrate.syntax.tree import (
     code,
@@ -175,7 +175,7 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
         and facts.context.position(function.name).line in facts.context.calls.feeding
     ):
         return False
-    if isinstance(loop, cst.For) and holds_parameters(loop.iter, facts.context):
+    if goes_over_weights(loop, facts.context):
         return False
     if is_in_optimizer(loop, facts.context):
         return False

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.catalogue.words import BOOLEAN_METHODS, MASK, words
+from migrate.catalogue.words import BOOLEAN_METHODS, MASK, SAME_VALUES
 from migrate.reading.names.bindings import How
 from migrate.syntax.tree import keyword, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
-
-# Methods that return a mask with the same values.
-SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 
 
 def is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0, by_name: bool = True) -> bool:

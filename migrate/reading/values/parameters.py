@@ -42,6 +42,14 @@ def holds_parameters(
     )
 
 
+def goes_over_weights(loop: cst.CSTNode, context: Script) -> bool:
+    """Whether `loop` goes over the weights of a model: its parameters, or `model.state_dict().values()`."""
+    return isinstance(loop, cst.For) and (
+        holds_parameters(loop.iter, context)
+        or any(part.attr.value == "state_dict" for part in nodes_of(loop.iter, cst.Attribute))
+    )
+
+
 def is_in_optimizer(node: cst.CSTNode, context: Script) -> bool:
     """Whether `node` is in a class that derives from a torch optimizer."""
     around = context.class_around(node)

@@ -14,7 +14,7 @@ from migrate.check.only_cuda import only_with_cuda
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.region_arguments import is_type_of_options
-from migrate.syntax.tree import nodes_of
+from migrate.syntax.tree import base_name, nodes_of
 
 # Names and dictionaries by which a type goes to its region, at most.
 DEEPEST = 4
@@ -182,7 +182,12 @@ def _is_cudas_own(call: cst.CSTNode | None, facts: Facts) -> bool:
 
 
 def _is_of_save(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is the default of a parameter of a function that saves and does not train."""
+    """Whether `node` is the default of a parameter of a function that saves and does not train.
+
+    Or it is put into what a function saves: `weights[key] = value.half()`, `torch.save(weights, path)`.
+    """
+    if isinstance(node, cst.Call):
+        return _is_put_into_saved(node, facts)
     parameter = facts.context.parent(node)
     if not isinstance(parameter, cst.Param) or parameter.default is not node:
         return False
@@ -198,6 +203,28 @@ def _is_of_save(node: cst.CSTNode, facts: Facts) -> bool:
         return False
     calls = nodes_of(function.body, cst.Call)
     return any(facts.names.of(call.func) in TORCH_SAVES | SAFETENSORS_SAVES for call in calls)
+
+
+def _is_put_into_saved(node: cst.Call, facts: Facts) -> bool:
+    """Whether `node` is put into a dictionary or a list that the function around it saves."""
+    function = facts.context.function_around(node)
+    if not isinstance(function, cst.FunctionDef) or facts.context.effects.of(function.body):
+        return False
+    held = False
+    names: set[str | None] = set()
+    for above in facts.context.ancestors(node):
+        held = held or isinstance(above, cst.BaseElement | cst.BaseDictElement | cst.BaseComp)
+        if isinstance(above, cst.Assign):
+            targets = [target.target for target in above.targets]
+            names = {base_name(t) for t in targets if held or isinstance(t, cst.Subscript)}
+            break
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return any(
+        isinstance(call.args[0].value, cst.Name) and call.args[0].value.value in names
+        for call in nodes_of(function.body, cst.Call)
+        if call.args and facts.names.of(call.func) in TORCH_SAVES | SAFETENSORS_SAVES
+    )
 
 
 def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:

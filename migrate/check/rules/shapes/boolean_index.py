@@ -7,16 +7,19 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
-from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, words
+from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, SAME_VALUES, words
 from migrate.check.common import method, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import SHAPE_OF_VALUES
 from migrate.check.rules.shapes.masked_copies import assignment_to, copied_to, is_copied_to
-from migrate.model.calls.kind import TENSORS, Kind
+from migrate.model.calls.kind import TENSORS as OF_TENSORS
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.steps.evaluating import in_evaluation
-from migrate.reading.values.masks import SAME_VALUES, is_boolean
+from migrate.reading.steps.in_step import When
+from migrate.reading.values.collectives import TENSORS, called
+from migrate.reading.values.masks import is_boolean
 from migrate.syntax.tree import code, is_attribute_of_self, string_value
 
 LOGARITHMS = words("log log10 log2")
@@ -34,7 +37,8 @@ class BooleanIndex(Hazard):
     differ in number run different graphs, and wait for each other in the next collective. An attribute that
     its class declares as `BoolTensor` is a mask. Else an entry of the batch, as `batch["valid_mask"]` and
     `graph.train_mask`, counts as one by its name, and so does what is made of one. An evaluation on the
-    device compiles for each number as training does.
+    device compiles for each number as training does. Outside of a step, what is taken by a mask and given to
+    a collective parts the replicas too.
 
     **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means (its `.mean()` would
     count the zeros); below a logarithm, a root or a division fill with 1, as 0 gives inf and NaN gradients;
@@ -188,9 +192,16 @@ class BooleanIndex(Hazard):
             if _is_said_at_target(node, index.value, facts):
                 return
             instead = _instead(node, facts)
-            if boolean:
+            if boolean and not _is_combined(node, facts):
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from varying(self, node, index.value, message, facts)
+            elif boolean or (_is_combined(node, facts) and not facts.steps.inside(node)):
+                message = (
+                    "a boolean mask before a collective: replicas whose masks differ in number run"
+                )
+                yield self.hit(
+                    node, f"{message} different graphs, and wait for each other; {instead}"
+                )
             else:
                 what = f"if `{code(index.value)}` is a boolean mask"
                 yield self.hit(node, f"{what}, a compilation for each number; {instead}")
@@ -254,9 +265,11 @@ def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:
 def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `index` is a mask, by its construction or its name, if its device is unknown.
 
-    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation it
-    is one where it lies on the device.
+    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation,
+    and beside the step, it is one where it or what it takes from lies on the device.
     """
+    while isinstance(index, cst.Call) and method(index) in SAME_VALUES:
+        index = cst.ensure_type(index.func, cst.Attribute).value
     if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
         index = index.expression
     compared = isinstance(index, cst.Comparison) and code(index.left) == code(node.value)
@@ -264,15 +277,50 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     if not (compared or joined or isinstance(index, cst.Name | cst.Subscript | cst.Attribute)):
         return False  # `x[x > 0]` compares itself, which a list and a number cannot
     if not facts.steps.inside(node):
-        return (
-            facts.values.on_device(index)
-            and in_evaluation(node, facts)
-            and _is_made_as_mask(index, facts)
-        )
+        every = facts.steps.when(node) is When.EVERY_STEP or in_evaluation(node, facts)
+        placed = facts.values.on_device(index) or facts.values.on_device(node.value)
+        meets = (every and placed) or _is_combined(node, facts)
+        return meets and _is_made_as_mask(index, facts)
     holds = (facts.values.kind(node.value), facts.values.kind(index))
-    if any(kind not in {Kind.UNKNOWN, *TENSORS} for kind in holds):
+    if any(kind not in {Kind.UNKNOWN, *OF_TENSORS} for kind in holds):
         return False
     return compared or joined or _is_made_as_mask(index, facts)
+
+
+def _is_combined(node: cst.Subscript, facts: Facts) -> bool:
+    """Whether all replicas combine what is computed of `node`: `mean_std(x[mask])`, with an all-reduce."""
+    kind = facts.values.kind(node.value)
+    if not facts.context.calls.replicated or kind not in (Kind.UNKNOWN, Kind.ON_DEVICE):
+        return False
+    script = facts.context
+    uses: list[cst.CSTNode] = [node]
+    whole = _result(node, facts)
+    statement = script.parent(whole)
+    if isinstance(statement, cst.Assign) and isinstance(statement.targets[0].target, cst.Name):
+        uses += [
+            use
+            for use in script.mentions(statement.targets[0].target)
+            if isinstance(use, cst.Name) and facts.bindings.nearest(use) is not None
+        ]
+    for use in uses:
+        arg = script.parent(_result(use, facts))
+        call = script.parent(arg)
+        if not isinstance(arg, cst.Arg) or not isinstance(call, cst.Call) or not call.args:
+            continue
+        ran = script.run_by(call)
+        if called(call, script) in TENSORS or (ran and all(f.combines for f in ran)):
+            return True
+    return False
+
+
+def _result(node: cst.CSTNode, facts: Facts) -> cst.CSTNode:
+    """Return `x[mask].abs().sum()`, the methods that are called on `node`."""
+    while isinstance(above := facts.context.parent(node), cst.Attribute) and above.value is node:
+        call = facts.context.parent(above)
+        if not isinstance(call, cst.Call) or call.func is not above:
+            break
+        node = call
+    return node
 
 
 def _joins(index: cst.BaseExpression) -> bool:
@@ -312,7 +360,9 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         if method(node) in BOOLEAN_METHODS:
             return True
-        return method(node) in SAME_VALUES and _is_made_as_mask(node.func.value, facts, depth - 1)
+        of = node.func.value
+        made = isinstance(of, cst.Comparison) or _is_made_as_mask(of, facts, depth - 1)
+        return method(node) in SAME_VALUES and made
     if isinstance(node, cst.Attribute):  # of a batch that is an object: `graph.train_mask`
         named = ENTRY_OF_MASK.search(node.attr.value) is not None
         return named and not is_attribute_of_self(node)
@@ -322,8 +372,18 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
     for value in (part for assignment in assignments for part in _parts(assignment, facts)):
         if isinstance(value, cst.Comparison) or _is_made_as_mask(value, facts, depth - 1):
             return True
+    if any(_hands_back_mask(assignment, facts) for assignment in assignments):
+        return True
     known = bool(assignments) and all(assignment.how is How.VALUE for assignment in assignments)
     return not known and ENTRY_OF_MASK.search(node.value) is not None
+
+
+def _hands_back_mask(assignment: Assignment, facts: Facts) -> bool:
+    """Whether a name gets a mask from the tuple that a function of the project returns."""
+    call, position = assignment.value, assignment.index
+    if position is None or not isinstance(call, cst.Call):
+        return False
+    return any(position in function.masks for function in facts.context.run_by(call))
 
 
 def _parts(assignment: Assignment, facts: Facts) -> list[cst.BaseExpression]:

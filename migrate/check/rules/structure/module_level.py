@@ -12,7 +12,8 @@ from migrate.catalogue.target import BOTH, TPU
 from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.values.devices import is_move
+from migrate.reading.values.devices import is_accelerator, is_move, makes_generator
+from migrate.syntax.tree import keyword
 
 ASKS = frozenset(
     {
@@ -42,7 +43,8 @@ class ModuleLevel(Hazard):
     """The device is touched before the replicas are launched.
 
     **Why.** The runtime belongs to the process that first asks for it: a launch after that raises. Code at
-    module level also runs in every replica once more, when the script is imported there.
+    module level also runs in every replica once more, when the script is imported there. The same holds for
+    a file that the script imports at its top.
     `torch.set_default_device` and `torch.set_grad_enabled` hold for one thread only, and a replica runs in
     another than the one that imports the script.
 
@@ -70,6 +72,10 @@ class ModuleLevel(Hazard):
 
             weights = torch.ones(3).to("xla")  # XLA706
             device = torch_xla.device()  # XLA706
+
+
+            class Table:
+                numbers = torch.arange(3, device="xla")  # XLA706
 
 
             def worker(index):
@@ -164,12 +170,13 @@ class ModuleLevel(Hazard):
         if facts.target == TPU and facts.names.of(node.func) in SEEDS:
             yield from self._of_a_seed(node, facts)
             return
-        asks = facts.names.of(node.func) in ASKS
+        asks = facts.names.of(node.func) in ASKS or _makes_on_device(node, facts)
         if not asks and not is_move(node, facts.context):
             return
         if not facts.called.isdisjoint({RUNS_ITSELF, SCRIPT}):
             return  # every replica executes the file again
-        if facts.context.function_around(node) is None and facts.launches:
+        imported = not facts.launches and facts.context.calls.imported_before_launch
+        if facts.context.function_around(node) is None and (facts.launches or imported):
             if any(isinstance(above, cst.Lambda) for above in facts.context.ancestors(node)):
                 return
             if facts.context.source.is_notebook and not _launches_below(node, facts):
@@ -178,6 +185,10 @@ class ModuleLevel(Hazard):
             if facts.target == TPU:
                 message = (
                     "opens the TPU in the parent, where no rank can open it then: into the worker"
+                )
+            if imported:
+                message = (
+                    f"a script that launches imports this file: it {message}, or where it is used"
                 )
             yield self.hit(node, message)
 
@@ -207,6 +218,14 @@ class ModuleLevel(Hazard):
             "into the worker, as its first line"
         )
         yield self.hit(node, message)
+
+
+def _makes_on_device(node: cst.Call, facts: Facts) -> bool:
+    """Whether `node` makes a tensor or a layer of torch on the device: `torch.ones(3, device="xla")`."""
+    device = keyword(node, "device")
+    name = facts.names.of(node.func) or ""
+    makes = name.startswith("torch.") and not makes_generator(node, facts.context)
+    return makes and device is not None and is_accelerator(device.value, facts.context)
 
 
 def seeds_before_launch(node: cst.Call, facts: Facts) -> bool:

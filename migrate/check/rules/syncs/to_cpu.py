@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 import libcst as cst
 
@@ -177,15 +176,21 @@ class ToCpu(Hazard):
         yield self.hit(call, f"an average of the weights {where}: each update is {MEND}")
 
 
-def _is_chosen(device: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether the CPU is only the default of a parameter, and no call in the script leaves that out."""
+def _is_chosen(device: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool:
+    """Whether the CPU is only the default of a parameter, and no call in the script leaves that out.
+
+    A call may hand on a parameter of its own function, of which the same holds.
+    """
     parameter = facts.bindings.parameter(device) if isinstance(device, cst.Name) else None
     if parameter is None:
         return False
     function = parameter[0]
     devices = [*facts.bindings.passed(function, code(device))]
     calls = facts.context.callers.get(id(function), ())
-    return len(calls) == len(devices) and not any(map(partial(_names_cpu, facts=facts), devices))
+    return len(calls) == len(devices) and not any(
+        _names_cpu(passed, facts) and not (depth and _is_chosen(passed, facts, depth - 1))
+        for passed in devices
+    )
 
 
 def _in_every_step(node: cst.CSTNode, facts: Facts) -> bool:

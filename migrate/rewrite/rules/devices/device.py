@@ -42,6 +42,7 @@ from migrate.rewrite.rule import (
 from migrate.rewrite.rules.devices.kept_devices import (
     device_for,
     is_device_of,
+    is_device_or_number,
     is_given_as_device,
     is_kept,
     is_number,
@@ -539,6 +540,9 @@ class DeviceRule(Rule):
         if is_number(value, context):
             yield from self._number(value, context)
             return
+        if is_device_or_number(value, context):
+            yield self._literal(value, context)
+            return
         kind = context.devices.kind(value)
         if isinstance(value, cst.Name | cst.Attribute) and (
             kind is not Kind.INDEX or is_kept(value, context)
@@ -608,6 +612,7 @@ class DeviceRule(Rule):
         if (
             isinstance(kept, cst.Name | cst.Attribute)
             and len(node.args) == 1
+            and not is_device_or_number(kept, context)
             and (context.devices.kind(kept) is not Kind.INDEX or is_kept(kept, context))
         ):
             return  # the place that makes the device is edited

@@ -63,6 +63,13 @@ def is_number(value: cst.BaseExpression, context: Workspace) -> bool:
     return context.devices.kind(value) is Kind.INDEX
 
 
+def is_device_or_number(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is a device that may also be an index which stays a number, where it is no number."""
+    place = context.place(value)
+    calls = context.calls
+    return place in calls.devices_or_numbers and place not in calls.device_numbers
+
+
 def is_spelled(value: cst.BaseExpression) -> bool:
     """Whether `value` puts a text together that may be a device's: f"cuda:{i}", kind + ":" + str(i)."""
     if isinstance(value, cst.FormattedString):

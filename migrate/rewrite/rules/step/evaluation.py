@@ -23,7 +23,7 @@ from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.unended import is_unknown_callee, unended_call
 from migrate.reading.values.devices import is_move, moves
-from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
+from migrate.reading.values.parameters import goes_over_weights, is_in_optimizer
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
 from migrate.rewrite.rules.step.forward_read import as_forward_read
@@ -80,7 +80,7 @@ def evaluation_steps(loop: Loop, context: Workspace) -> tuple[TrainingStep | Und
         return ()
     if _is_over_models(loop, context):
         return ()  # all of them get one batch
-    over_parameters = isinstance(loop, cst.For) and holds_parameters(loop.iter, context)
+    over_parameters = goes_over_weights(loop, context)
     if over_parameters or is_in_optimizer(loop, context):
         return ()  # an update, a norm, an average of weights: a part of the step
     within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
