@@ -83,7 +83,7 @@ test-torch-tpu: install-torch-tpu
 	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviors.py \
 	  tests/shims/patches/test_behaviors.py tests/observe/eager \
 	  tests/prove/test_faults_on_torch_tpu.py tests/prove/test_faults_of_the_transformer_on_torch_tpu.py \
-	  tests/prove/test_sharded_on_torch_tpu.py \
+	  tests/prove/test_sharded_on_torch_tpu.py tests/prove/test_fault_of_a_tie.py \
 	  tests/launch/test_started_on_torch_tpu.py \
 	  tests/parity/test_on_torch_tpu.py tests/fit/test_on_torch_tpu.py
 

@@ -72,6 +72,15 @@ def append(
     return path
 
 
+def newest(subject: str, case: str) -> dict[str, str]:
+    """Newest line of a case in the subject's file; empty: it was not measured yet."""
+    path = Path(os.environ.get("BENCHMARK_HISTORY", str(HISTORY))) / f"{subject}.csv"
+    if not path.is_file():
+        return {}
+    columns, lines = read(path)
+    return next((line for line in reversed(lines) if line[columns[1]] == case), {})
+
+
 def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 

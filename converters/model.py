@@ -389,8 +389,9 @@ def _import_module(location: str) -> ModuleType:
 
 def no_file(path: Path) -> ModelLoadError:
     """Return the error for a Python file that does not exist."""
-    there = path.parent if path.parent.is_dir() else Path()
-    near = nearest(path.stem, [file.stem for file in there.glob("*.py")])
+    if not path.parent.is_dir():
+        return ModelLoadError(f"no file {path}", f"there is no folder {path.parent}")
+    near = nearest(path.stem, [file.stem for file in path.parent.glob("*.py")])
     remedy = f"did you mean {path.with_stem(near)}?" if near else "check the path"
     return ModelLoadError(f"no file {path}", remedy)
 

@@ -113,7 +113,7 @@ def measured(
             command += [one.path, "--", *one.args.format(out=scratch).split()]
         else:
             place = prepared(one, repositories, scratch, IMAGES)
-            path, _ = rewritten(one, place.repository)
+            path = rewritten(one, place.repository).path
             place.out.mkdir(exist_ok=True)  # a folder that was rewritten as a whole is another one
             torchrun = ["--torchrun"] if one.torchrun else []
             args = place.args(f"{one.args} {one.args_on_xla} {one.args_to_fit}")

@@ -22,7 +22,7 @@ from migrate.prove.settings import Settings
 
 @dataclass(frozen=True)
 class Proved:
-    """What came out: a verdict of `migrate prove`, or "fails", and the cells of a table with it.
+    """What came out: a verdict of `migrate prove`, "fails" or "refused", and the cells of a table with it.
 
     `rewriting` has the numbers of rewrites and findings, `what` the figures or the reason.
     """
@@ -44,7 +44,7 @@ def proved(
     over: bool = False,
 ) -> Proved:
     """Run the original and its rewrite, each in a mirror of the repository's copy, and compare them."""
-    rewriting = ""
+    rewriting, errors = "", ()
 
     def runs(place: Place, path: Path) -> Runs:
         folder = place.repository.with_name("runs")
@@ -56,7 +56,8 @@ def proved(
     try:
         # A copy for each: a rewritten project takes the place of the original's files.
         theirs, mine = (_prepared(script, repositories, scratch / name) for name in ("a", "b"))
-        path, rewriting = rewritten(script, mine.repository, target, over=over)
+        done = rewritten(script, mine.repository, target, over=over)
+        path, rewriting, errors = done.path, done.counts, done.errors
         # A rewritten folder takes the place of the original, without this empty folder.
         mine.out.mkdir(exist_ok=True)
         originals = runs(theirs, path)
@@ -71,7 +72,8 @@ def proved(
             )
     except MigrateError as error:
         text = re.sub(rf"{re.escape(str(scratch))}/[ab]/", "", str(error))
-        return Proved("fails", f"{rewriting} | fails | {text}", rewriting, text)
+        verdict, text = _refused(errors, "fails", text)
+        return Proved(verdict, f"{rewriting} | {verdict} | {text}", rewriting, text)
     losses = [s.loss_difference for s in proof.steps if s.loss_difference is not None]
     norms = [s.gradient_difference for s in proof.steps if s.gradient_difference is not None]
     weights = [weight.difference for weight in proof.weights if weight.gate is not None]
@@ -82,10 +84,15 @@ def proved(
     )
     took = f"{proof.original_seconds:.0f} s, {proof.rewritten_seconds:.0f} s"
     said = "; ".join((proof.message, figures, *proof.notes))
-    what = figures if proof.verdict == "equal" else proof.message
-    return Proved(
-        proof.verdict, f"{rewriting} | {proof.verdict} | {took} | {said}", rewriting, what
-    )
+    verdict, what = str(proof.verdict), figures if proof.verdict == "equal" else proof.message
+    if verdict not in ("equal", "vacuous"):
+        verdict, what = _refused(errors, verdict, what)
+    return Proved(verdict, f"{rewriting} | {verdict} | {took} | {said}", rewriting, what)
+
+
+def _refused(errors: tuple[str, ...], verdict: str, what: str) -> tuple[str, str]:
+    """Verdict and reason: what the rewrite itself reported as an error is no surprise."""
+    return ("refused", f"{', '.join(errors)}; {what}") if errors else (verdict, what)
 
 
 def _prepared(script: Script, repositories: Path, scratch: Path) -> Place:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,25 @@ from migrate.rewrite.write import beside
 MIGRATE = (sys.executable, "-m", "migrate")
 
 
+@dataclass(frozen=True)
+class Rewriting:
+    """What a rewrite wrote and reported.
+
+    Attributes:
+        path: the result.
+        counts: numbers of edits and findings, in words.
+        errors: codes of what it says does not work as it stands.
+    """
+
+    path: Path
+    counts: str
+    errors: tuple[str, ...]
+
+
 def rewritten(
     script: Script, repository: Path, target: Target = XLA, *, over: bool = False
-) -> tuple[Path, str]:
-    """Rewrite the script, or the folder that its line names; return its path and what was done.
+) -> Rewriting:
+    """Rewrite the script, or the folder that its line names.
 
     Args:
         script: what is rewritten.
@@ -30,19 +46,19 @@ def rewritten(
     """
     path = repository / script.path
     if over:
-        done, _ = rewritten(script, repository)
-        if done != path:
-            done.replace(path)
+        first = rewritten(script, repository).path
+        if first != path:
+            first.replace(path)
     if not script.project:
         done = _rewrite(target, str(path))
-        return beside(path, target), _counts(done)
+        return Rewriting(beside(path, target), _counts(done), _errors(done[0]["findings"]))
     folder = repository / script.project
     into = repository.with_name(f"{repository.name}_xla")
     done = _rewrite(target, str(folder), "-o", str(into))
     # In the place of the originals: what the script looks for by its place is where it was.
     shutil.rmtree(folder)
     shutil.move(into, folder)
-    return path, _counts(done)
+    return Rewriting(path, _counts(done), _errors(done["left_to_do"]))
 
 
 def _rewrite(target: Target, *args: str) -> Any:
@@ -62,3 +78,7 @@ def _counts(done: Any) -> str:
         edits = sum(len(file["edits"]) for file in done["files"])
         return f"{edits} rewrites, {len(done['left_to_do'])} findings (the folder)"
     return f"{len(done[0]['edits'])} rewrites, {len(done[0]['findings'])} findings"
+
+
+def _errors(findings: list[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(sorted({note["code"] for note in findings if note["severity"] == "error"}))

@@ -4,18 +4,22 @@
     python benchmarks/public_scripts/run.py --repositories DIR --rewritten [--prove] [--only NAME]
     python benchmarks/public_scripts/run.py --repositories DIR --prove [--over] --target torch_tpu …
     python benchmarks/public_scripts/run.py --repositories DIR --prove --sharded --target torch_tpu
+    python benchmarks/public_scripts/run.py --repositories DIR --prove --small [--target torch_tpu]
 
 With `--rewritten`, `migrate rewrite` rewrites the copy, or the folder of it that the script's line names,
 and `migrate run --replicas 2` starts the result; no edit is made by hand. With `--prove` the original and
 the result are run and compared instead, as `migrate prove` does, each in a copy of its own, as some of
 them go on from what an earlier run has saved; every dropout and autocast are switched off. With
 `--over` the script is rewritten for torch_xla first, and what that wrote for the target: what moves off
-torch_xla later has to train the same.
+torch_xla later has to train the same. `--small` takes the examples of this repository and the small
+projects `cases+NAME` in DIR. A script that does not train the same, and of which the rewrite reported errors, is
+"refused", with their codes.
 
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
 importable; `site/` stands in for some of the rest, as each script's line says. Prints a line for each
-script, which `--sharded` also adds to benchmarks/history/sharded-scripts.csv, and `--over` to over.csv.
+script. Those of `--small`, `--sharded`, `--over` and of proofs for torch_tpu are also added to
+benchmarks/history; for `--small` a line has the verdicts of both targets, each from its newest run.
 "runs" means exit code 0, training steps in every rank, and weights that agree between the ranks before the
 last step; otherwise the last error line.
 """
@@ -37,14 +41,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from history import append
+from history import append, newest
 from places import prepared
-from proving import proved
+from proving import Proved, proved
 from rewriting import MIGRATE, rewritten
-from scripts import SCRIPTS, SHARDED, Script
+from scripts import CASES, EXAMPLES, SCRIPTS, SHARDED, Script
 
-from migrate.catalogue.target import TARGETS, XLA
+from migrate.catalogue.target import TARGETS, TPU, XLA
 
+ROOT = Path(__file__).parents[2]
 RANKS = 2
 SECONDS = 400
 REWRITTEN = "rewritten"
@@ -69,7 +74,8 @@ def run(script: Script, repositories: Path, backend: str, scratch: Path, seconds
     path = place.repository / script.path
     rewriting = ""
     if backend == REWRITTEN:
-        path, rewriting = rewritten(script, place.repository)
+        done = rewritten(script, place.repository)
+        path, rewriting = done.path, done.counts
     args = place.args(f"{script.args} {script.args_on_xla if backend != 'cpu' else ''}")
     start = ["--start", script.start] if script.start else []
     command = [sys.executable, "-m", "shims", f"--ranks={RANKS}", "--backend", backend, *start]
@@ -134,6 +140,36 @@ def _records(records: Path) -> dict[int, list[dict[str, float]]]:
     return found
 
 
+def _chosen(options: argparse.Namespace) -> tuple[Script, ...]:
+    if options.small:
+        return (*EXAMPLES, *CASES)
+    return SHARDED if options.sharded else SCRIPTS
+
+
+def _note(script: Script, proof: Proved, options: argparse.Namespace) -> None:
+    """Append a line to the history of what is measured."""
+    line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
+    packages = ("torch", "torch_tpu")
+    if options.small:
+        # Each target has an environment of its own: the other's verdict is that of its newest run.
+        earlier = newest("small-scripts", script.name)
+        columns = [f"{target}{more}" for target in TARGETS for more in ("", " figures")]
+        verdicts = {name: earlier.get(name, "") for name in columns}
+        verdicts[options.target] = proof.verdict
+        verdicts[f"{options.target} figures"] = proof.what
+        line = {"script": script.name, "ranks": str(script.ranks), **verdicts}
+        append("small-scripts", line, packages=(*packages, "torch_xla"))
+    elif options.sharded:
+        line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
+        append("sharded-scripts", line, packages=packages)
+    elif options.over:
+        append("over", line, packages=packages)
+    elif options.target == TPU:
+        earlier = newest("public-scripts-torch-tpu", script.name)
+        line["torch_xla"] = earlier.get("torch_xla", "")
+        append("public-scripts-torch-tpu", line, packages=(*packages, "torchvision"))
+
+
 def main() -> int:
     """Run the scripts; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -150,37 +186,33 @@ def main() -> int:
     parser.add_argument(
         "--sharded", action="store_true", help="the scripts that shard a model by FSDP2"
     )
+    parser.add_argument("--small", action="store_true", help="the examples and small projects")
     parser.add_argument("--only", default="", help="part of the name of the scripts to run")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each script")
     parser.add_argument("--output", type=Path, help="keep what the scripts printed in this folder")
     options = parser.parse_args()
     failed = 0
-    for script in SHARDED if options.sharded else SCRIPTS:
+    for script in _chosen(options):
         if options.only not in script.name:
             continue
         with tempfile.TemporaryDirectory() as folder:
             scratch = Path(folder)
+            repositories = ROOT if script.repository == "examples" else options.repositories
             if options.prove:
                 proof = proved(
                     script,
-                    options.repositories,
+                    repositories,
                     scratch,
-                    RANKS,
+                    script.ranks,
                     options.seconds,
                     options.target,
                     over=options.over,
                 )
-                failed += proof.verdict not in ("equal", "vacuous")
+                failed += proof.verdict not in ("equal", "vacuous", "refused")
                 print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)
-                if options.sharded:
-                    line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
-                    line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
-                    append("sharded-scripts", line, packages=("torch", "torch_tpu"))
-                elif options.over:
-                    line = {"script": script.name, "torch_tpu": proof.verdict, "what": proof.what}
-                    append("over", line, packages=("torch", "torch_tpu"))
+                _note(script, proof, options)
                 continue
-            ended = run(script, options.repositories, options.backend, scratch, options.seconds)
+            ended = run(script, repositories, options.backend, scratch, options.seconds)
             if options.output is not None and (scratch / "output.txt").is_file():
                 options.output.mkdir(parents=True, exist_ok=True)
                 name = re.sub(r"\W+", "_", f"{script.name} {options.backend}")

@@ -38,6 +38,7 @@ class Script:
         samples: how many images torchvision's own data sets have.
         workers: of each DataLoader, at most; None: as many as the script asks for.
         devices: how many GPUs a script (of hydra) counts that does not start with one; 0: those there are.
+        ranks: how many of them a proof runs.
     """
 
     repository: str
@@ -57,6 +58,7 @@ class Script:
     torchrun: bool = False
     args_to_prove: str = ""
     project: str = ""
+    ranks: int = 2
 
     @property
     def name(self) -> str:
@@ -303,4 +305,57 @@ SCRIPTS = (
         workers=0,
         stands_in=DATA,
     ),
+)
+
+
+def _example(path: str, args: str = "", **more: int) -> Script:
+    return Script("examples", path, args, **more)  # type: ignore[arg-type]
+
+
+# The examples that train, of this repository.
+EXAMPLES = (
+    _example("first_steps/train.py"),
+    _example("ddp_toy/before.py"),
+    _example("launch_environments/before.py"),
+    _example("launch_local_rank/before.py"),
+    _example("launch_module/before.py"),
+    _example("launch_process/before.py"),
+    _example("launch_spawn/before.py"),
+    _example("launch_torchrun/before.py"),
+    _example("portable/cuda_original.py", "--epochs 1"),
+    _example("transformer/before.py", "--depth 1 --epochs 1"),
+)
+
+
+def _case(name: str, path: str = "train.py", args: str = "", **more: object) -> Script:
+    return Script(f"cases+{name}", path, args, **more)  # type: ignore[arg-type]
+
+
+def _files(*names: str) -> tuple[Script, ...]:
+    return tuple(_case("files", f"{name}.py") for name in names)
+
+
+_MOVED = "b_epoch c_callee_plain d_callee_chain n_o n_sgd n_optimiser n_optimizer_G".split()
+
+# Small projects that once went wrong, in checkouts named `cases+NAME`; single files are in `cases+files`.
+CASES = (
+    _case("gpt_trainer", "main.py", "--max_iters 6 --grad_accum 4", project="."),
+    _case("vit_small_data", args="--epochs 1 --samples 64", project="."),
+    _case("seed_in_other_file", project="."),
+    _case("gan_deadlock", "train_gan.py", "--niter 1 --n 32", project=".", start="spawn"),
+    _case("own_shims", "train_gan.py", "--niter 1 --n 32", project=".", start="spawn"),
+    _case("01_save_on_local_best"),
+    _case("01_save_on_local_best", "shared_file.py"),
+    _case("02c_gan_optimizers", ranks=1),
+    _case("03_resume_all_states"),
+    _case("05b_sampling_no_reads", ranks=1),
+    _case("09b_unequal_shards_allreduce"),
+    _case("12_sparse_embedding", ranks=1),
+    _case("18_iterable_dataset_shard"),
+    _case("25_oom_fit", args="--batch 2 --length 32", ranks=1),
+    _case("unseeded_noise"),
+    *_files("both_branches_reduce", "early_return", "flex_attention", "hub_kernel", "load_assign"),
+    *_files("load_to_device", "master_addr", "module_level_seed", "muon_owner", "nonfinite_guard"),
+    *_files("orig_mod_keys", "pinned_empty"),
+    *(_case("02b_move_in_loop", f"{name}.py", ranks=1) for name in _MOVED),
 )

@@ -155,6 +155,8 @@ def fit(
 
 
 def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
+    from click.core import ParameterSource
+
     from converters.output.sharding import parse_mesh
     from migrate.fit.lowered.step import REMEDIES
     from migrate.fit.pipeline import FitOptions
@@ -168,6 +170,7 @@ def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
         raise click.UsageError("--batch-option needs --batch auto or --try batch")
     if arguments["spec"] and not arguments["mesh"]:
         raise click.UsageError("--spec needs a mesh: add --mesh data=4,model=2")
+    source = click.get_current_context().get_parameter_source("tpu")
     return FitOptions(
         tuple(slices),
         tuple(arguments["inputs"]),
@@ -183,6 +186,7 @@ def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
         arguments["torchrun"],
         arguments["quick"],
         arguments["timeout"],
+        by_default=source is ParameterSource.DEFAULT,
     )
 
 

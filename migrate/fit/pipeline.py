@@ -22,6 +22,7 @@ from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_pro
 from migrate.fit.lowered.step import LoweredStep, Wanted
 from migrate.fit.products import Slice
 from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
+from migrate.parity.sides.target import parse_target
 from migrate.progress import Progress, SharedCount
 from migrate.versions import NEEDS
 
@@ -53,6 +54,7 @@ class FitOptions:
 
     Attributes:
         products: the slices.
+        by_default: whether the user named none, so that `products` is the default.
         inputs, optimizer, loss, rules, dtype: see `Wanted`.
         mesh: axis → devices; {} is data=N.
         args: arguments of a script.
@@ -78,6 +80,7 @@ class FitOptions:
     torchrun: bool = False
     quick: bool = False
     timeout: float = 1800.0
+    by_default: bool = False
 
 
 def fit(
@@ -99,13 +102,16 @@ def fit(
     require_frameworks(is_script=script is not None)
     for product in options.products:
         _require_mesh(options, product)
+    if script is None and not target.endswith(PROGRAMS):
+        parse_target(target)  # a path that leads nowhere is no reason to start a process
     tell = SharedCount(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
     steps: dict[int, LoweredStep] = {}
     verdicts, notes = [], dict[str, None]()
     trains = False
     for product in options.products:
         if product.devices not in steps:
-            tell(f"making the program of {target} for {many(product.devices, 'device')}")
+            devices = many(product.devices, "device")
+            tell(f"making the program of {target} for {product.name}, {devices}")
             steps[product.devices] = _step(target, options, product, script)
         step = steps[product.devices]
         notes.update(dict.fromkeys(step.notes))
@@ -119,11 +125,18 @@ def fit(
         target,
         trains,
         tuple(verdicts),
-        tuple(notes),
+        (*_by_default(options), *notes),
         tuple(tried),
         time.monotonic() - started,
         max((step.host_seconds for step in steps.values()), default=0.0),
     )
+
+
+def _by_default(options: FitOptions) -> Iterator[str]:
+    """Yield the slice that nobody asked for: it decides the number of devices, and each device's batch."""
+    if options.by_default:
+        devices = many(options.products[0].devices, "device")
+        yield f"compiled for {options.products[0].name} ({devices}), the default; --tpu names another slice"
 
 
 def another_libtpu(framework: str) -> Iterator[str]:

@@ -219,8 +219,14 @@ def product_named(name: str) -> Slice:
             if not rest and chips in generation.shapes:
                 called = f"{generation.name}-{number}"
                 return Slice(called, generation, chips, generation.shapes[chips])
-    near = difflib.get_close_matches(name.lower(), [product.name for product in products()], 4, 0.0)
-    raise UnknownProductError(f"{name}: no such TPU slice", f"near: {', '.join(near)}")
+    near = difflib.get_close_matches(name.lower(), [product.name for product in products()], 4)
+    generations = ", ".join(generation.name for generation in GENERATIONS)
+    raise UnknownProductError(
+        f"{name}: no such TPU slice",
+        f"near: {', '.join(near)}"
+        if near
+        else f"name a generation of TPUs and a size, such as v5e-8; generations: {generations}",
+    )
 
 
 def products() -> list[Slice]:

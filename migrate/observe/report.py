@@ -19,6 +19,8 @@ from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, read_lines
 from migrate.observe.untrained import untrained
 
+# Syncs that compile in any training: the optimizer creates its state in the first.
+WARM_UP = 2
 # Executions for a value that Python waits for.
 WAITS = frozenset({ExecutionCause.READ, ExecutionCause.COMPILED})
 
@@ -200,6 +202,21 @@ class Observed:
     steps: tuple[Interval, ...] = field(repr=False)
     alone: tuple[Divergence, ...] = ()
     untrained: tuple[Untrained, ...] = ()
+
+    @property
+    def syncs(self) -> int:
+        """Number of the last sync of any rank."""
+        return max((step.number for step in self.steps if step.line is not None), default=0)
+
+    @property
+    def last_recompilation(self) -> int:
+        """Number of the last sync at which a graph was compiled again; 0: none was."""
+        return max((recompilation.step for recompilation in self.recompilations), default=0)
+
+    @property
+    def is_still_compiling(self) -> bool:
+        """Whether graphs were compiled again in the second half of the run, after the warm-up."""
+        return self.last_recompilation > max(WARM_UP, self.syncs / 2)
 
 
 LineOf = Callable[[DumpFrame], ObservedLine]

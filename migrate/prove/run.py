@@ -250,7 +250,13 @@ def require_script(script: Path, *, or_folder: bool = False) -> None:
     if not script.is_file():
         folder = " or of the rewritten project's folder" if or_folder else ""
         what = "is a folder" if script.is_dir() else "does not exist"
-        raise NoScriptError(f"{script} {what}", f"give the path of a Python script{folder}")
+        from converters.model import nearest
+
+        advice = f"give the path of a Python script{folder}"
+        near = nearest(script.name, [file.name for file in script.parent.glob("*.py")])
+        if near and not script.is_dir():
+            advice = f"did you mean {script.with_name(near)}?"
+        raise NoScriptError(f"{script} {what}", advice)
     if script.suffix == ".ipynb":
         remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
         raise NoScriptError(f"{script} is a notebook", remedy)

@@ -619,6 +619,15 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (("net.py",), "does not exist"),
+        (("nowhere/net.py:Net",), "no file nowhere/net.py; there is no folder nowhere"),
+        (("net.py:Net",), "no file net.py; check the path"),
+        (("port:nowhere",), "port:nowhere does not exist; check the path"),
+        ((f"{MODELS}:",), "names a file, but no object in it; write "),
+        ((":Net",), ":Net names no file; write file.py:Net"),
+        (
+            (f"{MODELS}:Tower", "--tpu", "h100"),
+            "h100: no such TPU slice; name a generation of TPUs",
+        ),
         ((f"{MODELS}:Tower",), "input shapes are unknown"),
         ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no such TPU slice; near: v5e-8"),
         ((f"{MODELS}:Tower", "--batch", "auto"), "--batch auto changes the batch of --inputs"),
@@ -645,6 +654,19 @@ def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:
     assert done.exit_code == 2
     (line,) = [one for one in done.stderr.splitlines() if not one.startswith("…")]
     assert said in line
+
+
+def test_the_slice_that_nobody_named_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "f.mlir"
+    file.write_text(jax.jit(lambda x: x @ x).lower(jnp.zeros((8, 8))).as_text())
+    told = [run(file, *named, "--quick").stdout for named in ((), ("--tpu", "v5e-8"))]
+    note = "compiled for v5e-8 (8 devices), the default; --tpu names another slice"
+    assert [note in text for text in told] == [True, False]
+
+
+def test_a_path_is_read_before_a_program_is_made(tmp_path: Path) -> None:
+    done = run(f"{tmp_path}/net.py:Net")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
 
 
 def test_a_script_for_torch_tpu_is_one_line(tmp_path: Path) -> None:

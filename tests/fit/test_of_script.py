@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.fit.errors import FitError
-from migrate.fit.lowered.of_script import failure, lower_script
+from migrate.fit.lowered.of_script import failure, lower_script, modules_of
 from tests.waiting import LIMIT
 
 FAILED = """hello
@@ -54,6 +54,16 @@ def test_it_is_told_where_it_ended_and_what_it_said(code: int | None, said: str,
         return place.replace("/home/user/train_xla", "train")
 
     assert told in str(failure(code, said, "train.py", 5.0, places))
+
+
+@pytest.mark.parametrize(
+    ("rest", "advice"),
+    [("", "name its class: net.py:Pump"), ("Pump().l.sum().backward()\n", "end each step with")],
+)
+def test_a_file_of_a_model_is_no_script(rest: str, advice: str, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(f"from torch import nn\n\n\nclass Pump(nn.Module):\n    pass\n\n\n{rest}")
+    assert advice in str(failure(0, "", "net.py", 5.0, str, modules_of(file)))
 
 
 @pytest.mark.parametrize(("torchrun", "address"), [(False, "None"), (True, "127.0.0.1")])

@@ -33,9 +33,15 @@ def test_a_name_of_gcloud(name: str, topology: str, devices: int, chips: int) ->
     assert (found.topology, found.devices, found.chips) == (topology, devices, chips)
 
 
-@pytest.mark.parametrize("name", ["v5e-9", "v7-8", "v4-7", "h100-8", "v6e:16x32", ""])
+@pytest.mark.parametrize("name", ["v5e-9", "v7-8", "v4-7", "v6e:16x32", "v5e"])
 def test_what_nobody_sells_is_refused_with_the_nearest(name: str) -> None:
     with pytest.raises(UnknownProductError, match=r"no such TPU slice; near: (v|tpu7x)"):
+        product_named(name)
+
+
+@pytest.mark.parametrize("name", ["h100", "h100-8", "a100", ""])
+def test_what_is_near_to_no_slice_is_refused_with_the_generations(name: str) -> None:
+    with pytest.raises(UnknownProductError, match=r"such as v5e-8; generations: v2, .*, tpu7x"):
         product_named(name)
 
 

@@ -1,4 +1,4 @@
-"""A weight that two layers share, and that the move to XLA leaves as two."""
+"""A weight that two layers share, and that the move to a TPU leaves as two, on both targets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue.target import TPU, XLA, Target
+from migrate.check.config import Config
 from migrate.prove.compare.verdict import ProofVerdict, judge
 from migrate.prove.proof import record_run
 from migrate.prove.recording.records import RankRecord
+from migrate.prove.runtimes import RUNTIMES, Side
 from migrate.prove.settings import Settings
-from migrate.rewrite.pipeline import rewrite
+from migrate.rewrite.file import rewrite_file
+from migrate.rewrite.options import RewriteOptions
 from tests.prove.test_faults import DOCS, Fault, check, edited
 from tests.waiting import LIMIT
 
@@ -56,14 +60,14 @@ LOST = Fault(
 )
 
 
-def recorded(folder: Path, side: str, text: str) -> dict[int, RankRecord]:
-    home = folder / side
+def recorded(folder: Path, name: str, text: str, side: Side) -> dict[int, RankRecord]:
+    home = folder / name
     home.mkdir()
     (home / "train.py").write_text(text)
     settings = Settings(timeout=LIMIT)
     return record_run(
         home / "train.py",
-        side="original" if side == "original" else "xla",
+        side=side,
         replicas=1,
         folder=home,
         settings=settings,
@@ -71,12 +75,18 @@ def recorded(folder: Path, side: str, text: str) -> dict[int, RankRecord]:
 
 
 @pytest.mark.long
-def test_a_lost_tie_is_named_and_a_kept_one_is_equal(tmp_path: Path) -> None:
-    original = recorded(tmp_path, "original", BEFORE)
-    after = rewrite(tmp_path / "original" / "train.py").data.decode()
-    judgement = judge(original, recorded(tmp_path, "clean", after))
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(XLA, marks=pytest.mark.xla), pytest.param(TPU, marks=pytest.mark.torch_tpu)],
+)
+def test_a_lost_tie_is_named_and_a_kept_one_is_equal(target: Target, tmp_path: Path) -> None:
+    side = RUNTIMES[target].side
+    original = recorded(tmp_path, "original", BEFORE, "original")
+    options = RewriteOptions(config=Config(target=target))
+    after = rewrite_file(tmp_path / "original" / "train.py", options).data.decode()
+    judgement = judge(original, recorded(tmp_path, "clean", after, side))
     assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
-    ours = recorded(tmp_path, "lost", edited(after, *LOST.edits))
+    ours = recorded(tmp_path, "lost", edited(after, *LOST.edits), side)
     check(LOST, tmp_path / "lost" / "train.py", original, ours)
 
 

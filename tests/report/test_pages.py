@@ -220,7 +220,7 @@ def test_all_ranks_and_weights_are_in_tables(pages: dict[str, Path]) -> None:
     assert weights[2][4] == "3 of 1,200 elements left out: rounding moves them"
     replicas = _rows(pages["run steady"], "Simulated replicas</h2>")
     assert [row[:2] for row in replicas] == [[str(rank), "12"] for rank in range(4)]
-    every = _rows(pages["run steady"], "Steps of all ranks</h3>")
+    every = _rows(pages["run steady"], "Syncs of all ranks</h3>")
     assert len(every) == created.STEPS * created.RANKS
 
 

@@ -42,7 +42,7 @@ from converters.graph.recording.detours import (
     values_known,
 )
 from converters.graph.recording.gradients import gradients_followed, inference_is_no_grad
-from converters.graph.recording.guards import Bound, bounds
+from converters.graph.recording.guards import Bound, bounds, free_sides, tied
 from converters.graph.recording.nodes import (
     drawn_anew,
     frames_of,
@@ -469,10 +469,12 @@ def _export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
         called.bounds = bounds(program, tuple(inputs))
+        free_before = free_sides(program, tuple(inputs))
         called.finite = tuple(finite.notes)
         if in_training:
             drawn_anew(program.graph)
         program, apart = _functional(program, decomposed)
+        called.bounds += tied(program, tuple(inputs), free_before)
         for node in numbers_read(program.graph):
             frames = frames_of(node)
             raise ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -99,7 +100,7 @@ def lower_script(
             if first:
                 steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
             if code != 0 or not steps:
-                raise failure(code, said, shown, timeout, known)
+                raise failure(code, said, shown, timeout, known, modules_of(script))
             # It ends before a step repeats: its last one is taken, in a run of its own.
         raise FitError(
             f"{shown}: made {many(steps, 'step')} in a first run, and fewer in a second",
@@ -194,7 +195,12 @@ def as_torchrun(devices: int) -> dict[str, str]:
 
 
 def failure(
-    code: int | None, said: str, shown: str, timeout: float, places: Callable[[str], str]
+    code: int | None,
+    said: str,
+    shown: str,
+    timeout: float,
+    places: Callable[[str], str],
+    modules: Sequence[str] = (),
 ) -> FitError:
     """The error of a script that has made no step.
 
@@ -202,6 +208,7 @@ def failure(
         code: exit code of the script, or None after a timeout.
         said: what it printed.
         shown, timeout, places: see `lower_script`.
+        modules: see `modules_of`.
     """
     if code is None:
         return FitError(
@@ -225,8 +232,27 @@ def failure(
     return FitError(
         f"{shown}: ended without a training step on the device"
         + (f" (last output: {last})" if last else ""),
-        "end each step with torch_xla.sync() or torch_xla.step()",
+        f"if it is a model, name its class: {shown}:{modules[-1]}"
+        if modules and shown.endswith(".py")
+        else "end each step with torch_xla.sync() or torch_xla.step()",
     )
+
+
+def modules_of(script: Path) -> list[str]:
+    """Classes of a file that trains nothing, each on a class named Module: what the user may have meant."""
+    tree = ast.parse(script.read_bytes())
+    calls = {
+        node.func.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and "backward" not in calls
+        and any(ast.unparse(base).rpartition(".")[2] == "Module" for base in node.bases)
+    ]
 
 
 def _at(said: str, places: Callable[[str], str]) -> str:

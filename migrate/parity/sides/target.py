@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from converters.model import nearest
+from converters.model import nearest, no_file
 from migrate.parity.ground.errors import TargetError
 
 # Files of `migrate port`: a package with a function that builds the model, and the outcome of each key.
@@ -41,7 +41,7 @@ def parse_target(text: str) -> Target:
     """Parse `[KIND:]SPEC`. A folder that `migrate port` wrote is a port without its kind, too.
 
     Raises:
-        TargetError: nothing follows the kind, or the file or folder does not exist.
+        TargetError: nothing follows the kind, the file or folder does not exist, or no object in it is named.
     """
     kind, rest = "", text
     if (match := re.match(r"([a-z]+):(?!:)(.+)", text)) and match[1] in _KINDS:
@@ -51,11 +51,20 @@ def parse_target(text: str) -> Target:
         near = _nearest_path(path) if rest else ""
         if near or kind in ("port", "dump") or path.name != rest:
             there = f"did you mean {text.removesuffix(rest)}{near}?" if near else "check the path"
-            raise TargetError(f"{text}: {rest} does not exist", there)
+            raise TargetError(f"{text} does not exist", there)
         raise TargetError(
             f"{text}: names no model",
             "write file.py:factory, pkg.module:factory, or a folder; if its kind is unclear, put "
             "torch:, xla:, tpu:, linen:, nnx:, jax:, port: or dump: before the name",
+        )
+    file, colon, name = rest.partition(":")
+    if colon and file.endswith(".py") and not Path(file).is_file():
+        missing = no_file(Path(file))
+        raise TargetError(missing.what, missing.remedy)
+    if colon and not (file and name):
+        advice = f"write {text}factory" if file else f"write file.py{text}"
+        raise TargetError(
+            f"{text} names {'a file, but no object in it' if file else 'no file'}", advice
         )
     if not kind and is_port(path):
         kind = "port"

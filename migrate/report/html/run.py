@@ -19,8 +19,6 @@ from migrate.report.text.quantities import shown_bytes, shown_seconds
 
 # Steps of a longer run that are shown: the first, which compile, and the last.
 _FIRST, _LAST = 60, 60
-# Steps that compile in any training: the optimizer creates its state in the first.
-_WARM_UP = 2
 _COLORS = {
     ExecutionCause.SYNC: FIRST,
     ExecutionCause.READ: WRONG,
@@ -87,13 +85,14 @@ def _banner(report: Observed, script: Path) -> Banner:
                 f" {many(more, 'more problem')}: {joined([p[0].lower() for p in problems[1:]])}."
             )
         return Banner("wrong", verdict, finding, next_step)
-    steps = sum(loop.steps for loop in report.loops)
-    ran = f"{many(steps, 'step')} on {_replicas(report)}"
+    steps = sum(loop.optimizer_steps for loop in report.loops)
+    count = many(steps, "optimizer step") if steps else many(report.syncs, "sync")
+    ran = f"{count} on {_replicas(report)}"
     slow = list(_slow(report))
     if slow:
         finding = f"{ran}; {joined([finding for finding, _ in slow])}."
         return Banner("open", "Runs on XLA, with slow steps", sentence(finding), slow[0][1])
-    later = f" after step {_WARM_UP}" if report.recompilations else ""
+    later = f" after sync {report.last_recompilation}" if report.recompilations else ""
     finding = f"{ran}; no step waited for a value, ran on the CPU, or was compiled again{later}."
     next_step = (
         f"Prove that it trains as the original does: `migrate prove ORIGINAL --rewritten {script}`."
@@ -144,10 +143,11 @@ def _slow(report: Observed) -> Iterator[tuple[str, str]]:
             f"Python waited for values at {many(len(report.reads), 'line')}",
             "Read values less often: keep them on the device, and read them once in many steps.",
         )
-    late = sum(recompilation.step > _WARM_UP for recompilation in report.recompilations)
-    if late:
+    if report.is_still_compiling:
+        count = len(report.recompilations)
         yield (
-            f"{many(late, 'graph')} {'was' if late == 1 else 'were'} compiled again after step {_WARM_UP}",
+            f"{many(count, 'graph')} {'was' if count == 1 else 'were'} compiled again, the last at sync "
+            f"{report.last_recompilation} of {report.syncs}",
             "Give every step the same shapes: pad the batches, or use `drop_last=True`.",
         )
     if report.fallbacks:
@@ -168,7 +168,7 @@ def _where(divergence: Divergence) -> str:
         f"replica {rank} runs " + (f"`{line}`" if line else "nothing more")
         for rank, line in zip(divergence.ranks, divergence.lines, strict=True)
     ]
-    return f"At step {divergence.step}, {joined(ran)}."
+    return f"At sync {divergence.step}, {joined(ran)}."
 
 
 def _replicas(report: Observed) -> str:
@@ -215,9 +215,9 @@ def _times(steps: Sequence[Interval]) -> str:
     parts = (("compilation", compiling, SECOND), ("everything else", rest, FIRST))
     slowest = max(steps, key=lambda step: step.seconds)
     description = (
-        f"Seconds of each step; the slowest is step {slowest.number} with {slowest.seconds:.2f} s."
+        f"Seconds from sync to sync; the slowest is {slowest.number} with {slowest.seconds:.2f} s."
     )
-    return bars([str(step.number) for step in steps], parts, "step", "seconds", description)
+    return bars([str(step.number) for step in steps], parts, "sync", "seconds", description)
 
 
 def _graphs(steps: Sequence[Interval]) -> str:
@@ -231,5 +231,5 @@ def _graphs(steps: Sequence[Interval]) -> str:
             parts.append((str(cause), counts, color))
     most = max(steps, key=lambda step: len(step.executions))
     count = len(most.executions)
-    description = f"Graphs of each step, by cause: at most {count}, in step {most.number}."
-    return bars([str(step.number) for step in steps], parts, "step", "graphs", description)
+    description = f"Graphs of each sync, by cause: at most {count}, at sync {most.number}."
+    return bars([str(step.number) for step in steps], parts, "sync", "graphs", description)

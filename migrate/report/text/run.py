@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.counts import many
 from migrate.observe.divergences import alone_words, divergence_remedy
 from migrate.report.text.quantities import shown_bytes
 from migrate.report.text.tables import plain_table
@@ -26,6 +27,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield "[bold red]nothing ran on XLA[/bold red]"
         return
     yield _loops(report)
+    yield from _verdict_on_compilations(report)
     if report.unended:
         yield (
             "\n[bold red]optimizer steps without a step boundary[/bold red]: their graph grows until memory "
@@ -34,7 +36,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield _unended(report)
     yield from untrained_lines(report.untrained, report.ranks)
     if report.reads:
-        yield "\n[bold]graphs run between step boundaries[/bold]: Python waited for a value"
+        yield "\n[bold]graphs run between syncs[/bold]: Python waited for a value"
         yield _reads(report)
     if report.recompilations:
         yield "\n[bold]compiled again[/bold]: how each graph differs from the one before"
@@ -66,13 +68,17 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
 
 def _loops(report: Observed) -> RenderableType:
     cuts = ["cut by\nsimulation"] if report.simulated else []
-    numbers = ("steps", "warm-up", "compiled", "in", "steady\nstep", "graphs\nper step", *cuts)
-    table = plain_table("end of step", "", *numbers, fixed=numbers)
+    numbers = (
+        *("syncs", "optimizer\nsteps", "warm-up", "compiled", "in"),
+        *("steady\nsync", "graphs\nper sync", *cuts),
+    )
+    table = plain_table("sync", "", *numbers, fixed=numbers)
     for loop in report.loops:
         table.add_row(
             escape(str(loop.line)),
             f"[dim]{escape(loop.line.text)}[/dim]",
             str(loop.steps),
+            str(loop.optimizer_steps),
             str(loop.warm_up),
             str(loop.compiles),
             f"{loop.compile_seconds:.2f} s",
@@ -81,6 +87,22 @@ def _loops(report: Observed) -> RenderableType:
             *([f"{loop.cuts:.3g}"] if cuts else []),
         )
     return table
+
+
+def _verdict_on_compilations(report: Observed) -> Iterator[str]:
+    """Yield whether compiling came to an end, which decides how fast a longer run is."""
+    again = report.recompilations
+    if not again:
+        return
+    last, of = report.last_recompilation, report.syncs
+    count = f"{many(len(again), 'graph')} compiled again, the last at sync {last} of {of}"
+    if report.is_still_compiling:
+        yield (
+            f"\n[bold yellow]still compiling[/bold yellow]: {count}. A longer run shows whether it ends; "
+            "each shape and each Python number costs a compilation: pad batches, or use drop_last=True"
+        )
+    else:
+        yield f"\n[bold]compiling has ended[/bold]: {count}; nothing was compiled again after it"
 
 
 def _unended(report: Observed) -> RenderableType:
@@ -114,7 +136,7 @@ def untrained_lines(optimizers: Sequence[Untrained], of: int) -> Iterator[Render
 
 
 def _reads(report: Observed) -> RenderableType:
-    table = plain_table("times", "per step", "ranks", "line", "", fixed=("times", "per step"))
+    table = plain_table("times", "per sync", "ranks", "line", "", fixed=("times", "per sync"))
     for read in report.reads[:SHOWN]:
         table.add_row(
             str(read.count),
@@ -126,7 +148,7 @@ def _reads(report: Observed) -> RenderableType:
 
 
 def _recompilations(report: Observed) -> RenderableType:
-    table = plain_table("step", "ranks", "line", "what changed")
+    table = plain_table("sync", "ranks", "line", "what changed")
     for entry in report.recompilations[:SHOWN]:
         table.add_row(
             str(entry.step),
@@ -150,7 +172,7 @@ def _fallbacks(report: Observed) -> RenderableType:
 
 
 def _divergences(divergences: Sequence[Divergence]) -> RenderableType:
-    table = plain_table("step", "rank", "line", "rank", "line", "what differs")
+    table = plain_table("sync", "rank", "line", "rank", "line", "what differs")
     for entry in divergences:
         here, there = (str(line) if line else "nothing more" for line in entry.lines)
         table.add_row(

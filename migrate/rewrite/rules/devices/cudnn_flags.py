@@ -42,6 +42,7 @@ class CudnnFlags(Rule):
     code = "XLA506"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Assign, cst.Call)
+    words = "tf32|cudnn|matmul_precision"
     examples = (
         left_alone(
             """
