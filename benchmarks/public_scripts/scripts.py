@@ -335,7 +335,15 @@ def _files(*names: str) -> tuple[Script, ...]:
     return tuple(_case("files", f"{name}.py") for name in names)
 
 
-_MOVED = "b_epoch c_callee_plain d_callee_chain n_o n_sgd n_optimiser n_optimizer_G".split()
+_MOVED = [
+    "b_epoch",
+    "c_callee_plain",
+    "d_callee_chain",
+    "n_o",
+    "n_sgd",
+    "n_optimiser",
+    "n_optimizer_G",
+]
 
 # Small projects that once went wrong, in checkouts named `cases+NAME`; single files are in `cases+files`.
 CASES = (

@@ -256,11 +256,11 @@ def write_updates(
         TrainError: the script has a part that cannot be written. Nothing is written.
     """
     where = script.at(updates[0][0].backward[0].line)
-    for option, given in {
+    for option, value in {
         "--global-mean": options.global_mean,
         "--batch-names": options.batch_names,
     }.items():
-        if given:
+        if value:
             raise TrainError(
                 f"{where}: the script has several optimizers; {option} needs one",
                 "leave the option out",

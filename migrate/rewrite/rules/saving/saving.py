@@ -232,7 +232,7 @@ class Saving:
         lines = {id(call): context.position(call).line for call, _ in led}
         silenced = ignores(context)
         groups: dict[object, list[tuple[cst.Call, str]]] = defaultdict(list)
-        for call, reason in sorted(led, key=lambda found: lines[id(found[0])]):
+        for call, reason in sorted(led, key=lambda call: lines[id(call[0])]):
             saved = context.effects.saves(call)
             own = lines[id(call)] in silenced or saved is None
             groups[call if own or saved is None else saved.where].append((call, reason))
