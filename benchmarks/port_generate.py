@@ -1,9 +1,10 @@
 """Generation from ports: greedy tokens equal to torch's, and the speed beside JAX by hand.
 
-    python benchmarks/port_generate.py [MODEL…] [--rounds 7] [--only-tokens | --only-speed]
+    python benchmarks/port_generate.py [MODEL…] [--rounds 7] [--only-tokens | --only-speed | --only-draws]
 
 Tokens: eight tiny models (benchmarks/zoo_models/generating.py), each ported with its cache; 50 greedy tokens
 for three prompts of 5 and of 11 tokens, padded on the left, are compared with transformers' `generate`.
+Draws: chi-square of 5,000 next tokens against torch's probabilities.
 Speed: tokens a second of `generate.py` for a small Llama, as a share of a hand-written JAX program with the
 same weights, cache, bucket and loop; the best of the rounds, alternating. Exit code 1 if a goal is missed.
 """
@@ -160,22 +161,39 @@ def tokens(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def draws(folder: Path) -> dict[str, Any]:
+    model, package, _ = generating.ported("Llama", folder / "draws")
+    statistic, limit, degrees = generating.chi_square(model, package, np.array([[5, 6, 7]]))
+    return {
+        "model": "Llama, 5,000 draws of the next token, temperature 0.8",
+        "chi-square": round(statistic, 1),
+        "99.9th percentile": round(limit, 1),
+        "degrees of freedom": degrees,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", default=list(generating.MODELS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only-tokens", action="store_true")
     parser.add_argument("--only-speed", action="store_true")
+    parser.add_argument("--only-draws", action="store_true")
     options = parser.parse_args()
     missed = False
     with tempfile.TemporaryDirectory() as scratch:
-        for name in [] if options.only_speed else options.models:
+        for name in [] if options.only_speed or options.only_draws else options.models:
             row = tokens(name, Path(scratch))
             print(row, flush=True)
             append("port-generate", row)
             some, _, whole = row["equal tokens"].partition(" of ")
             missed |= some != whole
-        if not options.only_tokens:
+        if not options.only_tokens and not options.only_speed:
+            row = draws(Path(scratch))
+            print(row, flush=True)
+            append("port-generate-draws", row)
+            missed |= row["chi-square"] > row["99.9th percentile"]
+        if not options.only_tokens and not options.only_draws:
             row = speed(options.rounds, Path(scratch))
             print(row, flush=True)
             append("port-generate-speed", row)

@@ -182,6 +182,52 @@ def imported(folder: Path) -> Any:
     return package
 
 
+def chi_square(
+    model: Any,
+    package: Any,
+    prompt: Any,
+    *,
+    count: int = 5000,
+    temperature: float = 0.8,
+    own_temperature: float | None = None,
+) -> tuple[float, float, int]:
+    """Draws of the next token by a port, against torch's probabilities.
+
+    Args:
+        model: the original.
+        package: its port.
+        prompt: a prompt, of (1, length).
+        count: number of draws.
+        temperature: that of both.
+        own_temperature: that of the port, if it is another one.
+
+    Returns:
+        Chi-square, its 99.9th percentile, and the degrees of freedom.
+    """
+    import jax
+    import numpy as np
+
+    with torch.no_grad():
+        logits = model(torch.from_numpy(prompt)).logits[0, -1] / temperature
+    probabilities = torch.softmax(logits, -1).numpy()
+    drawn = package.generate.generate(
+        package.build(),
+        package.load_params(),
+        np.repeat(prompt, count, axis=0),
+        max_new_tokens=1,
+        temperature=own_temperature or temperature,
+        key=jax.random.key(1),
+    )
+    observed = np.bincount(np.asarray(drawn)[:, 0], minlength=len(probabilities))
+    likely = probabilities * count >= 5
+    wanted = np.append(probabilities[likely], probabilities[~likely].sum()) * count
+    observed = np.append(observed[likely], observed[~likely].sum())
+    degrees = len(wanted) - 1
+    # By Wilson and Hilferty.
+    limit = degrees * (1 - 2 / (9 * degrees) + 3.09 * (2 / (9 * degrees)) ** 0.5) ** 3
+    return float(((observed - wanted) ** 2 / wanted).sum()), float(limit), degrees
+
+
 def both(
     name: str, model: Any, package: Any, length: int, new: int, seed: int = 5
 ) -> tuple[Any, Any]:

@@ -214,7 +214,7 @@ class Graph:
         outputs: a pytree of `Ref`, `Held` and plain values.
         facts: number of a tensor → its shape and dtype.
         fixed: inputs that hold for the values of the recording only, and these: nested lists.
-        constants: tensors that were computed of constants, by name.
+        constants: tensors that were computed of constants, or that a forward makes from numbers, by name.
         narrow: parameters and buffers that have the dtype that the model computes in, which
             `precision.COMPUTE` stands for; None: the recording does not tell dtypes.
         optional: names of inputs that a caller may leave out.

@@ -124,30 +124,12 @@ def test_scores_equal_those_of_transformers(options: dict[str, Any]) -> None:
 
 
 def test_draws_have_the_distribution_of_torch() -> None:
-    generate, model, params = llama()
-    original, _, _, _ = ported("Llama")
-    with torch.no_grad():
-        logits = original(torch.from_numpy(PROMPT)).logits[0, -1] / 0.8
-    probabilities = torch.softmax(logits, -1).numpy()
-    count = 5000
-    drawn = generate.generate(
-        model,
-        params,
-        np.repeat(PROMPT, count, axis=0),
-        max_new_tokens=1,
-        temperature=0.8,
-        key=jax.random.key(1),
-    )
-    observed = np.bincount(np.asarray(drawn)[:, 0], minlength=len(probabilities))
-    likely = probabilities * count >= 5
-    wanted = np.append(probabilities[likely], probabilities[~likely].sum()) * count
-    observed = np.append(observed[likely], observed[~likely].sum())
-    degrees = len(wanted) - 1
-    statistic = float(((observed - wanted) ** 2 / wanted).sum())
-    # The 99.9th percentile of chi-square, by Wilson and Hilferty.
-    limit = degrees * (1 - 2 / (9 * degrees) + 3.09 * (2 / (9 * degrees)) ** 0.5) ** 3
+    original, package, _, _ = ported("Llama")
+    statistic, limit, degrees = generating.chi_square(original, package, PROMPT)
     assert degrees > 5
     assert statistic < limit
+    wrong, limit, _ = generating.chi_square(original, package, PROMPT, own_temperature=0.9)
+    assert wrong > limit
 
 
 @pytest.mark.parametrize(
@@ -205,6 +187,13 @@ def test_generation_does_the_operations_of_jax_by_hand(monkeypatch: pytest.Monke
     assert ours.cost_analysis()["flops"] <= 1.02 * theirs.cost_analysis()["flops"]
 
 
+@pytest.mark.parametrize("tokens", [[[5.0, 6.0]], [[5, -1]], [[True, False]]])
+def test_tokens_that_are_no_integers_from_0_are_refused(tokens: Any) -> None:
+    generate, model, params = llama()
+    with pytest.raises(ValueError, match=r"input_ids, \w+ from \S+: tokens are integers from 0"):
+        generate.generate(model, params, tokens)
+
+
 SOURCE = np.full((2, 5), 7)
 
 
@@ -222,17 +211,17 @@ SOURCE = np.full((2, 5), 7)
         (SOURCE[:, :0], {}, r"input_ids of shape \(2, 0\): pass \(batch, length\)"),
         (
             SOURCE,
-            {"decoder_input_ids": np.ones((3, 1))},
+            {"decoder_input_ids": np.ones((3, 1), int)},
             "decoder_input_ids have a batch of 3, input_ids of 2: pass the same batch",
         ),
         (
             SOURCE,
-            {"decoder_input_ids": np.ones((2, 3)), "decoder_attention_mask": np.ones((2, 2))},
+            {"decoder_input_ids": np.ones((2, 3), int), "decoder_attention_mask": np.ones((2, 2))},
             r"decoder_attention_mask of shape \(2, 2\): pass the shape of decoder_input_ids",
         ),
         (
             SOURCE,
-            {"decoder_input_ids": np.ones((2, 2)), "decoder_attention_mask": [[1, 1], [1, 0]]},
+            {"decoder_input_ids": np.ones((2, 2), int), "decoder_attention_mask": [[1, 1], [1, 0]]},
             "decoder_attention_mask: a prompt ends with padding; pad on the left",
         ),
     ],

@@ -26,7 +26,7 @@ class SameValues:
         if isinstance(value, Ref) and isinstance(other, Ref):
             return self.known.get(value.id) == other.id
         if isinstance(value, Held) and isinstance(other, Held):
-            return value == other or self._is_same_constant(value, other)
+            return self._is_same_constant(value, other)
         if isinstance(value, Free) and isinstance(other, Free):
             return value.hint == other.hint
         if isinstance(value, tuple | list) and isinstance(other, tuple | list):
@@ -40,7 +40,11 @@ class SameValues:
         )
 
     def _is_same_constant(self, constant: Held, other: Held) -> bool:
-        """Whether two constants are equal in value: their names depend on what was recorded."""
+        """Whether two constants are equal in value: their names depend on what was recorded. Weights and
+        buffers have their own names.
+        """
         value = self.first.constants.get(constant.key)
         expected = self.second.constants.get(other.key)
-        return value is not None and expected is not None and torch.equal(value, expected)
+        if value is None or expected is None:
+            return value is expected and constant == other
+        return torch.equal(value, expected)

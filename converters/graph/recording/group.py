@@ -111,9 +111,20 @@ class _Group:
             outputs,
             self.facts,
             {name: value.tolist() for name, value in self.trace.fixed.items()},
-            self.known.constants,
+            {**self._lifted(), **self.known.constants},
             None if self.trace.same_dtype else self.trace.narrow,
         )
+
+    def _lifted(self) -> dict[str, torch.Tensor]:
+        """Tensors that a forward makes from numbers: each recording numbers its own."""
+        modules = dict(self.trace.module.named_modules(remove_duplicate=False))
+        lifted = {}
+        for target, tensor in self.trace.program.constants.items():
+            key = target.removeprefix("model.")
+            owner, _, name = key.rpartition(".")
+            if isinstance(tensor, torch.Tensor) and not hasattr(modules.get(owner), name):
+                lifted[key] = tensor
+        return lifted
 
     def _placeholders(self) -> None:
         program = self.trace.program

@@ -145,11 +145,13 @@ def require_mask(
     """Tokens and their mask; without a mask, nothing is padding.
 
     Raises:
-        ValueError: there are no tokens, or the mask has another shape.
+        ValueError: there are no tokens, or others than integers from 0, or the mask has another shape.
     """
     ids = np.asarray(tokens)
     if ids.ndim != 2 or not ids.size:
         raise ValueError(f"{name} of shape {ids.shape}: pass (batch, length)")
+    if ids.dtype.kind not in "iu" or ids.min() < 0:
+        raise ValueError(f"{name}, {ids.dtype} from {ids.min()}: tokens are integers from 0")
     mask = np.ones(ids.shape, np.int32) if mask is None else np.asarray(mask)
     if mask.shape != ids.shape:
         raise ValueError(

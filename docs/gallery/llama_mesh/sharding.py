@@ -71,10 +71,11 @@ def partition_specs(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """The spec of each array: of `load_params()`, or of an optimizer's state, which has the same paths.
 
     Raises:
-        ValueError: the mesh does not divide an axis, no rule names an array, a rule names none, or has an
-            axis that no mesh has.
+        ValueError: the mesh does not divide an axis, no rule names an array, a rule names none, has an
+            axis that no mesh has, or more axes than its weight.
     """
     sizes, unused = dict(mesh.shape), dict(RULES)
+    of_model = isinstance(tree, Mapping) and tree.keys() >= COLLECTIONS
     problems = [
         f"rule {rule!r} has {axis!r}, which is no axis of a mesh ({', '.join(AXES)})"
         for rule, spec in RULES
@@ -89,7 +90,9 @@ def partition_specs(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
         if rule is None and leaf.ndim:
             problems.append(f"no rule names {name}")
         unused.pop(rule, None)
-        if leaf.ndim < len(spec):
+        if leaf.ndim < len(spec):  # factors in an optimizer's state are smaller than their weight
+            if of_model:
+                problems.append(f"{name} has {leaf.ndim} axes, rule {rule!r} {len(spec)}")
             return P()
         spec = P(
             *[None] * (leaf.ndim - len(spec)), *(axis if axis in sizes else None for axis in spec)
@@ -101,7 +104,7 @@ def partition_specs(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
         return spec
 
     specs = jax.tree_util.tree_map_with_path(spec_of, tree)
-    if isinstance(tree, Mapping) and tree.keys() >= COLLECTIONS:
+    if of_model:
         problems += [f"rule {rule!r} names no weight" for rule in unused]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from converters.graph import port
 from converters.graph.recording.detours import masks_by_index, values_known
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.trace import trace
@@ -32,6 +33,27 @@ def test_masks_by_index_are_those_of_vmap() -> None:
     with masks_by_index():
         assert torch.equal(made(), expected)
     assert torch.equal(made(), expected)
+
+
+class Branches(torch.nn.Module):
+    """Two branches, each with numbers of its own, which each recording calls its first constant."""
+
+    def __init__(self, by_mode: bool) -> None:
+        super().__init__()
+        self.by_mode = by_mode
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        first = self.training if self.by_mode else scale is None
+        x = x * torch.tensor([1.0, 2.0, 4.0] if first else [3.0, 5.0, 7.0])
+        return x if scale is None else x * scale
+
+
+@pytest.mark.parametrize("by_mode", [True, False])
+def test_each_branch_keeps_its_own_numbers(by_mode: bool) -> None:
+    inputs = {"x": torch.randn(2, 3)} | ({} if by_mode else {"scale": torch.randn(2, 3)})
+    source = port(Branches(by_mode).eval(), inputs).modeling
+    assert "jnp.array([3.0, 5.0, 7.0]" in source
+    assert "jnp.array([1.0, 2.0, 4.0]" in source or "training and evaluation differ" in source
 
 
 class Pair(NamedTuple):

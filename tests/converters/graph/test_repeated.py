@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.zoo_models.port_package import imported
 from converters.graph import GraphError, port
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.repeated.remat import with_remat
@@ -300,6 +302,22 @@ def test_repeated_layers_compute_the_same(
         for number, block in enumerate(getattr(module, name)):
             kernel = got[f"{name}_{number}"]["dense"]["kernel"]
             np.testing.assert_allclose(kernel, block.dense.weight.grad.T.numpy(), atol=1e-5)
+
+
+@pytest.mark.long
+def test_a_scanned_program_has_one_size_for_any_depth(tmp_path: Path) -> None:
+    lines = []
+    for depth in (3, 12):
+        given = torch.randn(2, 6)
+        written = port(Net(depth=depth).eval(), {"x": given}, repeats=Repeats(True))
+        model = imported(written, tmp_path / f"of_{depth}_blocks")
+        x = jnp.asarray(given)
+        variables = jax.eval_shape(model.init, jax.random.key(0), x=x)
+        step = jax.jit(
+            jax.grad(lambda variables, model=model, x=x: model.apply(variables, x=x).sum())
+        )
+        lines.append(len(step.lower(variables).as_text().splitlines()))
+    assert lines[0] == lines[1]
 
 
 def test_a_model_without_repeated_layers_is_refused() -> None:

@@ -87,6 +87,13 @@ def test_a_rule_without_a_weight() -> None:
         module(*RULES, more).partition_specs(variables(), MESH)
 
 
+def test_a_rule_with_more_axes_than_its_weight() -> None:
+    made = module()
+    made.RULES = ((r"norm/scale", P("fsdp", "tensor")), *made.RULES)
+    with pytest.raises(ValueError, match=r"^params/norm/scale has 1 axes, rule 'norm/scale' 2"):
+        made.partition_specs(variables(), MESH)
+
+
 @pytest.mark.parametrize("axis", ["tensr", ("data", "fsdp")])
 def test_a_rule_with_an_axis_that_no_mesh_has(axis: Any) -> None:
     made = module()
