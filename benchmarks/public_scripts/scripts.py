@@ -210,9 +210,13 @@ SCRIPTS = (
     Script(
         "pytorch+examples",
         "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 1 --multiprocessing-distributed --world-size 1 "
+        "{data} -a resnet18 -b 8 -j 0 --epochs 1 --multiprocessing-distributed --world-size 1 "
         "--rank 0 --dist-url tcp://127.0.0.1:{port}",
-        stands_in=DATA,
+        prepare=smaller(
+            ("imagenet/main.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
+            ("imagenet/main.py", "CenterCrop(224", "CenterCrop(64"),
+        ),
+        stands_in=f"{DATA}, cut to 64 by 64",
         start="spawn",
         # At its learning rate, made for batches of 256, rounding grows tenfold a step.
         args_to_prove="--lr 0.001",
@@ -335,7 +339,15 @@ def _files(*names: str) -> tuple[Script, ...]:
     return tuple(_case("files", f"{name}.py") for name in names)
 
 
-_MOVED = "b_epoch c_callee_plain d_callee_chain n_o n_sgd n_optimiser n_optimizer_G".split()
+_MOVED = (
+    "b_epoch",
+    "c_callee_plain",
+    "d_callee_chain",
+    "n_o",
+    "n_sgd",
+    "n_optimiser",
+    "n_optimizer_G",
+)
 
 # Small projects that once went wrong, in checkouts named `cases+NAME`; single files are in `cases+files`.
 CASES = (
