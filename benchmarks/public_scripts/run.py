@@ -158,7 +158,7 @@ def _note(script: Script, proof: Proved, options: argparse.Namespace) -> None:
         verdicts[options.target] = proof.verdict
         verdicts[f"{options.target} figures"] = proof.what
         line = {"script": script.name, "ranks": str(script.ranks), **verdicts}
-        append("small-scripts", line, packages=(*packages, "torch_xla"))
+        append("small-scripts", line, note=script.stands_in, packages=(*packages, "torch_xla"))
     elif options.sharded:
         line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
         append("sharded-scripts", line, packages=packages)
