@@ -172,9 +172,11 @@ class ResNet50(nn.Module):
 
     Attributes:
         labels: number of classes; 0: the outputs are the pooled states.
+        depths: blocks of each stage; others make another ResNet.
     """
 
     labels: int = 0
+    depths: tuple[int, ...] = (3, 4, 6, 3)
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -186,7 +188,7 @@ class ResNet50(nn.Module):
         x = nn.Conv(64, (7, 7), (2, 2), ((3, 3), (3, 3)), use_bias=False, **dtypes)(x)
         norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, epsilon=1e-5, **dtypes)
         x = nn.max_pool(nn.relu(norm(x)), (3, 3), (2, 2), ((1, 1), (1, 1)))
-        for stage, depth in enumerate((3, 4, 6, 3)):
+        for stage, depth in enumerate(self.depths):
             for block in range(depth):
                 stride = 2 if stage and not block else 1
                 x = Bottleneck(64 * 2**stage, stride, train, **dtypes)(x)

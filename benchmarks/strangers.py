@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import resource
 import subprocess
 import sys
@@ -62,6 +61,7 @@ from migrate.check.finding import Finding
 from migrate.check.project import check_paths
 from migrate.errors import MigrateError
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left.codes import NAMING_LINES
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FolderRewrite, Note
 from migrate.rewrite.write import write_folder
@@ -188,9 +188,10 @@ def _pairs(done: FolderRewrite, into: Path, checked: Iterable[Finding]) -> list[
 
 
 def _lines(note: Note) -> Iterable[int]:
-    """Return the lines that a finding is on, and those that it names: `yours to change: line 31, 40`."""
-    named = re.search(r"yours to change: line (\d+(?:, \d+)*)", note.message)
-    return (note.line, *(int(line) for line in named[1].split(", "))) if named else (note.line,)
+    """Return the lines that a finding is on, and others of its lines that it names."""
+    if note.rule not in NAMING_LINES:
+        return (note.line,)
+    return (note.line, *(related.line for related in note.related if related.path is None))
 
 
 def run(folder: Path, into: Path, seconds: float, target: Target = XLA) -> Row:

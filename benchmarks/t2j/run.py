@@ -62,8 +62,11 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
     shutil.rmtree(program, ignore_errors=True)  # of an earlier run, under --keep
     start = time.monotonic()
     command = [sys.executable, "-m", "migrate", "train", str(script), "-o", str(program)]
-    if scores := tasks.read_task(script).get("scores"):
+    entry = tasks.read_task(script)
+    if scores := entry.get("scores"):
         command += ["--scores", scores]
+    else:  # the judge compares the program's own batches
+        command += ["--batch-names", ",".join(entry["batch"])]
     code, text = run(
         [*command, "--timeout", str(timeout), *options], timeout, folder / f"{task}.log"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import ClassVar, Protocol, TypeVar
 
 from migrate.catalogue import catalogue
@@ -52,11 +53,15 @@ class Worded(Protocol):
     """Rule or hazard.
 
     Attributes:
-        words: a regular expression; a script without a match has nothing to report or edit. Empty: every
-            script is inspected.
+        words: a regular expression; a script without a match has nothing to report or edit.
+        of_facts: facts of the project about the script, by their names in `ModuleCalls`. If all are empty,
+            there is nothing to report or edit.
+
+    Without both every script is inspected; with both either is enough.
     """
 
     words: ClassVar[str]
+    of_facts: ClassVar[tuple[str, ...]]
 
 
 Asked = TypeVar("Asked", bound=Worded)
@@ -64,25 +69,36 @@ Asked = TypeVar("Asked", bound=Worded)
 STAR = re.compile(r"import\s*\(?\s*\*")
 
 
-def concerned(text: str, candidates: Iterable[Asked]) -> Sequence[Asked]:
-    """Return the candidates that have a word in the script.
+def concerned(text: str, candidates: Iterable[Asked], calls: object) -> Sequence[Asked]:
+    """Return the candidates that have a word in the script, or a fact about it.
 
     Args:
         text: the script, and the names that other files of its project re-export to it.
         candidates: rules or hazards.
+        calls: the facts about the script from its project (`ModuleCalls`).
     """
-    if STAR.search(text):
-        return list(candidates)
+    by_a_star = STAR.search(text) is not None
+
+    def is_spelled(words: str) -> bool:
+        return by_a_star or _compiled(words).search(text) is not None
+
     return [
         candidate
         for candidate in candidates
-        if not candidate.words or _compiled(candidate.words).search(text)
+        if not (candidate.words or candidate.of_facts)
+        or any(attrgetter(name)(calls) for name in candidate.of_facts)
+        or (candidate.words and is_spelled(candidate.words))
     ]
 
 
 def spelled(names: Iterable[str]) -> str:
     """Return the expression for uses of the dotted `names`: each contains at least the last part of one."""
     return "|".join(sorted({re.escape(name.rpartition(".")[2]) for name in names}))
+
+
+def named(names: Iterable[str]) -> str:
+    """Return the expression for uses of the dotted `names`, each as a whole word."""
+    return rf"\b(?:{spelled(names)})\b"
 
 
 @cache

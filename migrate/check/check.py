@@ -155,7 +155,7 @@ def hits(
     """Yield the hits of `hazards`, each location once. `within`: ids of the nodes to inspect; None: all."""
     by_type: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
-    for hazard in concerned(facts.context.spelled, hazards):
+    for hazard in concerned(facts.context.spelled, hazards, facts.context.calls):
         for kind in hazard.nodes:
             by_type[kind].append(hazard)
             if not (hazard.of_names and kind in NAMES):
@@ -201,4 +201,5 @@ def _finding(
         hit.message,
         is_shown=hit.is_shown,
         subject=hit.subject,
+        about=tuple(context.position(node).line for node in hit.about),
     )

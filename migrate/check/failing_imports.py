@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import EXITS
 from migrate.reading.facts import Facts
 from migrate.reading.steps.leaving import leaves_turn
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code
 
 # Exceptions whose handlers catch a failing import.
@@ -21,10 +22,10 @@ def fallback(node: cst.CSTNode, facts: Facts) -> str:
     for handler, ending in handlers:
         line = facts.context.position(handler).line
         if not ending:
-            return f"; on a TPU the script continues without it, by the `except` of line {line}"
+            return f"; on a TPU the script continues without it, by the `except` of {at_line(line)}"
     if handlers:
         line = facts.context.position(handlers[-1][0]).line
-        return f"; on a TPU the script ends there, by the `except` of line {line}"
+        return f"; on a TPU the script ends there, by the `except` of {at_line(line)}"
     return ""
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from migrate.check.severity import Severity
+from migrate.syntax.origins import Message, Related
 
 UNREADABLE = "XLA000"
 UNUSED_IGNORE = "XLA001"
@@ -31,7 +32,7 @@ class Finding:
         code: the hazard's code, or `UNREADABLE` or `UNUSED_IGNORE`.
         name: the hazard's name.
         severity: severity at this location.
-        message: what happens on a TPU, and what to do.
+        message: what happens on a TPU, and what to do, a `Message`.
         cell: cell of a notebook, from 1, all cells counted. `line` is then a line of the cell.
         file_line: line in the file of the notebook, from 1.
         fix: whether `migrate rewrite` fixes the hazard, and how safely.
@@ -40,6 +41,7 @@ class Finding:
         subject: name of the reported construct in the catalogue. Empty if it is no name.
         caller: `path:line` of the call in another file by which a training step runs the code. Empty if the
             step is in this file.
+        about: lines of this file that the finding is about. See `Hit`.
     """
 
     path: Path
@@ -58,11 +60,22 @@ class Finding:
     is_shown: bool = False
     subject: str = ""
     caller: str = ""
+    about: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Keep the lines that the text names as data."""
+        object.__setattr__(self, "message", Message.of(self.message))
 
     @property
-    def text(self) -> str:
+    def related(self) -> tuple[Related, ...]:
+        """The lines that the message names."""
+        return Message.of(self.message).related
+
+    @property
+    def text(self) -> Message:
         """The message, with the call that leads to the code."""
-        return f"{self.message} (called from {self.caller})" if self.caller else self.message
+        message = Message.of(self.message)
+        return message.ended(f" (called from {self.caller})") if self.caller else message
 
     @property
     def place(self) -> str:

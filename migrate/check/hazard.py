@@ -76,6 +76,8 @@ class Hit:
         is_shown: whether `migrate rewrite` shows it although it is information.
         subject: name of the reported construct in the catalogue. Empty if it is no name.
         unless: code of a more specific hazard. On a line where that is reported, this one is not.
+        about: the nodes of this file that the hit is about. The rewrite does not report it where it has a
+            finding of the same code on each of them.
     """
 
     node: cst.CSTNode
@@ -84,6 +86,7 @@ class Hit:
     is_shown: bool = False
     subject: str = ""
     unless: str = ""
+    about: tuple[cst.CSTNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,9 @@ class Hazard(ABC):
     examples: ClassVar[tuple[HazardExample, ...]]
     # The fixed form of the reported example; nothing in it is reported.
     mended: ClassVar[HazardExample]
-    words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
+    # Which scripts are inspected at all: see `migrate.catalogue.prescan.Worded`.
+    words: ClassVar[str] = ""
+    of_facts: ClassVar[tuple[str, ...]] = ()
     # Whether it inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False
     # Whether `migrate rewrite` shows it also where it is information.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from migrate.check.finding import Finding
+from migrate.syntax.origins import Message
 
 # A message that occurs more often in a file is reported once, with the first of its lines.
 MOST_ALIKE = 5
@@ -31,7 +32,7 @@ def without_repetition(findings: Iterable[Finding]) -> list[Finding]:
             for finding in group[:SHOWN]
         )
         more = f"{len(group)} times in this file: {places}, \N{HORIZONTAL ELLIPSIS}"
-        kept.append(replace(group[0], message=f"{group[0].message} ({more})"))
+        kept.append(replace(group[0], message=Message.of(group[0].message).ended(f" ({more})")))
     return sorted(kept, key=_place)
 
 

@@ -21,7 +21,7 @@ _A_PATH = click.Path(path_type=Path)
     cls=ScriptCommand,
     sections={
         "Common options": ["--output", "--updates", "--force", "--no-proof", "--timeout"],
-        "Program": ["--global-mean", "--scores"],
+        "Program": ["--global-mean", "--scores", "--batch-names"],
     },
     epilog="Example: migrate train train.py -o jax_program -- --batch_size 8",
     short_help="Write a training script as a JAX program, and compare the two.",
@@ -50,6 +50,13 @@ _A_PATH = click.Path(path_type=Path)
     metavar="NAME",
     help="Variable of the script with the scores of a rollout (PPO), as FUNCTION:NAME. rollout() of "
     "interface.py returns it.",
+)
+@click.option(
+    "--batch-names",
+    default="",
+    metavar="NAMES",
+    help="Variables of a micro-batch, comma-separated, each as NAME or FUNCTION:NAME. batches() of "
+    "interface.py gives it by these names.",
 )
 @click.option(
     "--global-mean",
@@ -98,4 +105,5 @@ def _words(arguments: dict[str, Any]) -> list[str]:
     words += ["--updates", str(arguments["updates"])] if arguments["updates"] != 5 else []
     words += ["--global-mean"] if arguments["global_mean"] else []
     words += ["--scores", arguments["scores"]] if arguments["scores"] else []
+    words += ["--batch-names", arguments["batch_names"]] if arguments["batch_names"] else []
     return [*words, "--", *arguments["args"]] if arguments["args"] else words

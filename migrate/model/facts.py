@@ -66,6 +66,7 @@ from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
 from migrate.model.processes.acting import (
     acting_of,
     combining_of,
+    iterated,
     meeting_of,
     runs_meeting,
     waiting_of,
@@ -95,6 +96,7 @@ from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
 from migrate.model.replicated.used_by_some import Used, used_by_some
+from migrate.syntax.origins import at_line
 from migrate.syntax.walk_ast import walk
 
 # End of a call: line (from 1) and column (from 0, in characters). No two calls end at the same position.
@@ -222,6 +224,7 @@ class ModuleCalls:
         forwarding: the calls among them that run it once per call, in no loop.
         evaluating: the calls without gradients, by a decorator of the function or in all its callers, among
             `sampling` and of functions that evaluate a batch and read its values.
+        iterated: the names and attributes of iterators that a loop or a builtin runs through.
         sampled: whether each loop of such a function, by its line, runs on an accelerator; None if the source
             does not decide it.
         gradient_free: the lines of its functions without gradients, for the same reasons.
@@ -369,6 +372,7 @@ class ModuleCalls:
     apart: frozenset[str] = frozenset()
     returning_apart: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
+    iterated: frozenset[End] = frozenset()
     sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
@@ -544,6 +548,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         else frozenset(),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         forwarding=frozenset(_running(analysis, scope, forwards_of(analysis))),
+        iterated=frozenset(
+            _end(node, scope.module)
+            for of in (scope, *scope.functions)
+            for node in iterated(analysis, of)
+        ),
         evaluating=frozenset(
             _running(
                 analysis,
@@ -733,8 +742,8 @@ def _set_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:
 
 
 def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
-    for call, batch, file, line in unprepared_batches(analysis, top):
-        where = f"line {line}" if file == top.module.path.name else f"{file}:{line}"
+    for call, batch, path, line in unprepared_batches(analysis, top):
+        where = at_line(line, None if path == top.module.path else path)
         yield _end(call, top.module), f"`{batch}` comes from the loader of {where}"
 
 
@@ -922,7 +931,7 @@ def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, s
     for tensor in given_of(analysis).get(top.module.path, ()):
         if tensor.where.host:
             path, line = min(tensor.where.host)
-            where = f"line {line}" if path == top.module.path else f"{path.name}:{line}"
+            where = at_line(line, None if path == top.module.path else path)
             yield _end(tensor.node, top.module), where
 
 
@@ -940,7 +949,7 @@ def _mixed_groups(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, s
         related = [(path, tensor) for path, tensor in unknown if path in run]
         if related:
             path, tensor = min(related, key=lambda pair: (str(pair[0]), pair[1].node.lineno))
-            where = f"{path.name}:{tensor.node.lineno}"
+            where = at_line(tensor.node.lineno, path)
             yield _end(call, top.module), f"`{ast.unparse(tensor.node)}` ({where})"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import numpy as np
 
 from converters.copied import copied
 from converters.graph.writing.boundaries import ATTEND
+from converters.graph.writing.dispatched import KERNELS
 from converters.graph.writing.model import Limits
 from converters.graph.writing.repeated.repeats import Repeats
 from converters.installing import how_to_install, is_installed
@@ -181,7 +183,7 @@ def port_model(
             methods={name: tensors_of(inputs[0]) for name, inputs in methods.items()},
             api=options.api,
             cache=options.cache,
-            repeats=Repeats(options.scan, options.remat, options.attention or ""),
+            repeats=Repeats(options.scan, options.remat, _compared_attention(options)),
             constrain=options.mesh,
         )
         ends: Ends | None = None
@@ -319,6 +321,8 @@ def port_model(
                 start = initialization.compared(
                     original, place, name, port_result, _example(original_inputs), work
                 )
+            if options.attention in KERNELS:
+                port_result = _with_kernel(place, port_result, options.attention)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             page = readme_text(
@@ -386,6 +390,23 @@ _APART = {
     "--cache": ("--methods", "--from-script", "--scan", "--remat", "--attention", "--mesh"),
     "--mesh": ("--scan",),
 }
+
+
+def _compared_attention(options: PortOptions) -> str:
+    """The default of the attention with which the port is compared: the CPU has no kernel."""
+    return "auto" if options.attention in KERNELS else options.attention or ""
+
+
+def _with_kernel(place: Path, port_result: Any, kernel: str) -> Any:
+    """The port, with this default in the folder's config.py."""
+    file = place / "config.py"
+    text = re.sub(r"(?m)^( +attention: str = ).auto.$", rf'\g<1>"{kernel}"', file.read_text())
+    file.write_text(text)
+    note = (
+        f"`attention={kernel!r}` is the default of config.py. What is said here was found with `'auto'` on a "
+        "CPU, which is XLA's attention"
+    )
+    return replace(port_result, config=text, notes=(*port_result.notes, note))
 
 
 def _require_readable(options: PortOptions) -> None:

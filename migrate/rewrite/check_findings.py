@@ -21,7 +21,7 @@ from migrate.errors import MigrateError
 from migrate.progress import Progress, no_progress
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.left.codes import code_of, is_at
 from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.results import FileRewrite, Note, Rewrite, text_of
@@ -217,19 +217,22 @@ class _Places:
 
 def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
     """Whether a remaining finding is the hazard or covers it."""
-    return any(
-        (note.cell, note.line) == (hazard.cell, hazard.line)
-        and (
-            code_of(note) == hazard.code
-            or (
-                note.rule == REMAINING
-                and (
-                    hazard.column <= note.column < hazard.end_column
-                    or note.message == hazard.message
-                )
+    if any(
+        (code_of(note) == hazard.code and is_at(note, hazard.line, hazard.cell))
+        or (
+            (note.cell, note.line) == (hazard.cell, hazard.line)
+            and note.rule == REMAINING
+            and (
+                hazard.column <= note.column < hazard.end_column
+                or (hazard.subject and note.subject == hazard.subject)
             )
         )
         for note in left
+    ):
+        return True
+    return bool(hazard.about) and all(
+        any(code_of(note) == hazard.code and is_at(note, line, hazard.cell) for note in left)
+        for line in hazard.about
     )
 
 

@@ -129,7 +129,8 @@ def _written(
 
 def _in_cell(note: Note, cells: Cells) -> Note:
     number, line = cells.place(note.line)
-    return replace(note, line=line, cell=number, message=cells.in_words(note.message))
+    message, wrong = cells.in_words(note.message), cells.in_words(note.wrong)
+    return replace(note, line=line, cell=number, message=message, wrong=wrong)
 
 
 def _unread(cells: Cells) -> Iterator[Note]:

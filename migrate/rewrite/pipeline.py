@@ -21,7 +21,6 @@ from migrate.rewrite.left.after import (
     after_rewrite,
     note_of,
     run_elsewhere,
-    said_at_origin,
 )
 from migrate.rewrite.left.codes import selected, with_used
 from migrate.rewrite.left.dead import unread_options, without_dead
@@ -36,7 +35,7 @@ from migrate.rewrite.rules import rules_for
 from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, is_covered
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.depth import deep
-from migrate.syntax.origins import origins
+from migrate.syntax.origins import at_origin, origins
 from migrate.syntax.source import (
     NotPythonError,
     Source,
@@ -430,5 +429,11 @@ def _at_origin(draft: Draft, now: Source, notes: Sequence[Note]) -> Iterator[Not
         # A line that the first rules added counts as the line above it.
         near = max((line for line in lines if line <= note.line), default=0)
         line, shift = lines.get(near, (1, 0))
-        message = said_at_origin(note.message, lines)
-        yield replace(note, line=line, column=max(1, note.column + shift), message=message)
+        message = at_origin(note.message, lines)
+        yield replace(
+            note,
+            line=line,
+            column=max(1, note.column + shift),
+            message=message,
+            wrong=at_origin(note.wrong, lines),
+        )

@@ -37,7 +37,7 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     """
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
-    for rule in concerned(context.spelled, rules):
+    for rule in concerned(context.spelled, rules, context.calls):
         for kind in rule.nodes:
             by_type[kind].append(rule)
             if not (rule.of_names and kind in NAMES):

@@ -13,6 +13,7 @@ from migrate.check.project_tests import is_test
 from migrate.check.redirects import naming
 from migrate.check.severity import Severity
 from migrate.syntax.notebook.text import SUFFIX, Notebook
+from migrate.syntax.origins import Message, Related
 from migrate.syntax.source import Source, decoded
 
 
@@ -23,7 +24,7 @@ class Note:
     Args:
         line, column: the location in the original, both from 1.
         rule: name of the rule.
-        message: what was done, or what remains to do by hand.
+        message: what was done, or what remains to do by hand, a `Message`.
         cell: the cell of a notebook, from 1, all cells counted. `line` then is a line of the cell.
         severity: severity of a finding. `INFO` if the rewritten script works with the construct.
         withdrawn: whether the finding replaces an edit that is not made.
@@ -46,6 +47,16 @@ class Note:
     subject: str = ""
     wrong: str = ""
     unedited: Severity | None = None
+
+    def __post_init__(self) -> None:
+        """Keep the lines that the texts name as data."""
+        object.__setattr__(self, "message", Message.of(self.message))
+        object.__setattr__(self, "wrong", Message.of(self.wrong))
+
+    @property
+    def related(self) -> tuple[Related, ...]:
+        """The lines that the message names."""
+        return Message.of(self.message).related
 
     @property
     def place(self) -> str:

@@ -116,7 +116,9 @@ class Rule(ABC):
     severity: ClassVar[Severity] = Severity.ERROR  # default severity of its findings
     edited: ClassVar[Severity] = Severity.ERROR  # severity of the unedited construct
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
-    words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
+    # Which scripts are inspected at all: see `migrate.catalogue.prescan.Worded`.
+    words: ClassVar[str] = ""
+    of_facts: ClassVar[tuple[str, ...]] = ()
     # Whether the rule inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False
     examples: ClassVar[tuple[RuleExample, ...]]

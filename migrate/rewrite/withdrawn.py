@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from migrate.rewrite.apply import conflicts
 from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Edit, Wrap
+from migrate.syntax.origins import Message
 
 AnyEdit = Edit | Wrap
 
@@ -75,7 +76,9 @@ def culprits(
 
 def withdrawn_note(note: Note, why: str) -> Note:
     """Return the finding that replaces an edit whose note is `note`."""
-    message = f"{note.message}: not done by the rule {note.rule}, because {why}; do it by hand"
+    message = Message.of(note.message).ended(
+        f": not done by the rule {note.rule}, because {why}; do it by hand"
+    )
     return Note(note.line, note.column, note.rule, message, note.cell, withdrawn=True)
 
 

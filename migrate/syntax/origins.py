@@ -1,4 +1,4 @@
-"""Lines of a script that the lines of its rewritten form come from."""
+"""Lines of a script that the lines of its rewritten form come from, and the lines that messages name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,118 @@ import difflib
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
 
 WORD = re.compile(r"\w+")
 ALIKE = 0.4  # similarity of the words of two lines
 NEARLY = 0.75  # the same of a line that was moved and changed
 MOST_PAIRS = 3600  # number of lines compared in one changed range
+# Marks of a line in the text of which a message is made: characters that no text has.
+OPEN, BETWEEN, MORE, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+MARKED = re.compile(f"{OPEN}([^{BETWEEN}{MORE}]*)([{BETWEEN}{MORE}])([0-9]+){CLOSE}")
+ADDED = "a line that the rewrite added"
 # Change of lines: difflib's tag, and the ranges before and after.
 Opcode = tuple[str, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Related:
+    """A line that a message names.
+
+    Args:
+        line: from 1.
+        path: the file. None: the file of the finding.
+        cell: the cell of a notebook, from 1. `line` then is a line of the cell.
+        continues: whether it continues a list: the 8 in `line 7, 8`.
+    """
+
+    line: int
+    path: Path | None = None
+    cell: int | None = None
+    continues: bool = False
+
+    def __str__(self) -> str:
+        """Return the line as messages name it."""
+        if self.path is not None:
+            return f"{self.path.name}:{self.line}"
+        if self.cell is not None:
+            return f"line {self.line} of cell {self.cell}"
+        return str(self.line) if self.continues else f"line {self.line}"
+
+
+def at_line(line: int, path: Path | None = None) -> str:
+    """Return the marked text for a line that a message names, of the file of the finding or of `path`."""
+    return f"{OPEN}{path or ''}{BETWEEN}{line}{CLOSE}"
+
+
+def at_lines(lines: Iterable[int]) -> str:
+    """Return the marked text for several lines of the file of the finding: `line 7, 8`."""
+    first, *more = lines
+    return ", ".join([at_line(first), *(f"{OPEN}{MORE}{line}{CLOSE}" for line in more)])
+
+
+class Message(str):
+    """Text of a finding or an edit, with the lines that it names as data.
+
+    Nothing reads the text for them: where lines move, `moved` writes it anew.
+    """
+
+    pieces: tuple[str | Related, ...]
+
+    def __new__(cls, *pieces: str | Related) -> Self:
+        """Return the message of these pieces."""
+        message = super().__new__(cls, "".join(map(str, pieces)))
+        message.pieces = pieces
+        return message
+
+    def __getnewargs__(self) -> tuple[str | Related, ...]:  # type: ignore[override]
+        """Return what makes the message again in another process."""
+        return self.pieces
+
+    @classmethod
+    def of(cls, text: str) -> Message:
+        """Return the message of a text in which lines are marked; a message is returned as it is."""
+        if isinstance(text, Message):
+            return text
+        parts = MARKED.split(text)
+        pieces: list[str | Related] = [parts[0]]
+        for path, mark, line, rest in zip(*(parts[start::4] for start in range(1, 5)), strict=True):
+            related = Related(int(line), Path(path) if path else None, continues=mark == MORE)
+            pieces += [related, rest]
+        return cls(*pieces)
+
+    @property
+    def related(self) -> tuple[Related, ...]:
+        """The lines that the message names."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Related))
+
+    def moved(self, where: Callable[[Related], Related | str]) -> Message:
+        """Return the message with other lines.
+
+        Args:
+            where: the line that a line moves to, or a text for one that has no place any more.
+        """
+        if not self.related:
+            return self
+        return Message(*(where(p) if isinstance(p, Related) else p for p in self.pieces))
+
+    def ended(self, text: str) -> Message:
+        """Return the message with more text at its end."""
+        return Message(*self.pieces, *Message.of(text).pieces)
+
+
+def at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> Message:
+    """Return `message` with the lines of its own file changed to those of the original."""
+
+    def where(related: Related) -> Related | str:
+        if related.path is not None:
+            return related
+        return replace(related, line=origin[related.line][0]) if related.line in origin else ADDED
+
+    return Message.of(message).moved(where)
 
 
 def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from migrate.counts import many
 from migrate.train.errors import TrainError
 from migrate.train.find import script_loop
 from migrate.train.options import TrainOptions
+from migrate.train.proof.causes.data import flat
 from migrate.train.proof.program import data_difference, data_equal
 from migrate.train.results import TrainComparison
 from migrate.train.slice.data import DataSlice
@@ -63,7 +64,12 @@ def write_data(
             hidden.names,
             on_gpu=recorded["on_gpu"],
             several="parts" in recorded,
-            bfloat16="bfloat16" in map(_dtype, tree_values(recorded["updates"])),
+            bfloat16=any(
+                str(array.dtype) == "bfloat16"
+                for update in recorded["updates"]
+                for micro in update["micro"]
+                for array in flat(micro["batch"]).values()
+            ),
         )
 
     written(plain, ())
@@ -132,21 +138,6 @@ def _write_data(
     (place / DRAWS).unlink(missing_ok=True)
     if states:
         _write_draws(place / DRAWS, states)
-
-
-def tree_values(value: Any) -> Iterator[Any]:
-    """Yield the values in nested dictionaries and lists."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from tree_values(item)
-    else:
-        yield value
-
-
-def _dtype(value: Any) -> str:
-    return str(getattr(value, "dtype", ""))
 
 
 def _position(difference: str) -> int:

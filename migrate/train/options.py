@@ -19,6 +19,7 @@ class TrainOptions:
         proof: whether the program is compared with the script.
         timeout: seconds for one run.
         scores: variable of the script with the scores of a rollout, as `function:name`.
+        batch_names: variables of a micro-batch, comma-separated, each as `name` or `function:name`.
         global_mean: whether an update's loss is the mean over all elements of its micro-batches.
     """
 
@@ -30,4 +31,5 @@ class TrainOptions:
     proof: bool = True
     timeout: float = 600.0
     scores: str = ""
+    batch_names: str = ""
     global_mean: bool = False

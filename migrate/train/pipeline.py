@@ -29,7 +29,7 @@ from migrate.train.means import global_mean, with_counts
 from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
-from migrate.train.program_facts import program_facts, require_plain_weights
+from migrate.train.program_facts import names_of_batch, program_facts, require_plain_weights
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
 from migrate.train.record import WIDE, recorded_run, run_beside, run_wide
@@ -103,6 +103,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         )
         plain = cut()
         facts = replace(facts, rollouts=plain.rollouts, starts=plain.starts, scores=options.scores)
+        facts = replace(facts, batch_names=names_of_batch(options.batch_names, facts, recorded))
         if options.global_mean:
             facts = with_counts(facts, port.modeling)
         facts = with_factor(facts, text, recorded, port.modeling)

@@ -82,6 +82,34 @@ def program_facts(
     )
 
 
+def names_of_batch(names: str, facts: ProgramFacts, recorded: Mapping[str, Any]) -> dict[str, str]:
+    """Variable of a micro-batch → its name in `interface.py`, if that is another one.
+
+    Args:
+        names: the option `--batch-names`; "" for the variables' own names.
+        facts: facts of the program.
+        recorded: the recorded run.
+
+    Raises:
+        TrainError: the names are those of other variables.
+    """
+    if not names:
+        return {}
+    if facts.rollouts:
+        raise TrainError(
+            f"--batch-names {names}: {facts.position}: batches come from rollouts by the program's weights",
+            "leave the option out",
+        )
+    known = {*(root for root, _ in facts.inputs.values()), *recorded["taken"]}
+    named = {name.strip().rpartition(":")[2]: name.strip() for name in names.split(",")}
+    if named.keys() != known:
+        raise TrainError(
+            f"--batch-names {names}: a micro-batch has the variables {', '.join(sorted(known))}",
+            "name each of them once, as NAME or FUNCTION:NAME",
+        )
+    return {variable: name for variable, name in named.items() if name != variable}
+
+
 def require_plain_weights(
     script: ScriptText, loss: LossSlice, by_mapping: bool, mapping: Path
 ) -> None:

@@ -256,11 +256,15 @@ def write_updates(
         TrainError: the script has a part that cannot be written. Nothing is written.
     """
     where = script.at(updates[0][0].backward[0].line)
-    if options.global_mean:
-        raise TrainError(
-            f"{where}: the script has several optimizers; --global-mean needs one",
-            "leave the option out",
-        )
+    for option, value in {
+        "--global-mean": options.global_mean,
+        "--batch-names": options.batch_names,
+    }.items():
+        if value:
+            raise TrainError(
+                f"{where}: the script has several optimizers; {option} needs one",
+                "leave the option out",
+            )
     parts, whole = record_updates(script, updates, options, work, progress)
     ported = [pickle.loads((part.folder / "port.pickle").read_bytes()) for part in parts]
     facts = [

@@ -96,3 +96,35 @@ def test_calls_of_another_file_count(tmp_path: Path, turn: str, expected: set[st
     (folder / "train.py").write_text(train.format(turn=turn))
     found = {finding.code for finding in check_paths([folder], Config()).findings}
     assert found & {"XLA110", "XLA202"} == expected
+
+
+TAKEN = """
+    import torch
+
+
+    def drawn(x):
+        count = x.shape[0]
+        return torch.randperm(count, device=x.device)[:1], FACTOR
+
+
+    def added(x, rows, rest, factor):
+        return torch.index_add(x, 0, rows, rest, alpha=factor)
+
+
+    def train(model, loader, optimizer):
+        for x in loader:
+            xs = [x.cuda(), x.cuda()]
+            pairs = [drawn(x) for x in xs]
+            factors = [pair[1] for pair in pairs]
+            for part, factor in zip(xs, factors):
+                loss = added(model(part), pairs[0][0], part, factor).sum()
+                loss.backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("factor", "count"), [("count / 2", 0), ("x.sum() / count", 1)])
+def test_a_number_that_a_function_returns_beside_a_tensor(factor: str, count: int) -> None:
+    text = textwrap.dedent(TAKEN).replace("FACTOR", factor)
+    found = check_source(parse(text.encode(), Path("train.py")), Config())
+    assert [finding.code for finding in found].count("XLA202") == count

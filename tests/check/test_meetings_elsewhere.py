@@ -318,3 +318,55 @@ def test_an_argument_may_switch_the_collective_off(
     )
     findings = check_file(train, Config())
     assert ("XLA302" in {finding.code for finding in findings}) is is_reported
+
+
+COUNTED = """
+import torch
+import torch.distributed as dist
+
+
+class Rows:
+    def __init__(self):
+        self.world = dist.get_world_size()
+
+    def collect(self, x, world=None):
+        if world is None:
+            world = self.world
+        self.add(x, world=world)
+
+    def add(self, x, world=1):
+        if world > 1:
+            parts = [torch.empty_like(x) for _ in range(world)]
+            dist.all_gather(parts, x)
+
+    def alone(self, x):
+        self.collect(x, CALL)
+
+    def together(self, x):
+        self.collect(x)
+
+
+def log(rows: Rows, x):
+    rows.together(x)
+    if dist.get_rank() == 0:
+        rows.alone(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_reported"),
+    [
+        ("1", False),
+        ("world=1", False),
+        ("world=2", True),
+        ("world=None", True),
+        ("x.size(0)", True),
+    ],
+)
+def test_an_argument_that_is_handed_on_may_switch_the_collective_off(
+    tmp_path: Path, argument: str, is_reported: bool
+) -> None:
+    train = tmp_path / "train.py"
+    train.write_text(COUNTED.replace("CALL", argument))
+    codes = {finding.code for finding in check_file(train, Config())}
+    assert ("XLA302" in codes) is is_reported

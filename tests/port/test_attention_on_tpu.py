@@ -1,7 +1,8 @@
-"""Ports with `--attention`, under the TPU's compiler."""
+"""Ports with `--attention`: proven on the CPU, and under the TPU's compiler."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ from converters.graph import port
 from converters.graph.writing.repeated.repeats import Repeats
 from migrate.compiler.compile import compile_for_tpu
 from migrate.compiler.program import on_tpu, program_of_jax
+from migrate.port.pipeline import PortOptions, port_model
+from migrate.progress import no_progress
 
 KERNEL = 'custom_call_target="tpu_custom_call"'
 SIZES = {
@@ -43,6 +46,37 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return imported(written, package, {"attention": attention}, dtype=jnp.bfloat16)
 
     return model
+
+
+NET = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+"""
+
+
+def test_a_port_for_the_kernel_of_a_tpu_is_proven_on_a_cpu(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    options = PortOptions(
+        output=tmp_path / "ported",
+        inputs=("x=float32[2,6,24]",),
+        count=1,
+        attention="splash",
+        comparisons=frozenset({"float32"}),
+    )
+    done = port_model(f"{tmp_path / 'net.py'}:Net", options, "migrate port", no_progress)
+    assert done.matches
+    assert '    attention: str = "splash"\n' in (done.folder / "config.py").read_text()
+    assert "`attention='splash'` is the default" in (done.folder / "README.md").read_text()
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import port_zoo
 from benchmarks.zoo_models import generating
 from converters.graph import GraphError, port
 from converters.graph.recording.caches import CachedForward
@@ -181,6 +183,26 @@ def test_tokens_without_rows_or_length_are_refused(tokens: Any) -> None:
     generate, model, params = llama()
     with pytest.raises(ValueError, match=r"input_ids of shape \(.*\): pass \(batch, length\)"):
         generate.generate(model, params, tokens)
+
+
+def test_generation_does_the_operations_of_jax_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(port_zoo.__file__).parent))
+    hand = importlib.import_module("benchmarks.port_generate")
+    monkeypatch.setattr(hand, "SIZES", generating.MODELS["Llama"][2])
+    generate, model, params = llama()
+    padded, lowered = generate.generate_padded, []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        lowered.append(padded.lower(*args, **kwargs))
+        return padded(*args, **kwargs)
+
+    monkeypatch.setattr(generate, "generate_padded", watched)
+    prompt = np.arange(24).reshape(3, 8)
+    tokens = generate.generate(model, params, prompt, np.ones_like(prompt), max_new_tokens=5)
+    lowered.append(hand.by_hand.lower(params, prompt, np.ones_like(prompt), 5))
+    ours, theirs = (each.compile() for each in lowered)
+    assert tokens.tolist() == theirs(params, prompt, np.ones_like(prompt)).tolist()
+    assert ours.cost_analysis()["flops"] <= 1.02 * theirs.cost_analysis()["flops"]
 
 
 SOURCE = np.full((2, 5), 7)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+from pathlib import Path
 
-from migrate.syntax.origins import origins
+from migrate.syntax.origins import Message, Related, at_line, at_lines, at_origin, origins
 
 
 def test_a_changed_line_comes_from_the_one_it_took_the_place_of() -> None:
@@ -55,3 +57,18 @@ def test_a_line_that_moves_and_names_another_device_keeps_its_origin() -> None:
         "h(m, loss, a)",
     ]
     assert {j: i for j, (i, _) in origins(before, after).items()} == {1: 1, 2: 4, 3: 2, 4: 3}
+
+
+def test_a_message_keeps_the_lines_that_it_names_as_data() -> None:
+    text = f'`x == "line 4"` ({at_line(4)}), {at_lines([7, 9])} and {at_line(2, Path("/a/net.py"))}'
+    message = Message.of(text)
+    assert message == '`x == "line 4"` (line 4), line 7, 9 and net.py:2'
+    assert [related.line for related in message.related] == [4, 7, 9, 2]
+    assert message.related[-1].path == Path("/a/net.py")
+    again = pickle.loads(pickle.dumps(message))
+    assert (again, again.related) == (message, message.related)
+    assert at_origin(message.ended(" (called from a.py:4)"), {4: (3, 0), 7: (6, 0), 9: (8, 0)}) == (
+        '`x == "line 4"` (line 3), line 6, 8 and net.py:2 (called from a.py:4)'
+    )
+    assert str(at_origin(Message.of(at_line(5)), {})) == "a line that the rewrite added"
+    assert str(Related(3, cell=2)) == "line 3 of cell 2"

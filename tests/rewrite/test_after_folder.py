@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.config import Config
 from migrate.report.text.rewrite import rewrite_summary
+from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
@@ -202,3 +204,138 @@ def test_lines_of_another_file_are_those_of_its_original(tmp_path: Path) -> None
     assert {file.name.name for file in done.changed} == {"net.py", "train.py"}
     (message,) = [note.message for _, note in done.left_to_do if note.rule == "XLA208"]
     assert message.startswith(f"score (net.py:{line}) reads")
+
+
+SHARED = """
+import torch
+import torch.distributed as dist
+
+
+def place(x):
+    return x.cuda()
+
+
+def share(x):
+    dist.all_reduce(x)
+    return x
+
+
+def total(x):
+    return share(x)
+"""
+SOME = """
+import torch
+import torch.distributed as dist
+from one.parts import place, total
+
+
+def start(rank):
+    dist.init_process_group("nccl")
+    x = place(torch.ones(2))
+    total(x)
+    if rank == "line 3":
+        print(x)
+    if dist.get_rank() == 0:
+        print(total(x))
+
+
+if __name__ == "__main__":
+    start(0)
+"""
+
+
+def test_lines_of_two_files_with_one_name_are_those_of_the_original(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        text = inspect.cleandoc(SHARED) + "\n"
+        (tmp_path / folder / "parts.py").write_text(
+            text if folder == "one" else f"import os\n{text}"
+        )
+    (tmp_path / "train.py").write_text(inspect.cleandoc(SOME) + "\n")
+    done = rewrite_folder(tmp_path, processes=1)
+    (note,) = [note for name, note in done.left_to_do if note.rule == "XLA302"]
+    assert "total (parts.py:14)" in note.message
+    assert [(related.path, related.line) for related in note.related] == [
+        ((tmp_path / "one" / "parts.py").resolve(), 14),
+        (None, 12),
+    ]
+
+
+EPISODE = """
+import torch
+
+
+def keep(x, path):
+    torch.save(x.cuda(), path)
+    return path
+"""
+KEEPING = """
+import torch
+import torch.distributed as dist
+from episode import keep
+
+
+def train(model, loader, optimizer, path):
+    for step, x in enumerate(loader):
+        loss = model(x.cuda()).sum()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(keep(x, path))
+            best = keep(x, path)  IGNORE
+    if dist.get_rank() == 0:
+        return keep(x, path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("comment", "lines", "named"),
+    [("", [12], [[13, 15]]), ("# migrate: ignore[XLA301]", [12], [[15]])],
+)
+def test_one_finding_for_all_calls_of_a_file_that_lead_to_one_save(
+    tmp_path: Path, comment: str, lines: list[int], named: list[list[int]]
+) -> None:
+    (tmp_path / "episode.py").write_text(inspect.cleandoc(EPISODE) + "\n")
+    text = inspect.cleandoc(KEEPING).replace("IGNORE", comment) + "\n"
+    (tmp_path / "train.py").write_text(text)
+    done = rewrite_folder(tmp_path, processes=1)
+    notes = [note for _, note in done.left_to_do if note.rule in ("save", "XLA301")]
+    assert [note.line for note in notes] == lines
+    own = [[related.line for related in note.related if related.path is None] for note in notes]
+    assert own == named
+    assert [related.path for related in notes[0].related][:1] == [tmp_path.resolve() / "episode.py"]
+
+
+KEPT = """
+import torch
+import torch.distributed as dist
+
+
+def keep(model, loss, best):
+    BODY
+    return best
+
+
+def train(model, loader, optimizer):
+    best = None
+    for x in loader:
+        loss = model(x.cuda()).sum()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            best = keep(model, 1.0, best)
+"""
+
+
+@pytest.mark.parametrize(
+    "body", ["torch.save(model.state_dict(), 'a')", "if best is None: torch.save(model, 'a')"]
+)
+def test_a_save_that_is_reported_is_not_reported_where_it_is_called(
+    tmp_path: Path, body: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(inspect.cleandoc(KEPT).replace("BODY", body) + "\n")
+    done = rewrite_file(script)
+    assert [note.line for note in done.findings if note.rule in ("save", "XLA301")] == [6]
+    lines = [found.line for found in findings_of([script], Config())[1] if found.code == "XLA301"]
+    assert lines == [6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from migrate.catalogue.entry import CatalogueEntry
 from migrate.catalogue.target import TPU, XLA
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding, Fix
@@ -295,3 +297,31 @@ class TestWhatOnlyTheRewriteSees:
         path = tmp_path / "train.py"
         path.write_text(f"import torch\n\n{script}")
         assert code in {one.code for one in checked(path)}
+
+
+NAMED = """
+import apex
+import torch
+from apex.parallel import SyncBatchNorm as Norm
+
+Stream = getattr(torch.cuda, "Stream")
+step = torch.cuda.make_graphed_callables(torch.nn.Linear(4, 1).cuda(), (torch.ones(4).cuda(),))
+used = [torch.cuda.memory_stats() for _ in range(3) if torch.cuda.nvtx.range_push("a")]
+layer = Norm(4), torch.nn.LSTM(4, 4), torch.jit.script(torch.nn.Linear(4, 1))
+torch.cuda.nvtx.range_pop()
+"""
+
+
+def test_no_text_decides_which_findings_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(NAMED)
+
+    def found() -> list[tuple[int, str, Severity, Fix]]:
+        return [(one.line, one.code, one.severity, one.fix) for one in checked(script)]
+
+    before, numbers = found(), itertools.count()
+    assert len({code for _, code, _, _ in before}) > 4
+    monkeypatch.setattr(CatalogueEntry, "says", lambda *_: f"text {next(numbers)}")
+    assert found() == before

@@ -159,6 +159,37 @@ def test_an_optimizer_with_the_name_of_something_else_is_known_by_its_use() -> N
     assert "with torch_xla.step():" in done.data.decode()
 
 
+MOVED_OBJECTS = """
+    import torch
+
+
+    class Gripper:
+        SWITCH
+        def open(self, scene):
+            torch.ones(2).cuda()
+            for _ in range(10):
+                scene.world.step()
+                scene.task.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "is_reported"),
+    [
+        ("@torch.no_grad()", False),
+        ("@torch.set_grad_enabled(False)", False),
+        ("@torch.set_grad_enabled(True)", True),
+        ("@torch.enable_grad()", True),
+    ],
+)
+def test_a_file_that_only_switches_gradients_off_runs_no_optimizer(
+    switch: str, is_reported: bool
+) -> None:
+    text = textwrap.dedent(MOVED_OBJECTS).replace("SWITCH", switch)
+    done = rewrite_source(parse(text.encode(), Path("scene.py")))
+    assert any("optimizer's step" in note.message for note in done.findings) is is_reported
+
+
 @pytest.mark.parametrize("name", ["checkpoint", "s", "thing"])
 def test_a_checkpoint_is_known_by_its_use(name: str, tmp_path: Path) -> None:
     path = tmp_path / "resume.py"

@@ -218,6 +218,8 @@ HELD = [
     "nn.ModuleList([self.network])",
     "torch.nn.Sequential(self.network)",
     "self.network.parts()",
+    "next(m for name, m in self.network.named_modules() if name)",
+    "[m for m in self.network.modules()][0]",
 ]
 
 

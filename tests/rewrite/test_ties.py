@@ -55,6 +55,17 @@ def train(rank):
     model.to(rank)
     torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
 """
+RETURNED = """
+
+class Schedule(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("betas", torch.linspace(0, 1, 8))
+
+
+def made(words):
+    return Language(words), Schedule()
+"""
 INSIDE = """\
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -192,6 +203,18 @@ NO_FLOWS = {
     "told not to share": (
         INSIDE.replace("(config)\n", "(GPT2Config(tie_word_embeddings=False))\n"),
         TRAIN.replace("Language(100)", "Language(config)"),
+    ),
+    "a configuration that shares nothing by itself": (
+        INSIDE.replace("GPT2Config, GPT2LMHeadModel", "LlamaConfig, LlamaForCausalLM").replace(
+            "GPT2LMHeadModel(config)\n", "LlamaForCausalLM(LlamaConfig(vocab_size=config))\n"
+        ),
+        TRAIN,
+    ),
+    "what a function returns beside the model": (
+        TIED + RETURNED,
+        TRAIN.replace("import Language", "import made").replace(
+            "model = Language(100)", "_, model = made(100)"
+        ),
     ),
     "another part of it": (
         INSIDE + "        self.head = torch.nn.Linear(8, 2)\n",

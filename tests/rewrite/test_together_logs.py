@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -368,3 +369,86 @@ def test_a_sync_around_a_branch_yields_to_all_replicas_running_it(
     monkeypatch.setattr(UnevenSync, "find", find)
     made = plan(Workspace(parse(SCRIPT, Path("train.py"))), [UnevenSync(), Together()], rest=False)
     assert {edit.rule for edit in made.edits} == {"together"}
+
+
+TAKEN = """
+    import torch
+    import torch.nn.functional as F
+
+
+    def estimate(model, batches):
+        with torch.no_grad():
+            source = batches
+            TAKES
+            return F.cross_entropy(model(x.cuda()), y.cuda()).item()
+
+
+    def train(model, loader, optimizer, rank):
+        batches = MADE
+        for step in range(1000):
+            x, y = next(iter(loader))
+            loss = F.cross_entropy(model(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if rank == 0:
+                error = estimate(model, batches)
+                print(step, error)
+"""
+HERE = """
+    def train(model, loader, optimizer, rank):
+        batches = MADE
+        for step in range(1000):
+            x, y = next(iter(loader))
+            loss = F.cross_entropy(model(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if rank == 0:
+                for a, b in TAKES:
+                    error = F.cross_entropy(model(a.cuda()), b.cuda()).item()
+                    print(step, error)
+                    break
+"""
+LOOP = "for x, y in {}: break"
+
+
+@pytest.mark.parametrize(
+    ("takes", "made", "moves"),
+    [
+        ("x, y = next(source)", "iter(loader)", False),
+        (LOOP.format("batches"), "iter(loader)", False),
+        (LOOP.format("source"), "enumerate(loader)", False),
+        (LOOP.format("zip(batches, range(2))"), "itertools.cycle(loader)", False),
+        ("x, y = list(source)[0]", "iter(loader)", False),
+        (LOOP.format("source"), "loader", True),
+        ("x, y = next(iter(source))", "loader", True),
+    ],
+)
+def test_a_function_that_takes_from_an_iterator_of_its_caller_stays_with_one_replica(
+    takes: str, made: str, moves: bool
+) -> None:
+    text = textwrap.dedent(TAKEN).replace("TAKES", takes).replace("MADE", made)
+    done = rewrite_source(parse(f"import itertools\n{text}".encode(), Path("train.py")))
+    assert any(note.rule == "together" for note in done.edits) is moves
+    assert any("does more than compute" in note.message for note in done.findings) is not moves
+
+
+@pytest.mark.parametrize(
+    ("takes", "made", "moves"),
+    [
+        ("batches", "iter(loader)", False),
+        ("list(batches)", "iter(loader)", False),
+        ("batches", "loader", True),
+        ("list(batches)", "loader", True),
+    ],
+)
+def test_a_block_that_runs_through_an_iterator_stays_with_one_replica(
+    takes: str, made: str, moves: bool
+) -> None:
+    head = textwrap.dedent(TAKEN).partition("def estimate")[0]
+    text = head + textwrap.dedent(HERE).replace("TAKES", takes).replace("MADE", made)
+    done = rewrite_source(parse(text.encode(), Path("train.py")))
+    assert any(note.rule == "together" for note in done.edits) is moves
+    taken = any("takes from the iterator" in note.message for note in done.findings)
+    assert taken is not moves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from migrate.train.errors import TrainError
+from migrate.train.program_facts import names_of_batch
 from migrate.train.watch.step import bind, build, flat
 from migrate.train.watch.taken import taken_out
-from migrate.train.write.interface import _BY_NAME, _PUT_BACK, _taken_text
+from migrate.train.write.interface import _BY_NAME, _PUT_BACK, _batches_text
+from tests.train.toy import FACTS
 
 SCRIPT = """
 def loss_step(model, batch):
@@ -66,14 +70,36 @@ def test_what_is_taken_out_is_a_variable_where_the_model_is_called(
 
 def test_the_interface_takes_and_gives_batches_as_they_are_there() -> None:
     namespace: dict[str, Any] = {"_data": Data}
-    exec(_taken_text({"labels": ("batch", "labels")}), namespace)
+    exec(_batches_text({"labels": ("batch", "labels")}, {}), namespace)
     exec(_BY_NAME.format(taken=_PUT_BACK), namespace)
     ((called,),) = namespace["batches"]()
     assert called == {"batch": {"tokens": 1}, "labels": 2}
     assert namespace["_by_name"](called) == Data.BATCH
     assert namespace["_by_name"](Data.BATCH) == Data.BATCH
     assert namespace["_by_name"]({"f:batch": {"tokens": 1}, "f:labels": 2}) == Data.BATCH
-    assert not _taken_text({})
+    assert not _batches_text({}, {})
+
+
+@pytest.mark.parametrize("taken", [{}, {"labels": ("batch", "labels")}])
+def test_the_interface_gives_batches_by_the_names_that_are_asked_for(
+    taken: dict[str, tuple[str, str]],
+) -> None:
+    namespace: dict[str, Any] = {"_data": Data}
+    exec(_batches_text(taken, {"batch": "main:batch"}), namespace)
+    exec(_BY_NAME.format(taken=_PUT_BACK if taken else ""), namespace)
+    ((called,),) = namespace["batches"]()
+    assert called.keys() == {"main:batch", *taken}
+    assert namespace["_by_name"](called) == Data.BATCH
+
+
+def test_names_of_a_batch_are_those_of_all_its_variables() -> None:
+    recorded = {"taken": {"labels": ("batch", "labels")}}
+    facts = replace(FACTS, inputs={"x": ("batch", ("tokens",)), "y": ("scale", ())})
+    names = names_of_batch("main:batch, labels,step:scale", facts, recorded)
+    assert names == {"batch": "main:batch", "scale": "step:scale"}
+    assert names_of_batch("", facts, recorded) == {}
+    with pytest.raises(TrainError, match="a micro-batch has the variables batch, labels, scale"):
+        names_of_batch("main:batch", facts, recorded)
 
 
 class Data:

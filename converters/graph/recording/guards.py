@@ -60,14 +60,10 @@ def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple
     """
     sides: dict[sympy.Symbol, Side] = {}
     environment = None
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    for name, node in zip(names, program.graph_signature.user_inputs, strict=True):
-        value = nodes[node].meta.get("val") if node in nodes else None
-        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if isinstance(size, torch.SymInt):
-                environment = size.node.shape_env
-                if isinstance(size.node.expr, sympy.Symbol):
-                    sides.setdefault(size.node.expr, Side(name, axis))
+    for side, size in _sizes(program, names):
+        environment = size.shape_env
+        if isinstance(size.expr, sympy.Symbol):
+            sides.setdefault(size.expr, side)
     if environment is None:
         return ()
     compared = {
@@ -80,6 +76,62 @@ def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple
     for guard in environment.guards:
         found_bounds |= dict.fromkeys(_of_guard(guard, environment, sides))
     return tuple(found_bounds)
+
+
+def free_sides(program: torch.export.ExportedProgram, names: Sequence[str]) -> dict[Side, Any]:
+    """Axes of inputs whose size is free, with its symbol."""
+    return {
+        side: size.expr
+        for side, size in _sizes(program, names)
+        if isinstance(size.expr, sympy.Symbol)
+    }
+
+
+def tied(
+    program: torch.export.ExportedProgram, names: Sequence[str], free: Mapping[Side, Any]
+) -> tuple[Bound, ...]:
+    """The bounds of axes whose size has become a sum or product of others.
+
+    A recording of a recording decides torch's own questions, as whether a part of one column is
+    contiguous, by a relation of sizes. It then holds for this relation alone.
+
+    Args:
+        program: the later recording.
+        names: the inputs, in the order of the graph.
+        free: the axes that were free in the first recording.
+    """
+    now = dict(_sizes(program, names))
+    sides = {
+        size.expr: side
+        for side, size in reversed(now.items())
+        if isinstance(size.expr, sympy.Symbol)
+    }
+    result = []
+    for side in free:
+        expression = now[side].expr if side in now else sympy.Integer(0)
+        symbols = expression.free_symbols
+        if not expression.args or not symbols <= sides.keys():
+            continue
+        others = [sides[symbol] for symbol in sorted(symbols, key=str)]
+        size = _python(expression, {symbol: sides[symbol].code for symbol in symbols})
+        named = _python(expression, {s: f"{sides[s].name} axis {sides[s].axis}" for s in symbols})
+        if size is not None and named is not None:
+            numbers = tuple(int(number) for number in expression.atoms(sympy.Integer))
+            text = f"only where {side.name} axis {side.axis} == {named}"
+            result.append(Bound(f"{side.code} == {size}", text, (side, *others), numbers))
+    return tuple(result)
+
+
+def _sizes(
+    program: torch.export.ExportedProgram, names: Sequence[str]
+) -> Iterator[tuple[Side, Any]]:
+    """Axes of inputs that are not numbers, with their sizes."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for name, node in zip(names, program.graph_signature.user_inputs, strict=True):
+        value = nodes[node].meta.get("val") if node in nodes else None
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt):
+                yield Side(name, axis), size.node
 
 
 def _orders(

@@ -42,7 +42,7 @@ from converters.graph.recording.detours import (
     values_known,
 )
 from converters.graph.recording.gradients import gradients_followed, inference_is_no_grad
-from converters.graph.recording.guards import Bound, bounds
+from converters.graph.recording.guards import Bound, bounds, free_sides, tied
 from converters.graph.recording.nodes import (
     drawn_anew,
     frames_of,
@@ -238,6 +238,7 @@ def _recorded(
             notes += [f"{ROWS}: {', '.join(rows)}"] if rows else []
             notes += called.finite
             notes += called.ties
+            notes += called.retyped
             trial = Trace(
                 program,
                 module,
@@ -358,6 +359,8 @@ class _EagerRun:
     read: tuple[str, ...] = ()
     # Conditions on free sizes, known when it is recorded.
     bounds: tuple[Bound, ...] = ()
+    # Notes on classes of its result that the port does not have.
+    retyped: tuple[str, ...] = ()
     # Whether it computes in 16 bits by itself.
     narrow: bool = False
     # Inputs whose axes are all left free.
@@ -409,13 +412,14 @@ def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
         stack.enter_context(inference_is_no_grad())  # tensors of inference have no versions
         stack.enter_context(own_gradients_noted(called.own_gradients))
         try:
-            module(**inputs)
+            result = module(**inputs)
         except Exception as error:
             raise GraphError(
                 f"{type(module).__name__} does not take these inputs ({_first_line(error)})",
                 "name what its forward takes: --inputs 'x=float32[2,3,32,32]'",
             ) from error
     called.ties = ties.notes()
+    called.retyped = tuple(dict.fromkeys(_retyped(result)))
     called.narrow = narrow.seen
     called.odd = finite.odd
     return called
@@ -465,10 +469,12 @@ def _export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
         called.bounds = bounds(program, tuple(inputs))
+        free_before = free_sides(program, tuple(inputs))
         called.finite = tuple(finite.notes)
         if in_training:
             drawn_anew(program.graph)
         program, apart = _functional(program, decomposed)
+        called.bounds += tied(program, tuple(inputs), free_before)
         for node in numbers_read(program.graph):
             frames = frames_of(node)
             raise ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
@@ -582,6 +588,25 @@ def plain(value: Any) -> Any:
         held = {field_.name: getattr(value, field_.name) for field_ in fields(value)}
         return plain(held)
     return value
+
+
+def _retyped(value: Any) -> Iterator[str]:
+    """Notes on the named tuples and dataclasses in a model's result, of which `plain` keeps the values."""
+    if isinstance(value, Mapping):
+        elements = [element for element in value.values() if _has_tensors(element)]
+    elif hasattr(value, "_fields"):
+        names = ", ".join(value._fields)
+        yield f"`{type(value).__name__}`, a named tuple of the original, is a tuple here: ({names})"
+        elements = list(value)
+    elif isinstance(value, list | tuple):
+        elements = list(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        elements = [getattr(value, field_.name) for field_ in fields(value)]
+        yield f"`{type(value).__name__}`, a dataclass of the original, is a dict of its fields here"
+    else:
+        return
+    for element in elements:
+        yield from _retyped(element)
 
 
 def _has_tensors(value: Any) -> bool:

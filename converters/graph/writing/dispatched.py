@@ -15,6 +15,8 @@ from converters.graph.writing.model import Class, Model
 
 # Names that the configuration may have; "" leaves each call as it is.
 IMPLEMENTATIONS = ("auto", "xla", "cudnn", "splash")
+# Those of one kind of device. A port is compared with its original on the CPU, which has none.
+KERNELS = ("cudnn", "splash")
 # The setting, and the parameter of functions of the original that are given it.
 _SETTING, _PARAMETER = "attention", "implementation"
 _FUNCTION = "dot_product_attention"

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -91,9 +91,12 @@ def _definitions(module: ModuleType) -> dict[str, str]:
 
 @cache
 def _imported(module: ModuleType) -> dict[str, tuple[str, str, str | None]]:
-    """Name → import statement, module, and the name there (None: the module itself)."""
+    """Name → import statement, module, and the name there (None: the module itself).
+
+    Imports within functions stay there.
+    """
     imports: dict[str, tuple[str, str, str | None]] = {}
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
+    for node in _outside_functions(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 statement = f"import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
@@ -111,6 +114,13 @@ def _imported(module: ModuleType) -> dict[str, tuple[str, str, str | None]]:
                     None if ours else alias.name,
                 )
     return imports
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    if not isinstance(node, ast.FunctionDef):
+        for child in ast.iter_child_nodes(node):
+            yield from _outside_functions(child)
 
 
 def _is_module(name: str) -> bool:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from migrate.model.calls.scopes import Function, Scope
-from migrate.model.project.decided import ruled_out
+from migrate.model.project.decided import constants_given, held_in
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Why = TypeVar("Why")
 Callers = Mapping[Function, list[tuple[ast.Call, Scope]]]
 EMPTIES = frozenset({"OrderedDict", "deque", "dict", "list", "set"})
+MOST_HANDED = 3  # maximum number of calls that hand a constant on
 
 
 @lru_cache(maxsize=2)
@@ -91,18 +92,48 @@ def may_run(
     function: Function,
     counts: Callable[[ast.Call, Scope], bool],
     analysis: Analysis,
+    leading: Set[Scope] = frozenset(),
+    around: Mapping[str, object] | None = None,
+    depth: int = MOST_HANDED,
 ) -> bool:
     """Whether no constant argument of `call` rules out all calls in `function` for which `counts` is true.
 
     `gather(x, everywhere=False)` does not run what is below `if everywhere:`.
+
+    Args:
+        call, function: the call, and the function that it runs.
+        counts: whether a call, with its scope, is one that is looked for.
+        analysis: of the project.
+        leading: functions that lead to such calls. A call of them counts, unless the constants that it hands
+            on rule them out.
+        around: the parameters of the function around the call that are constants.
+        depth: maximum number of calls that hand constants on.
     """
     defined = function.definition
-    skipped = ruled_out(call, defined, function.is_bound) if defined is not None else frozenset()
-    return not skipped or any(
-        inner not in skipped and counts(inner, at)
-        for region in analysis.regions(function.region)
-        for inner, at in region.calls
-    )
+    if defined is None:
+        return True
+    constants, skipped = held_in(constants_given(call, defined, function.is_bound, around), defined)
+    is_ruled_out = False
+    for region in analysis.regions(function.region) if constants else ():
+        for inner, at in region.calls:
+            led = [target for target in analysis.running[inner].functions if target in leading]
+            if not counts(inner, at) and not led:
+                continue
+            if inner in skipped:
+                is_ruled_out = True
+            elif (
+                counts(inner, at)
+                or not depth
+                or any(
+                    isinstance(target, Function)
+                    and may_run(inner, target, counts, analysis, leading, constants, depth - 1)
+                    for target in led
+                )
+            ):
+                return True
+            else:
+                is_ruled_out = True
+    return not is_ruled_out
 
 
 def is_for_each_held(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:

@@ -58,8 +58,8 @@ OF_SCALERS = frozenset({"clip_grad", "create_graph", "need_update", "update_grad
 # Contexts whose body is captured, or warms up for a capture: the CUDA graph replaces the loop.
 CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
 
-# A word of each file that trains.
-TRAINING = re.compile(rb"(?i)backward|zero_grad|optim|loss|grad")
+# A word of each file that trains: not one that only switches gradients off.
+TRAINING = re.compile(rb"(?i)backward|zero_grad|optim|loss|(?<!no_)grad(?!_enabled\(False\))")
 
 
 @dataclass(eq=False, slots=True)

@@ -43,6 +43,8 @@ WRAPPERS = re.compile(
 COPIES = re.compile(r"copy\.deepcopy$|.*AveragedModel$")
 # Modules of torch that only hold other modules.
 HOLDERS = re.compile(r"torch\.nn\.(modules\.container\.)?(ModuleDict|ModuleList|Sequential)")
+# Methods of a module that return modules in it.
+OF_PARTS = frozenset({"children", "modules", "named_children", "named_modules"})
 # Methods of containers that return their contents.
 TAKEN = frozenset({"values", "items", "get", "pop", "copy", "popitem"})
 BUILDS = frozenset({"__init__", "__post_init__"})
@@ -452,6 +454,10 @@ class Objects:
                 return
             if function.attr in TAKEN and not functions:
                 yield step._replace(node=function.value, how="elements")
+                return
+            if function.attr in OF_PARTS and not functions and step.role != "part":
+                role: Role = "copied" if step.role == "copied" else "whole"
+                yield step._replace(node=function.value, how="value", role=role)
                 return
         if any(isinstance(value, Class) for value in values):
             self._made(node, step, origin)

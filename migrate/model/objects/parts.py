@@ -38,6 +38,12 @@ OF_TENSORS = re.compile(r"torch\.(?!compile$)[a-z]\w*|torch\.nn\.functional\.\w+
 RUNS = frozenset({"forward", "__call__"})
 # The option by which a configuration of transformers says whether the embedding is shared.
 TIES_WORDS = "tie_word_embeddings"
+# Configurations of transformers that share no embedding unless they are given the option (measured with 5.23,
+# which shares it for some architectures of a name that begins alike).
+UNTIED = re.compile(
+    r"transformers\.([\w.]+\.)?(Llama|Mistral|Mixtral|Qwen2|Qwen3|Qwen2Moe|Qwen3Moe|Phi|Phi3|GPTNeoX|GPTJ"
+    r"|Olmo|Olmo2|DeepseekV2|DeepseekV3|StableLm)Config"
+)
 
 
 def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part]:
@@ -88,6 +94,8 @@ def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
             calls += [part] if isinstance(part, ast.Call) else []
         if isinstance(argument, ast.Name) and _is_set_apart(argument.id, scope):
             return True
+        if _is_untied_configuration(argument, scope, analysis):
+            return True
     return any(
         keyword.arg == TIES_WORDS
         and isinstance(keyword.value, ast.Constant)
@@ -95,6 +103,29 @@ def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
         for call in calls
         for keyword in call.keywords
     )
+
+
+def _is_untied_configuration(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `node` is a configuration of transformers that is made here, without the option to share."""
+    match node:
+        case ast.Name(id=name):
+            if TIES_WORDS in scope.top.assigned:
+                return False
+            bindings = list(analysis.evaluator.bindings_of(name, scope))
+            return bool(bindings) and all(
+                binding.kind == "value"
+                and isinstance(binding.value, ast.Call)
+                and _is_untied_configuration(binding.value, binding.scope, analysis)
+                for binding in bindings
+            )
+        case ast.Call(func=func, keywords=keywords):
+            makers = analysis.evaluator.values(func, scope)
+            return (
+                bool(makers)
+                and all(isinstance(v, External) and UNTIED.fullmatch(v.name) for v in makers)
+                and all(keyword.arg not in (None, TIES_WORDS) for keyword in keywords)
+            )
+    return False
 
 
 def _is_of_data(instance: ClassInstance, analysis: Analysis) -> bool:
@@ -125,9 +156,30 @@ def _given(
             yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
         elif binding.value is not None:
             value = binding.value
-            if binding.kind == "item" and isinstance(value, ast.Tuple | ast.List):
-                value = value.elts[binding.index] if binding.index < len(value.elts) else value
-            yield value, binding.scope
+            if binding.kind == "item":
+                yield from _items(value, binding.index, binding.scope, analysis)
+            else:
+                yield value, binding.scope
+
+
+def _items(value: ast.expr, index: int, scope: Scope, analysis: Analysis) -> Iterator[Part]:
+    """Yield element number `index` of a tuple: written here, or returned by the functions of a call."""
+    if isinstance(value, ast.Tuple | ast.List):
+        yield (value.elts[index] if index < len(value.elts) else value), scope
+        return
+    ran = analysis.running.get(value) if isinstance(value, ast.Call) else None
+    returned = [(node, f) for f in (ran.functions if ran is not None else ()) for node in f.returns]
+    elements = [
+        (node.elts[index], function)
+        for node, function in returned
+        if isinstance(node, ast.Tuple | ast.List)
+        and index < len(node.elts)
+        and not any(isinstance(part, ast.Starred) for part in node.elts)
+    ]
+    if returned and len(elements) == len(returned):
+        yield from elements
+    else:
+        yield value, scope
 
 
 def _yields_data(

@@ -24,6 +24,7 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.objects.objects import objects_of
 from migrate.model.objects.parts import is_untied, parts_of
+from migrate.syntax.origins import at_line
 
 End = tuple[int, int]
 
@@ -57,7 +58,7 @@ class Tie:
 
     def __str__(self) -> str:
         """Return the location as text."""
-        return f"{self.path.name}:{self.line}" if self.path is not None else self.text
+        return at_line(self.line, self.path) if self.path is not None else self.text
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,27 @@ from migrate.model.calls.callers import is_for_each_held, may_run, reaching
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
-from migrate.model.calls.scopes import Class
+from migrate.model.calls.scopes import Class, Function
+from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
-    from migrate.model.calls.scopes import Function, Scope
+    from migrate.model.calls.scopes import Scope
 
 WRITES = frozenset("wax+")
+DEEPEST = 3  # maximum number of names and calls from an iterator back to the call that makes it
+# Builtins that make iterators, and functions that run through what they are given.
+MAKES_ITERATORS = frozenset({"enumerate", "filter", "iter", "map", "reversed", "zip"})
+RUNS_THROUGH = frozenset(
+    {"all", "any", "dict", "enumerate", "filter", "islice", "list", "map", "max", "min", "set"}
+    | {"sorted", "sum", "tqdm", "tuple", "zip"}
+)
+# A word of each file that keeps an iterator.
+ITERATES = re.compile(
+    rb"\biter\(|\bitertools\b|\byield\b|=\s*(enumerate|filter|map|reversed|zip)\("
+)
 # Collectives that all replicas make together: of torch, torch_xla, MPI.
 MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, *OF_MPI, "barrier"))
 MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
@@ -76,13 +88,101 @@ def takes(call: ast.Call, scope: Scope) -> bool:
     """
     if not (isinstance(call.func, ast.Name) and call.func.id == "next" and call.args):
         return False
-    root = call.args[0]
-    while isinstance(root, ast.Attribute | ast.Subscript):
-        root = root.value
-    if not isinstance(root, ast.Name):
+    return _is_from_outside(call.args[0], scope)
+
+
+def _is_from_outside(node: ast.expr, scope: Scope, depth: int = DEEPEST) -> bool:
+    """Whether a function does not make the object `node` itself, under whatever name it has it."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
         return False  # `next(iter(loader))`
-    bindings = scope.bindings.get(root.id, ())
-    return not bindings or any(binding.kind == "param" for binding in bindings)
+    bindings = scope.bindings.get(node.id, ())
+    return not bindings or any(
+        binding.kind == "param"
+        or (
+            depth > 0
+            and binding.kind == "value"
+            and isinstance(binding.value, ast.Name | ast.Attribute | ast.Subscript)
+            and _is_from_outside(binding.value, scope, depth - 1)
+        )
+        for binding in bindings
+    )
+
+
+def iterated(analysis: Analysis, scope: Scope) -> Iterator[ast.expr]:
+    """Yield the iterators that a function, or the top of a file, runs through: `for x in batches`.
+
+    Who goes on with such an iterator gets the elements after these. An iterable that makes an iterator of its
+    own, such as a loader, is none.
+    """
+    if not _has_iterators(analysis):
+        return
+    for node in _within(scope):
+        parts: list[ast.expr] = []
+        match node:
+            case ast.For(iter=part) | ast.AsyncFor(iter=part) | ast.comprehension(iter=part):
+                parts = [part]
+            case ast.YieldFrom(value=part) | ast.Starred(value=part):
+                parts = [part]
+            case ast.Call(func=func, args=args) if last_part(func) in RUNS_THROUGH:
+                parts = args
+        for part in parts:
+            if isinstance(part, ast.Name | ast.Attribute) and _is_iterator(part, scope, analysis):
+                yield part
+
+
+@lru_cache(maxsize=2)
+def _has_iterators(analysis: Analysis) -> bool:
+    """Whether a file of the project makes an iterator and keeps it."""
+    return any(ITERATES.search(module.data) for module in analysis.project.modules.values())
+
+
+def _within(scope: Scope) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or of the top of a file, without those of the functions in it."""
+    definition = getattr(scope, "definition", scope.module.tree)
+    waiting = list(ast.iter_child_nodes(definition)) if definition is not None else []
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _is_iterator(
+    node: ast.expr | None, scope: Scope, analysis: Analysis, depth: int = DEEPEST
+) -> bool:
+    """Whether `node` is an iterator, which gives each element once: `iter(loader)`, a generator."""
+    evaluator = analysis.evaluator
+    match node:
+        case ast.Call(func=func):
+            values = evaluator.values(func, scope)
+            functions = analysis.running[node].functions if node in analysis.running else ()
+            if any(function.yields or function.delegates for function in functions):
+                return True
+            if any(isinstance(v, External) and v.name.startswith("itertools.") for v in values):
+                return True
+            return not values and isinstance(func, ast.Name) and func.id in MAKES_ITERATORS
+        case ast.Name(id=name):
+            bindings = list(evaluator.bindings_of(name, scope))
+        case ast.Attribute(value=of, attr=name):
+            bindings = list(evaluator.members_of(of, name, scope))
+        case _:
+            return False
+    for binding in bindings if depth else ():
+        if binding.kind == "param" and isinstance(binding.scope, Function):
+            passed = passed_nodes(analysis).get((binding.scope, binding.name), ())
+            if any(
+                isinstance(value, ast.Name | ast.Attribute)  # else the call has one of its own
+                and _is_iterator(value, at, analysis, depth - 1)
+                for value, at in passed
+            ):
+                return True
+        elif binding.kind == "value" and _is_iterator(
+            binding.value, binding.scope, analysis, depth - 1
+        ):
+            return True
+    return False
 
 
 def _only_reads(call: ast.Call) -> bool:
@@ -106,6 +206,7 @@ def acting_of(analysis: Analysis) -> frozenset[Scope]:
             for region in analysis.regions(function.region)
             for call, at in region.calls
         )
+        or any(_is_from_outside(node, function) for node in iterated(analysis, function))
     }
     return frozenset(reaching(analysis, first))
 
@@ -150,10 +251,9 @@ def _may_meet(call: ast.Call, function: Function, meeting: Set[Scope], analysis:
     return may_run(
         call,
         function,
-        lambda inner, at: (
-            meets(inner, at, analysis) or not meeting.isdisjoint(analysis.running[inner].functions)
-        ),
+        lambda inner, at: meets(inner, at, analysis),
         analysis,
+        meeting,
     )
 
 

@@ -19,8 +19,8 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[ast.AST]:
     """Return the nodes of `function` that do not run if `call` calls it.
 
-    They are in branches of tests of parameters that get a constant from the call or a default, and are never
-    assigned; or below such a test that leaves: `if not distributed: return`.
+    They are in branches of tests of parameters that get a constant from the call or a default, and are
+    assigned at most where that does not run; or below such a test that leaves: `if not distributed: return`.
 
     Args:
         call: the call.
@@ -32,11 +32,26 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
 
 def ruled_out_by(constants: Mapping[str, object], function: Definition) -> frozenset[ast.AST]:
     """Return the nodes of `function` that do not run if its parameters have the values `constants`."""
+    return held_in(constants, function)[1]
+
+
+def held_in(
+    constants: Mapping[str, object], function: Definition
+) -> tuple[Mapping[str, object], frozenset[ast.AST]]:
+    """Return which of `constants` the parameters hold throughout `function`, and what does not run then."""
     left = dict(constants)
-    for node in walk(function) if left else ():
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            left.pop(node.id, None)
-    return _idle(walk(function), left) if left else frozenset()
+    stored = [
+        node
+        for node in (walk(function) if left else ())
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and node.id in left
+    ]
+    while left:
+        idle = _idle(walk(function), left)
+        lost = {node.id for node in stored if node not in idle}.intersection(left)
+        if not lost:
+            return left, idle
+        left = {name: value for name, value in left.items() if name not in lost}
+    return {}, frozenset()
 
 
 def constants_given(
@@ -116,6 +131,13 @@ def _compared(value: object, op: ast.cmpop, other: object) -> bool | None:
             return value in other
         case ast.NotIn() if isinstance(other, tuple | list | set):
             return value not in other
+        case ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE() if isinstance(
+            value, int | float
+        ) and isinstance(other, int | float):
+            is_equal, is_larger = value == other, value > other
+            if isinstance(op, ast.GtE | ast.LtE) and is_equal:
+                return True
+            return is_larger if isinstance(op, ast.Gt | ast.GtE) else not is_larger and not is_equal
     return None
 
 

@@ -19,6 +19,7 @@ from migrate.model.draws.optional_seeds import Site
 from migrate.model.draws.randomness import Randomness, randomness_of
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.replicated.shares import shares_of
+from migrate.syntax.origins import at_line
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
@@ -106,14 +107,14 @@ class _Weights:
         for seed, why in own:
             if not any(randomness.comes_after(other, [seed]) for other in alike):
                 call, at = seed
-                return f"the seed of {at.module.path.name}:{call.lineno} {why}"
+                return f"the seed of {at_line(call.lineno, at.module.path)} {why}"
         if own:
             return ""
         if not alike:
             return "nothing seeds the replicas before it is made"
         if all(map(randomness.is_optional, alike)):
             call, at = alike[0]
-            return f"only a seed that may not be given is set before ({at.module.path.name}:{call.lineno})"
+            return f"only a seed that may not be given is set before ({at_line(call.lineno, at.module.path)})"
         return ""
 
     def _own(self, seed: Site) -> str:

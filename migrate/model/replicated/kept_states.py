@@ -17,6 +17,7 @@ from migrate.catalogue.words import words
 from migrate.model.calls.kinds import ClassInstance
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import ModuleScope, Scope
+from migrate.syntax.origins import at_line
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _keeping(analysis: Analysis) -> dict[tuple[Path, str], KeptState]:
     """Return the classes that keep the tensors of a state, by file and name."""
     return {
         (path, node.name): KeptState(
-            f"`{ast.unparse(statement)}` ({path.name}:{statement.lineno})",
+            f"`{ast.unparse(statement)}` ({at_line(statement.lineno, path)})",
             frozenset(_computing(node, {_own(target) for target in statement.targets})),
         )
         for path, scope in analysis.scopes.items()

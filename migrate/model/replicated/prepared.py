@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.model.calls.kinds import MOVES_INPUTS, External
@@ -31,7 +32,7 @@ Made = tuple[ast.Call, Scope]
 
 def unprepared_batches(
     analysis: Analysis, top: ModuleScope
-) -> Iterator[tuple[ast.Call, str, str, int]]:
+) -> Iterator[tuple[ast.Call, str, Path, int]]:
     """Yield the calls of prepared models with a batch of an unprepared loader.
 
     Returns:
@@ -46,7 +47,7 @@ def unprepared_batches(
             source = loaders.of_batch(name, scope) if name is not None else None
             if name is not None and source is not None:
                 loader, at = source
-                yield call, name.id, at.module.path.name, loader.lineno
+                yield call, name.id, at.module.path, loader.lineno
                 break
 
 

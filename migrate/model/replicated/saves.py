@@ -38,6 +38,7 @@ from migrate.model.project.decided import ruled_out
 from migrate.model.pure import bound_with_effects
 from migrate.model.replicated.moved_files import SAVES, moved_files
 from migrate.model.replicated.shares import handler_of
+from migrate.syntax.origins import at_line
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
@@ -104,11 +105,15 @@ class Saves:
             saving = self._reached_by(call, function)
             if saving is not None:
                 save, saver = saving
-                where = f"{saver.module.path.name}:{save.lineno}"
+                where = at_line(save.lineno, saver.module.path)
                 top = self._analysis.scopes[saver.module.path]
                 changes = self.moved_files(top).items()
                 after = next((statement for statement, of in changes if of is save), None)
-                follows = "" if after is None else f"`{_first_call(after)}` (line {after.lineno})"
+                follows = (
+                    ""
+                    if after is None
+                    else f"`{_first_call(after)}` ({at_line(after.lineno, saver.module.path)})"
+                )
                 return Saved(where, function in self.moved, follows)
         return None
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import (
@@ -68,7 +69,7 @@ class Share:
     Args:
         text: the expression that divides, as written in the script.
         line: its line.
-        file: the name of its file.
+        path: its file.
         by_loop: whether a loop iterates over a share, so that replicas may take different numbers of turns.
         by_name: whether only the name of a loader says so.
         mixed: whether other calls of the function around it pass a value that is the same on all replicas.
@@ -80,7 +81,7 @@ class Share:
 
     text: str
     line: int
-    file: str
+    path: Path
     by_loop: bool = False
     by_name: bool = False
     mixed: bool = False
@@ -157,7 +158,7 @@ class Shares:
         return next((share for share in shares if share is not None), None)
 
     def _share(self, node: ast.expr, scope: Scope) -> Share:
-        return Share(ast.unparse(node), node.lineno, scope.module.path.name)
+        return Share(ast.unparse(node), node.lineno, scope.module.path)
 
     def _comprehension(
         self, node: ast.expr, scope: Scope, bound: Bound | None, depth: int
@@ -245,7 +246,7 @@ class Shares:
                 isinstance(value, DeviceValue) and value.kind is Kind.INDEX
                 for value in self._evaluator.passed[scope, binding.name]
             ):
-                return Share(binding.name, scope.line, scope.module.path.name)
+                return Share(binding.name, scope.line, scope.module.path)
             passed = self._passed.get((scope, binding.name), ())
             shares = (self.of(arg, at, None, depth + 1) for arg, at in passed)
             return next((share for share in shares if share is not None), None)
@@ -530,7 +531,7 @@ def handler_of(call: ast.Call, scope: Scope, analysis: Analysis, depth: int = 0)
             if "KeyboardInterrupt" in kinds or "SystemExit" in kinds:
                 return None
             text = f"except {kinds}".strip()
-            return Share(text, node.lineno, scope.module.path.name, by_error=True)
+            return Share(text, node.lineno, scope.module.path, by_error=True)
         node = above.get(node)
     callers = callers_of(analysis).get(scope, ()) if isinstance(scope, Function) else ()
     handlers = [

@@ -5,7 +5,7 @@
 REQUEST is a JSON file: the folder of the port, its weights, a file of inputs, meshes, and the file for the
 answer. The process has as many devices as `XLA_FLAGS` says. Each mesh runs the forward pass and the
 gradients of all weights, of the outputs times seeded random numbers; one device runs the same. The reference
-is the same program in float64.
+is the same program in float64. A mesh with a larger error than allowed runs in float64 too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.sides.jax.wide import Evaluation
+from migrate.parity.sides.jax.wide import Evaluation, widened
 from migrate.port.mesh.results import FACTOR, FLOOR
 from migrate.port.package import package_of
 
@@ -109,9 +109,16 @@ def _run(
         with jax.set_mesh(mesh):
             compiled = jax.jit(step, out_shardings=into).lower(first, rest, batch).compile()
             both = _numbers(compiled(first, rest, batch))
+        shares = [judged(exact[at], alone[at], both[at]) for at in range(2)]
+        wide = None
+        if any(share > 1.0 for named in shares for share in named.values()):
+            with jax.set_mesh(mesh):
+                both = _in_float64(step, (first, rest, batch), into)
+            wider = (judged(exact[at], alone[at], both[at]).values() for at in range(2))
+            wide = max(share for named in wider for share in named)
     except Exception as error:  # whatever the port's source raises
         return {"error": _line(error)}
-    outputs, gradients = (judged(exact[at], alone[at], both[at]) for at in range(2))
+    outputs, gradients = shares
     worst = max(gradients, key=lambda name: gradients[name], default="")
     leaves = jax.tree.leaves(placed)
     here = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
@@ -119,6 +126,7 @@ def _run(
         "output": max(outputs.values(), default=0.0),
         "gradient": max(gradients.values(), default=0.0),
         "worst": worst,
+        "wide": wide,
         "collectives": dict(Counter(_COLLECTIVE.findall(compiled.as_text()))),
         "bytes": here / max(1, sum(leaf.nbytes for leaf in leaves)),
     }
@@ -150,19 +158,27 @@ def _norm(array: Any) -> float:
     return float(np.linalg.norm(values[np.isfinite(values)]))
 
 
-def _in_float64(step: Callable[..., Any], arguments: Any) -> tuple[Arrays, Arrays]:
-    """The results of the same program in float64."""
+def _in_float64(
+    step: Callable[..., Any], arguments: Any, shardings: Any = None
+) -> tuple[Arrays, Arrays]:
+    """The results of the same program in float64.
+
+    Args:
+        step: the program.
+        arguments: its arguments; on a mesh, placed there.
+        shardings: of its results.
+    """
     import jax
 
     closed, shape = jax.make_jaxpr(step, return_shape=True)(*arguments)
     with jax.enable_x64(True):
-        wide = [
-            np.asarray(leaf, np.float64) if np.issubdtype(leaf.dtype, np.floating) else leaf
-            for leaf in jax.tree.leaves(arguments)
-        ]
-        run = jax.jit(lambda leaves: _Float64().run(closed.jaxpr, closed.consts, leaves))
-        results = run(wide)
-        return _numbers(jax.tree.unflatten(jax.tree.structure(shape), results))
+        wide = [widened(leaf) for leaf in jax.tree.leaves(arguments)]
+
+        def run(leaves: Any) -> Any:
+            results = _Float64().run(closed.jaxpr, closed.consts, leaves)
+            return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+        return _numbers(jax.jit(run, out_shardings=shardings)(wide))
 
 
 class _Float64(Evaluation):

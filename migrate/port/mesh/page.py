@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from migrate.port.mesh.results import FACTOR, MeshRun
+from migrate.port.mesh.results import FACTOR, WIDE, MeshRun
 
 if TYPE_CHECKING:
     from migrate.port.mesh.derive import Partition
@@ -31,6 +31,10 @@ _BOUND = (
     "most {factor:g} times the error of one device. A mesh computes the same float32 terms, and sums them in "
     "another order. The third column is the largest part of the allowed error. Exchanges are those of the "
     "forward pass and the gradients, as the CPU's compiler writes them."
+)
+_WIDE = (
+    "A larger error is decided with the mesh in float64, where rounding is 2^-29 times as large: equal is an "
+    "error of at most {wide:.1e} of the same limit."
 )
 
 
@@ -61,12 +65,18 @@ def mesh_section(name: str, partition: Partition | None, runs: Sequence[MeshRun]
     ]
     head = "| mesh | outputs and gradients | part of the allowed error | exchanges | weights on a device |"
     table = "\n".join([head, "|---|---|---|---|---|", *rows])
-    return "\n\n".join([*parts, table, _BOUND.format(factor=FACTOR)])
+    bounds = [_BOUND.format(factor=FACTOR)]
+    if any(run.wide is not None for run in runs):
+        bounds.append(_WIDE.format(wide=WIDE))
+    return "\n\n".join([*parts, table, " ".join(bounds)])
 
 
 def part_text(run: MeshRun) -> str:
     """The largest error of a run, divided by the allowed error; "" if nothing was compared."""
-    return "" if run.error or run.skipped else f"{max(run.output, run.gradient):.2f}"
+    if run.error or run.skipped:
+        return ""
+    text = f"{max(run.output, run.gradient):.2f}"
+    return text if run.wide is None else f"{text}, in float64 {run.wide:.1e}"
 
 
 def exchanges_text(run: MeshRun) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import libcst as cst
 
@@ -88,6 +89,12 @@ class ReadOfPending:
     collectives: tuple[cst.Call, ...]
     elsewhere: bool
     by_index: bool = False
+
+
+@lru_cache(maxsize=2)  # the last ones: two rules and a hazard ask, one script after another
+def pending_of(facts: Facts) -> Pending:
+    """Return the reads of a script that wait for a collective in some replicas only."""
+    return Pending(facts)
 
 
 class Pending:

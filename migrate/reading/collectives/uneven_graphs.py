@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import libcst as cst
 
@@ -140,6 +141,12 @@ class _FunctionEffects:
     meets: cst.CSTNode | None = None
     read: dict[str, LoneOperation] = field(default_factory=dict)
     last: _State = field(default_factory=_State)
+
+
+@lru_cache(maxsize=2)  # the last ones: a rule and a hazard ask, one script after another
+def uneven_graphs(facts: Facts) -> list[Uneven]:
+    """Return the operations of a script that only some replicas have in a graph with a collective."""
+    return UnevenGraphs(facts).all()
 
 
 class UnevenGraphs:

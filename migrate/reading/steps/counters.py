@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class Counters:
         self._facts = facts
         self._script: Script = facts.context
         self._graphs: dict[int, bool] = {}
+        self._counting: dict[int, dict[str, list[cst.CSTNode]]] = {}  # by the id of the class
 
     def changes(self, node: cst.BaseExpression, depth: int = 0, graphs: bool = True) -> bool:
         """Whether `node` is a number computed from one that changes, or a slice with such a bound.
@@ -250,9 +251,10 @@ class Counters:
         around = self._script.class_around(node)
         if around is None:
             return False
-        return any(
-            self._runs_in_steps(statement) for statement in _steps_of(node, around.body)
-        ) and not self._facts.values.is_tensor(node)
+        if id(around) not in self._counting:
+            self._counting[id(around)] = _counting_in(around.body)
+        statements = self._counting[id(around)].get(code(node), ())
+        return any(map(self._runs_in_steps, statements)) and not self._facts.values.is_tensor(node)
 
     def _runs_in_steps(self, node: cst.CSTNode, depth: int = 0) -> bool:
         """Whether `node` runs in each step, or in each turn of a training loop, also by calls."""
@@ -265,19 +267,24 @@ class Counters:
         return depth < MOST_CALLS and any(self._runs_in_steps(call, depth + 1) for call in calls)
 
 
-def _steps_of(counter: cst.Attribute, body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
-    """Yield the statements that make a counter the next number: `self.i += 1`, `self.i = self.i + 1`."""
-    name = code(counter)
+def _counting_in(body: cst.BaseSuite) -> dict[str, list[cst.CSTNode]]:
+    """Return the statements that make attributes the next number: `self.i += 1`, `self.i = self.i + 1`."""
+    statements: dict[str, list[cst.CSTNode]] = defaultdict(list)
     for added in nodes_of(body, cst.AugAssign):
-        if code(added.target) == name:
-            yield added
+        if isinstance(added.target, cst.Attribute):
+            statements[code(added.target)].append(added)
     for assign in nodes_of(body, cst.Assign):
-        if any(code(target.target) == name for target in assign.targets) and any(
-            code(side) == name
-            for operation in nodes_of(assign.value, cst.BinaryOperation)
-            for side in (operation.left, operation.right)
-        ):
-            yield assign
+        attributes = [t.target for t in assign.targets if isinstance(t.target, cst.Attribute)]
+        if attributes:
+            sides = {
+                code(side)
+                for operation in nodes_of(assign.value, cst.BinaryOperation)
+                for side in (operation.left, operation.right)
+                if isinstance(side, cst.Attribute)
+            }
+            for name in {code(attribute) for attribute in attributes} & sides:
+                statements[name].append(assign)
+    return dict(statements)
 
 
 def _path(target: cst.BaseExpression, name: str) -> Path | None:

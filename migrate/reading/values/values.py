@@ -8,7 +8,7 @@ in other files of the project. A kind that is not plausible is unknown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -428,6 +428,8 @@ class Values:
             return Kind.INDEX
         if self._is_setting_of_group(node):
             return Kind.HOST
+        if self._is_number_taken(node):
+            return Kind.HOST
         kind = held([self.kind(node.value)])
         index = node.slice[0].slice
         key = string_value(index.value) if isinstance(index, cst.Index) else None
@@ -745,10 +747,62 @@ class Values:
         A number read from a tensor does not count.
         """
         elements = self.returned_elements(binding)
+        return self._are_numbers(elements)
+
+    def _are_numbers(self, elements: Collection[cst.BaseExpression]) -> bool:
+        """Whether all elements that functions return are host numbers, and none is read from a tensor."""
         return bool(elements) and all(
             self.kind(element) is Kind.HOST and not self._is_read_from_tensor(element)
             for element in elements
         )
+
+    def _is_number_taken(self, node: cst.Subscript) -> bool:
+        """Whether `pair[1]` is a host number in each tuple that functions of the script return.
+
+        The tuple may be an element of a list: `[pair[1] for pair in [counted(x) for x in inputs]]`.
+        """
+        index = node.slice[0].slice
+        if len(node.slice) != 1 or not isinstance(index, cst.Index):
+            return False
+        if not isinstance(index.value, cst.Integer):
+            return False
+        calls = self._calls_behind(node.value)
+        taken = [self._returned_at(call, int(index.value.value)) for call in calls]
+        return bool(taken) and all(self._are_numbers(elements) for elements in taken)
+
+    def _calls_behind(self, node: cst.CSTNode | None) -> list[cst.Call]:
+        """Return the calls whose result `node` is; empty if it may be anything else."""
+        if isinstance(node, cst.Call):
+            return [node]
+        if not isinstance(node, cst.Name) or self.bindings.parameter(node) is not None:
+            return []
+        calls: list[cst.Call] = []
+        for assignment in self.bindings.reaching(node):
+            values: list[cst.BaseExpression | None] = []
+            if assignment.how is How.VALUE:
+                values = [assignment.value]
+            elif assignment.how is How.ELEMENT and assignment.index is None:
+                values = list(self._listed(assignment.value))
+            if not values or not all(isinstance(value, cst.Call) for value in values):
+                return []
+            calls += [cst.ensure_type(value, cst.Call) for value in values]
+        return calls
+
+    def _listed(self, node: cst.BaseExpression | None) -> Iterator[cst.BaseExpression | None]:
+        """Yield the elements of a list that is written out; None for one that is not plain to see."""
+        match node:
+            case cst.ListComp(elt=element):
+                yield element
+            case cst.List(elements=elements) | cst.Tuple(elements=elements):
+                yield from (element.value for element in elements)
+            case cst.Name() if not self.bindings.put_into(node):
+                for assignment in self.bindings.reaching(node):
+                    if assignment.how is How.VALUE and not isinstance(assignment.value, cst.Name):
+                        yield from self._listed(assignment.value)
+                    else:
+                        yield None
+            case _:
+                yield None
 
     def returned_elements(self, binding: Assignment) -> list[cst.BaseExpression]:
         """Return the element that a name gets of each tuple that functions of the script return.
@@ -758,18 +812,27 @@ class Values:
         call = binding.value
         if binding.index is None or not isinstance(call, cst.Call):
             return []
+        return self._returned_at(call, binding.index, binding.count)
+
+    def _returned_at(
+        self, call: cst.Call, index: int, count: int | None = None
+    ) -> list[cst.BaseExpression]:
+        """Return element number `index` of each tuple that `call` returns, if all are plain tuples.
+
+        Args:
+            call: the call of functions of the script.
+            index: of the element, from 0.
+            count: the length of the tuples; None for any that is long enough.
+        """
         functions = self._context.called(call)
         returned = [value for f in functions for value in self.bindings.returns.get(id(f), [])]
         if all(
             isinstance(value, cst.Tuple)
-            and len(value.elements) == binding.count
+            and (len(value.elements) == count if count is not None else index < len(value.elements))
             and all(isinstance(element, cst.Element) for element in value.elements)
             for value in returned
         ):
-            return [
-                cst.ensure_type(value, cst.Tuple).elements[binding.index].value
-                for value in returned
-            ]
+            return [cst.ensure_type(value, cst.Tuple).elements[index].value for value in returned]
         return []
 
     def _is_read_from_tensor(self, value: cst.CSTNode, depth: int = 3) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from migrate.reading.project.reach import Entries, Leaving, leaving, reached, st
 from migrate.reading.project.workers import keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.values.entries import StepFunction
-from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.left.codes import code_of, is_at
 from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
 from migrate.rewrite.left.function_lines import FunctionLines
 from migrate.rewrite.left.remaining import NAME as REMAINING
@@ -33,7 +32,7 @@ from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.depth import deep
-from migrate.syntax.origins import origins
+from migrate.syntax.origins import at_origin, origins
 from migrate.syntax.source import parse
 
 # Reads of the device. A rewrite reports the reads of every step.
@@ -129,30 +128,38 @@ def left_of(
         column = max(1, hit.column + shift)
         end = max(column, hit.end_column + shift)
         if any(
-            said.line == line
-            and (
-                code_of(said) == hit.code
-                or (
-                    said.rule == REMAINING
-                    and (column <= said.column < end or said.message == hit.message)
-                )
+            (code_of(said) == hit.code and is_at(said, line))
+            or (
+                said.line == line
+                and said.rule == REMAINING
+                and (column <= said.column < end or said.message == hit.message)
             )
             for said in spoken
         ):
+            continue
+        if hit.about and all(_is_reported(at, hit.code, origin, spoken) for at in hit.about):
             continue
         if isinstance(hazards[hit.code], ImportHazard):
             library = hit.subject.partition(".")[0]
             used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
-        message = said_at_origin(hit.text, origin)
+        message = at_origin(hit.text, origin)
         reads = hit.code in READS or hit.code == ReadInFunction.code
         if mention and not is_hint and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred
-            message += f"; {SUGGESTION}" if hit.line in deferred else ""
+            message = message.ended(f"; {SUGGESTION}") if hit.line in deferred else message
         left = Left(line, column, hit.code, message, hit.severity, is_hint, hit.subject)
         if left not in remaining:
             remaining.append(left)
     return tuple(remaining)
+
+
+def _is_reported(
+    line: int, code: str, origin: Mapping[int, tuple[int, int]], spoken: Sequence[Note]
+) -> bool:
+    """Whether the rewrite has a finding of a code on a line of its result."""
+    at = origin.get(line)
+    return at is not None and any(code_of(said) == code and is_at(said, at[0]) for said in spoken)
 
 
 def _origin_of_read(
@@ -186,16 +193,6 @@ def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     paths = {definition.path: None for definition in ran}
     paths |= dict.fromkeys(context.calls.accelerated_imports)
     return tuple(path for path in paths if path != here)
-
-
-def said_at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
-    """Return `message` with its line numbers changed to those of the original."""
-
-    def line(match: re.Match[str]) -> str:
-        location = origin.get(int(match[1]))
-        return f"line {location[0]}" if location else "a line that the rewrite added"
-
-    return re.sub(r"\bline (\d+)", line, message)
 
 
 Result = TypeVar("Result")

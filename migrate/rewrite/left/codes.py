@@ -15,6 +15,8 @@ from migrate.rewrite.rules import all_rules, rules_by_name
 
 # Findings without a rule: names that no rule handles, and cells of a notebook that stay unchanged.
 UNHANDLED = "XLA725"
+# Rules that report one thing at one of its lines, and name the others.
+NAMING_LINES = frozenset({"frameworks", "save"})
 NOTEBOOK = "XLA726"
 
 
@@ -24,6 +26,15 @@ def code_of(note: Note) -> str:
     A note on a comment that was removed with code (`comments`) has no code: the name is returned.
     """
     return note.own_code or _by_name().get(note.rule, note.rule)
+
+
+def is_at(note: Note, line: int, cell: int | None = None) -> bool:
+    """Whether a finding is on a line, or names it as another of its lines."""
+    if (note.cell, note.line) == (cell, line):
+        return True
+    return note.rule in NAMING_LINES and any(
+        (related.path, related.cell, related.line) == (None, cell, line) for related in note.related
+    )
 
 
 def all_codes() -> tuple[str, ...]:

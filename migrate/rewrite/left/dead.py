@@ -15,6 +15,7 @@ from migrate.rewrite.edit import Edit, RuleFinding, Wrap
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of
 from migrate.syntax.unwarned import syntax_tree
 
@@ -223,7 +224,7 @@ def unread_options(
             call.col_offset + 1,
             nearest.rule,
             f"{flag} has no effect in the rewritten file: the code that reads it was removed "
-            f"(line {lines[0]})",
+            f"({at_line(lines[0])})",
             severity=Severity.INFO,
             subject=flag,
         )

@@ -19,6 +19,7 @@ from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Edit, RuleFinding, Wrap
 from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_lines
 from migrate.syntax.tree import code, is_none, keyword, nodes_of
 
 RULE = "frameworks"
@@ -55,8 +56,8 @@ def left_to_framework(plan: Plan, user: str) -> Iterator[RuleFinding]:
     """
     context = plan.context
     cuda = lines_of_cuda(plan)
-    named = ", ".join(map(str, cuda))  # all lines, because no other finding names them
-    yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
+    named = at_lines(cuda) if cuda else ""  # all lines, because no other finding names them
+    yours = f"; what it says of CUDA itself is yours to change: {named}" if cuda else ""
     own = [
         finding
         for finding in plan.findings

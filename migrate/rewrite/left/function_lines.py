@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,9 +10,7 @@ from pathlib import Path
 from migrate.model.calls.analysis import Analysis
 from migrate.reading.project.reach import Leaving
 from migrate.rewrite.results import FileRewrite, Note
-from migrate.syntax.origins import origins
-
-NEIGHBOR = re.compile(r"([\w.-]+\.py):(\d+)")
+from migrate.syntax.origins import Message, Related, origins
 
 # A function by its class, its name, and the number of earlier functions of that name.
 Key = tuple[str, str, int]
@@ -77,7 +74,7 @@ class FunctionLines:
 
 
 class NeighborLines:
-    """Lines of other files that messages name (`net.py:12`), as they are before the rewrite.
+    """Lines of other files that messages name, as they are before the rewrite.
 
     Facts about a file name the lines that its neighbors had at the start of a turn.
 
@@ -86,10 +83,7 @@ class NeighborLines:
     """
 
     def __init__(self, contents: Mapping[Path, bytes]) -> None:
-        self._contents = contents
-        self._paths: dict[str, list[Path]] = defaultdict(list)
-        for path in contents:
-            self._paths[path.name].append(path)
+        self._contents = {path.resolve(): data for path, data in contents.items()}
         self._first: dict[Path, dict[Note, Mapping[Path, bytes]]] = defaultdict(dict)
         self._origins: dict[tuple[Path, bytes], Mapping[int, tuple[int, int]]] = {}
 
@@ -98,8 +92,9 @@ class NeighborLines:
 
         Neighbors that are not in `known` are as before the rewrite.
         """
+        resolved = {other.resolve(): data for other, data in known.items()}
         for note in (*file.edits, *file.findings, *file.hints):
-            self._first[path].setdefault(note, known)
+            self._first[path].setdefault(note, resolved)
 
     def at_origin(self, path: Path, file: FileRewrite) -> FileRewrite:
         """Return `file`, as it was reported last, with the lines of its neighbors before the rewrite."""
@@ -113,29 +108,25 @@ class NeighborLines:
 
     def _note_at_origin(self, path: Path, note: Note) -> Note:
         known = self._first[path][note]
-        if not known or not NEIGHBOR.search(note.message + note.wrong):
+        if not known:
             return note
-
-        def origin(match: re.Match[str]) -> str:
-            return f"{match[1]}:{self._line(match[1], int(match[2]), known)}"
-
-        return replace(
-            note,
-            message=NEIGHBOR.sub(origin, note.message),
-            wrong=NEIGHBOR.sub(origin, note.wrong),
+        message, wrong = (
+            Message.of(text).moved(lambda related: self._origin(related, known))
+            for text in (note.message, note.wrong)
         )
+        return replace(note, message=message, wrong=wrong)
 
-    def _line(self, name: str, line: int, known: Mapping[Path, bytes]) -> int:
-        """Return the original line of `line` in the file `name`, or `line` where several have that name."""
-        lines = set()
-        for path in self._paths.get(name, ()):
-            now = known.get(path, self._contents[path])
-            if (path, now) not in self._origins:
-                before = self._contents[path]
-                texts = (data.decode(errors="replace").splitlines() for data in (before, now))
-                self._origins[path, now] = origins(*texts)
-            lines.add(self._origins[path, now].get(line, (line, 0))[0])
-        return lines.pop() if len(lines) == 1 else line
+    def _origin(self, related: Related, known: Mapping[Path, bytes]) -> Related:
+        """Return the original line of a line in another file."""
+        path = related.path.resolve() if related.path is not None else None
+        if path is None or path not in self._contents:
+            return related
+        before, now = self._contents[path], known.get(path, self._contents[path])
+        if (path, now) not in self._origins:
+            texts = (data.decode(errors="replace").splitlines() for data in (before, now))
+            self._origins[path, now] = origins(*texts)
+        line, _ = self._origins[path, now].get(related.line, (related.line, 0))
+        return replace(related, line=line)
 
 
 def _lines(analysis: Analysis, path: Path) -> Lines:

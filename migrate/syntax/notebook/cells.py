@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
 from migrate.syntax.notebook.magics import Magics, hidden, parses
 from migrate.syntax.notebook.text import SUFFIX, Cell, Notebook, parse_notebook
+from migrate.syntax.origins import Message, Related
 from migrate.syntax.unwarned import syntax_tree
 
 RULE = "notebook"
@@ -61,14 +62,16 @@ class Cells:
         """Return the cell, and the line in it, for a line of the joined code."""
         return self.places[min(max(line, 1), len(self.places)) - 1]
 
-    def in_words(self, message: str) -> str:
+    def in_words(self, message: str) -> Message:
         """Return `message` with lines of the joined code replaced by lines of cells."""
 
-        def words(match: re.Match[str]) -> str:
-            line = int(match[1])
-            return "line {1} of cell {0}".format(*self.place(line)) if line else match[0]
+        def in_cell(related: Related) -> Related:
+            if related.path is not None or related.cell is not None:
+                return related
+            cell, line = self.place(related.line)
+            return replace(related, line=line, cell=cell)
 
-        return re.sub(r"\bline (\d+)\b(?! of cell)", words, message)
+        return Message.of(message).moved(in_cell)
 
     def sources(self, code: str) -> dict[int, str]:
         """Return the source of each changed cell, given the joined code as the rules left it.

@@ -55,15 +55,9 @@ def compared(
     script = _Script(recorded, place, work)
     if unlike := script.write_start():
         return (), unlike
-    output = work / "results.npz"
-    code, said = child(
-        "migrate.train.proof.child", (place, work / RECORD, script.start_file, output), timeout
-    )
-    if code != 0 or not output.exists():
-        why = "took too long" if code is None else process.last_line(said)[:300]
-        return (), f"the program does not run: {why}"
-    with np.load(output) as file:
-        results = dict(file)
+    results = _results("child", (place, work / RECORD, script.start_file), work, timeout)
+    if isinstance(results, str):
+        return (), f"the program does not run: {results}"
     rates = recorded["optimizer"].rates
     expected = script.expected()
     comparisons = compare(
@@ -78,6 +72,30 @@ def compared(
         moved=script.moved(),
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
+
+
+def _results(
+    module: str, paths: Sequence[Path], work: Path, timeout: float, *others: str
+) -> Arrays | str:
+    """Run the program in a process of its own.
+
+    Args:
+        module: module of this folder that runs it.
+        paths: folder of the program, the record and the weights that it starts from.
+        work: folder that receives what the run writes.
+        timeout: seconds for the run.
+        others: further arguments of the module.
+
+    Returns:
+        What the program computes, by name; or why it does not run.
+    """
+    output = work / "results.npz"
+    output.unlink(missing_ok=True)
+    code, said = child(f"migrate.train.proof.{module}", (*paths, output, *others), timeout)
+    if code != 0 or not output.exists():
+        return "took too long" if code is None else process.last_line(said)[:300]
+    with np.load(output) as file:
+        return dict(file)
 
 
 def differs_in_float32(comparisons: Sequence[TrainComparison]) -> bool:
@@ -111,16 +129,9 @@ def compared_in_float64(
     script = _Script(wide, place, work)
     if unlike := script.write_start():
         return _without_float64(comparisons, unlike)
-    output = work / "results.npz"
-    output.unlink(missing_ok=True)
-    code, said = child(
-        "migrate.train.proof.child", (place, work / RECORD, script.start_file, output), timeout
-    )
-    if code != 0 or not output.exists():
-        why = "took too long" if code is None else process.last_line(said)[:300]
-        return _without_float64(comparisons, f"the program does not run in it: {why}")
-    with np.load(output) as file:
-        results = dict(file)
+    results = _results("child", (place, work / RECORD, script.start_file), work, timeout)
+    if isinstance(results, str):
+        return _without_float64(comparisons, f"the program does not run in it: {results}")
     parts: dict[str, Arrays] = {
         "gradient": script.gradients(wide["gradients"]),
         "sum": script.sums,
@@ -204,15 +215,11 @@ def compared_updates(
         start |= script.first
         scripts[name] = script
     save_file(start, work / START)
-    output = work / "results.npz"
     starts = json.dumps({name: str(script.start_file) for name, script in scripts.items()})
-    arguments = (place, work / RECORD, work / START, output, starts)
-    code, said = child("migrate.train.proof.updates_child", arguments, timeout)
-    if code != 0 or not output.exists():
-        why = "took too long" if code is None else process.last_line(said)[:300]
-        return (), f"the program does not run: {why}"
-    with np.load(output) as file:
-        every = dict(file)
+    paths = (place, work / RECORD, work / START)
+    every = _results("updates_child", paths, work, timeout, starts)
+    if isinstance(every, str):
+        return (), f"the program does not run: {every}"
     comparisons: list[TrainComparison] = []
     for name, script in scripts.items():
         recorded = script.recorded

@@ -18,7 +18,7 @@ class WideRun:
     """
 
     def __init__(self) -> None:
-        self._outside, self._inside = contextlib.ExitStack(), contextlib.ExitStack()
+        self._inside = contextlib.ExitStack()
         self._widened = False
 
     def begin(self, modules: Iterable[torch.nn.Module]) -> None:
@@ -28,29 +28,24 @@ class WideRun:
             self._widened = True
             for module in modules:
                 module._apply(_wide)
-            self._outside.enter_context(Float64Mode(creates=False))
-            self._without_sums()
+            Float64Mode(creates=False).__enter__()  # until the process ends
+            _without_sums()
         self._inside.enter_context(in_float64())
 
     def end(self) -> None:
         """Compute as between two losses."""
         self._inside.close()
 
-    def close(self) -> None:
-        """Compute as the script does again; the weights stay in float64."""
-        self.end()
-        self._outside.close()
 
-    def _without_sums(self) -> None:
-        """Let DistributedDataParallel of one rank call its module: its sums keep their first dtype."""
-        distributed = torch.distributed
-        if not distributed.is_available() or not distributed.is_initialized():
-            return
-        if distributed.get_world_size() > 1:
-            return
-        parallel = torch.nn.parallel.DistributedDataParallel
-        self._outside.callback(setattr, parallel, "forward", parallel.forward)
-        setattr(parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs))  # noqa: B010
+def _without_sums() -> None:
+    """Let DistributedDataParallel of one rank call its module: its sums keep their first dtype."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    if distributed.get_world_size() > 1:
+        return
+    parallel = torch.nn.parallel.DistributedDataParallel
+    setattr(parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs))  # noqa: B010
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

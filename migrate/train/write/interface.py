@@ -107,7 +107,7 @@ def interface_text(
     modules = tuple(recorded["children"])
     without = sorted(name for name in recorded["state"] if name not in trained)
     taken = {} if facts.rollouts else recorded.get("taken", {})
-    head = _head(facts, written.imports, bool(taken))
+    head = _head(facts, written.imports, bool(taken or facts.batch_names))
     own = [name for name in own_names(facts) if places is not None or name != "outputs"]
     missing += missing_rollouts(facts)
     groups = [FunctionGroup("Functions", "StepConfig", facts, functions)]
@@ -115,7 +115,7 @@ def interface_text(
         head,
         all_text((*own, *sorted(written.names))),
         _constants(modules, without, places, contained, of_parts),
-        _taken_text(taken),
+        _batches_text(taken, facts.batch_names),
         state_text(_averaged(facts, recorded, trained), facts.starts, contained),
         by_name_text(taken),
         _INPUTS,
@@ -465,14 +465,32 @@ def by_name_text(taken: Mapping[str, tuple[str, str]] | None = None) -> str:
     return _BY_NAME.format(taken=_PUT_BACK if taken else "")
 
 
-def _taken_text(taken: Mapping[str, tuple[str, str]]) -> str:
-    """Text of `batches` if the script takes parts out of its batch before it calls its model; else ""."""
-    if not taken:
-        return ""
-    return f'''
-# Variables of the script where it calls its model → batch and key from which it took them.
-_TAKEN = {taken!r}
+def _batches_text(taken: Mapping[str, tuple[str, str]], names: Mapping[str, str]) -> str:
+    """Text of `batches`, if micro-batches are not those of `data.py`; else "".
 
+    Args:
+        taken: variables that hold parts of a batch where the script calls its model → batch and key.
+        names: variable → its name in the interface, if that is another one.
+    """
+    if not taken and not names:
+        return ""
+    constants, parts = "", "    batch = dict(batch)\n"
+    if taken:
+        constants = f"""# Parts that the script took out before it calls its model: variable → batch and key.
+_TAKEN = {taken!r}
+"""
+        parts += """    for name, (whole, key) in _TAKEN.items():
+        batch[whole] = dict(batch[whole])
+        batch[name] = batch[whole].pop(key)
+"""
+    end = "    return batch\n"
+    if names:
+        constants += f"""# Variables of the script → their names in a micro-batch.
+_NAMES = {dict(names)!r}
+"""
+        end = "    return {_NAMES.get(name, name): value for name, value in batch.items()}\n"
+    return f'''
+{constants}
 
 def batches():
     """Yield the micro-batches of each update, as variables of the script where it calls its model."""
@@ -481,12 +499,7 @@ def batches():
 
 
 def _as_called(batch):
-    batch = dict(batch)
-    for name, (whole, key) in _TAKEN.items():
-        batch[whole] = dict(batch[whole])
-        batch[name] = batch[whole].pop(key)
-    return batch
-'''
+{parts}{end}'''
 
 
 # Text before `outputs` of a loss with forms for other sizes.

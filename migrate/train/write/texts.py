@@ -74,6 +74,7 @@ class ProgramFacts:
         counted: source of the port with its counts, if the micro-batches of an update are weighted by them.
         scaled: the factor of the summed gradients of an update; None for none.
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
+        batch_names: variable of a micro-batch → its name in `interface.py`, if that is another one.
         forms: whether the step has further forms for batches of other sizes.
     """
 
@@ -89,6 +90,7 @@ class ProgramFacts:
     rollouts: bool = False
     starts: bool = False
     scores: str = ""
+    batch_names: Mapping[str, str] = field(default_factory=dict)
     copied: Mapping[str, str] = field(default_factory=dict)
     copies_every: int = 0
     counted: CountedSource | None = None

@@ -23,6 +23,7 @@ from converters.graph.recording.trace import GraphError
 from converters.graph.writing import linen
 from converters.graph.writing.dispatched import with_dispatch
 from converters.graph.writing.model import Class, Method, Model
+from converters.graph.writing.sources import copied
 
 
 def arrays(length: int, keys: int, heads: int = 2, key_heads: int = 1, width: int = 8) -> Any:
@@ -102,18 +103,29 @@ def test_which_queries_see_a_key_needs_no_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("implementation", "options", "why"),
+    ("device", "implementation", "options", "why"),
     [
-        ("cudnn", {}, "attention='cudnn': JAX runs on cpu, and cuDNN needs a GPU"),
-        ("splash", {"bias": jnp.zeros((1, 2, 5, 5))}, "splash attention has no bias"),
-        ("splash", {"mask": jnp.ones((5, 5), bool)}, "no mask that differs by query or head"),
-        ("splash", {"dtype": jnp.float16}, "needs bfloat16 or float32, not float16"),
-        ("flash", {}, "attention='flash': unknown; known are"),
+        ("cpu", "cudnn", {}, "attention='cudnn': JAX runs on cpu, and cuDNN needs a GPU"),
+        (
+            "gpu",
+            "splash",
+            {},
+            "attention='splash': JAX runs on gpu, and splash attention needs a TPU",
+        ),
+        ("tpu", "splash", {"bias": jnp.zeros((1, 2, 5, 5))}, "splash attention has no bias"),
+        ("tpu", "splash", {"mask": jnp.ones((5, 5), bool)}, "no mask that differs by query or"),
+        ("tpu", "splash", {"dtype": jnp.float16}, "needs bfloat16 or float32, not float16"),
+        ("cpu", "flash", {}, "attention='flash': unknown; known are"),
     ],
 )
 def test_a_call_that_a_kernel_does_not_support_is_refused(
-    implementation: str, options: dict[str, Any], why: str
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    implementation: str,
+    options: dict[str, Any],
+    why: str,
 ) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: device)
     dtype = options.pop("dtype", jnp.float32)
     given = [array.astype(dtype) for array in arrays(5, 5)[:3]]
     with pytest.raises(ValueError, match=why):
@@ -211,3 +223,9 @@ def test_a_model_without_attention_is_refused() -> None:
     net = a_class("Net", "", "x + 1", configured=True)
     with pytest.raises(GraphError, match="--attention: the model calls no attention"):
         with_dispatch(Model((net,), {}), [], "auto")
+
+
+def test_an_import_within_a_function_is_not_repeated_at_the_top_of_a_port() -> None:
+    sources, imports = copied([dot_product_attention])
+    assert "    from jax.experimental.pallas.ops.tpu.splash_attention import" in "\n".join(sources)
+    assert imports == ["import jax", "import jax.numpy as jnp"]

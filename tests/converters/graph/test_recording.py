@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -31,6 +32,34 @@ def test_masks_by_index_are_those_of_vmap() -> None:
     with masks_by_index():
         assert torch.equal(made(), expected)
     assert torch.equal(made(), expected)
+
+
+class Pair(NamedTuple):
+    scores: torch.Tensor
+    total: torch.Tensor
+
+
+@dataclass
+class Held:
+    scores: torch.Tensor
+    total: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("made", "notes"),
+    [
+        (Pair, ("`Pair`, a named tuple of the original, is a tuple here: (scores, total)",)),
+        (Held, ("`Held`, a dataclass of the original, is a dict of its fields here",)),
+        (lambda *both: both, ()),
+        (lambda scores, total: {"scores": scores, "total": total}, ()),
+    ],
+)
+def test_a_class_of_the_result_that_a_port_lacks_is_noted(made: Any, notes: tuple[str]) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return made(x * 2, x.sum())
+
+    assert trace(Net(), {"x": torch.randn(3, 4)}).notes == notes
 
 
 def test_an_input_that_is_read_is_found() -> None:

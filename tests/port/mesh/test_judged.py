@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from migrate.port.mesh.child import judged
 from migrate.port.mesh.prove import batch_of, meshes
@@ -46,6 +47,14 @@ def test_a_run_that_differs_does_not_match() -> None:
     assert MeshRun("data=8", output=0.5, gradient=0.5).matches
     assert not MeshRun("data=8", output=0.5, gradient=1.5).matches
     assert not MeshRun("data=8", error="raises").matches
+
+
+@pytest.mark.parametrize(("wide", "matches"), [(1e-9, True), (0.01, False), (1.5, False)])
+def test_float64_decides_what_differs_in_float32(wide: float, matches: bool) -> None:
+    run = MeshRun("tensor=8", gradient=1.1, worst="params/b", wide=wide)
+    assert run.matches == matches
+    assert run.verdict == ("equal, as float64 decides" if matches else "differs (params/b)")
+    assert MeshRun("tensor=8", gradient=1.1, wide=wide, error="raises").matches is False
 
 
 def test_meshes_divide_what_the_rules_divide() -> None:

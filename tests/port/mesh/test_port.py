@@ -57,6 +57,29 @@ moment = state[0].mu["blocks_0"]["up"]["kernel"]
 assert moment.addressable_shards[0].data.size * 4 == moment.size
 """
 
+WIDE = """
+import sys
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import save_file
+from migrate.port.mesh import child
+from migrate.port.package import package_of
+
+place, work = Path(sys.argv[1]), Path(sys.argv[2])
+child.FACTOR = 1e-5  # so that float64 has to decide
+child.FLOOR = 1e-12
+save_file({"x": np.random.default_rng(0).standard_normal((8, 12)).astype("float32")}, work / "x")
+values = {"inputs": work / "x", "streams": [], "params": str(place / "params.safetensors")}
+with package_of(place) as package:
+    for fault in (0.0, 1e-6):
+        shard, values["meshes"] = package.shard_batch, [{"tensor": 8}]
+        package.shard_batch = lambda inputs, mesh: shard({"x": inputs["x"] * (1 + fault)}, mesh)
+        (run,) = child._runs(package, values)
+        package.shard_batch = shard
+        assert run["output"] > 1, run
+        assert run["wide"] > 1 if fault else run["wide"] < 2**-10, run
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -104,6 +127,15 @@ def test_a_training_step_with_a_donated_state(folder: Path) -> None:
     }
     command = [sys.executable, "-c", TRAIN, str(folder.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_float64_decides_what_rounding_may_explain(folder: Path, tmp_path: Path) -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", WIDE, str(folder), str(tmp_path)]
+    done = subprocess.run(
+        command, env=os.environ | flags, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from migrate.train.proof.program import compared_in_float64, decided, differs_in_float32
 from migrate.train.results import TrainComparison
@@ -50,9 +52,22 @@ def test_a_script_that_has_no_run_in_float64_differs(tmp_path: Path) -> None:
     assert judged[0].what.endswith("not compared in float64: it fails")
 
 
-def test_a_run_in_float64_keeps_batches_and_16_bits() -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[WideRun]:
+    """A run whose changes of torch end with the test; in a script they end with the process."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    monkeypatch.setattr(parallel, "forward", parallel.forward)
+    run = WideRun()
+    yield run
+    run.end()
+    mode = _get_current_dispatch_mode()
+    assert mode is not None
+    mode.__exit__(None, None, None)
+
+
+def test_a_run_in_float64_keeps_batches_and_16_bits(run: WideRun) -> None:
     layer, half = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).bfloat16()
-    batch, run = torch.ones(1, 2), WideRun()
+    batch = torch.ones(1, 2)
     for _ in range(2):  # two updates
         run.begin([layer, half])
         loss = torch.relu(layer(batch)).sum() + 0.1
@@ -64,19 +79,15 @@ def test_a_run_in_float64_keeps_batches_and_16_bits() -> None:
     assert half.weight.dtype == torch.bfloat16
     assert torch.rand(1).dtype == torch.float32
     assert layer(torch.rand(1, 2)).dtype == torch.float64  # an evaluation between two updates
-    run.close()
 
 
-def test_a_wrapper_of_one_rank_computes_in_float64(tmp_path: Path) -> None:
+def test_a_wrapper_of_one_rank_computes_in_float64(tmp_path: Path, run: WideRun) -> None:
     store = f"file://{tmp_path / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    run = WideRun()
     try:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         run.begin([model])
         model(torch.ones(1, 2)).sum().backward()
         assert model.module.weight.grad.dtype == torch.float64
     finally:
-        run.close()
         torch.distributed.destroy_process_group()
-    assert torch.nn.parallel.DistributedDataParallel.forward.__name__ == "forward"

@@ -99,6 +99,8 @@ def kernel_lacks(
         if (mask is not None or bias is not None) and (query.shape[1] % 2 or key.shape[1] % 2):
             return f"with a mask cuDNN needs even lengths, not {query.shape[1]} and {key.shape[1]}"
     elif implementation == "splash":
+        if jax.default_backend() != "tpu":
+            return f"JAX runs on {jax.default_backend()}, and splash attention needs a TPU"
         if query.dtype not in (jnp.bfloat16, jnp.float32):
             return f"splash attention needs bfloat16 or float32, not {query.dtype}"
         if bias is not None:

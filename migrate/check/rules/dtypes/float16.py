@@ -40,6 +40,7 @@ class Float16(Hazard):
         "float16 is accepted, and its gradient scaler raises: `torch.bfloat16`, without one."
     )
     nodes = (cst.Name, cst.Attribute, cst.Call)
+    words = "float16|[hH]alf"
     of_names = True
     examples = (
         example(

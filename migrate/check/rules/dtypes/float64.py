@@ -29,6 +29,7 @@ class Float64Hazard(Hazard):
     severity = Severity.WARNING
     targets = BOTH
     nodes = (cst.Name, cst.Attribute, cst.Call)
+    words = "float64|[dD]ouble"
     of_names = True
     examples = (
         example(

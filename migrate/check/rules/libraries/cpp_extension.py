@@ -35,6 +35,8 @@ class CppExtension(ImportHazard):
     targets = BOTH
     other_work = ManualWork.KERNELS
     nodes = (cst.Import, cst.ImportFrom, cst.Call)
+    words = "load_library|cpp_extension|ffi"
+    of_facts = ("extensions",)
     examples = (
         example(
             """

@@ -26,6 +26,7 @@ class ViewWrites(Hazard):
     name = "view-writes"
     severity = Severity.INFO
     nodes = (cst.Call,)
+    words = r"[^\W_]_\b"  # methods that work in place
     examples = (
         example(
             """

@@ -11,6 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.collectives.computing import updates_copy
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes_of
 
 
@@ -30,6 +31,7 @@ class AverageOfOne(Hazard):
     name = "average-of-one"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = "update|step|accumulate|average"  # see UPDATES
     examples = (
         example(
             """
@@ -123,7 +125,8 @@ class AverageOfOne(Hazard):
         line = facts.context.position(guard).line
         yield self.hit(
             node,
-            f"`{code(node.func)}` updates a copy of the weights on some replicas only (line {line}): their "
+            f"`{code(node.func)}` updates a copy of the weights on some replicas only "
+            f"({at_line(line)}): their "
             "graph is another one, and all wait in the next collective; make and update it on all "
             "replicas, and save it on one",
         )

@@ -12,6 +12,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.replicas.barrier_pairs import is_half, is_met
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.values.collectives import MPI_WORLD, OBJECTS, OF_MPI, OF_XLA, TENSORS
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
 
 COLLECTIVE = frozenset(
@@ -202,7 +203,7 @@ class GuardedCollective(Hazard):
             happens = "the others wait for ever"
             if name == "torch.distributed.barrier":
                 happens = "does nothing on XLA, and a rendezvous here would wait for ever"
-            message = f"{name}: in some replicas only (line {line}): {happens}"
+            message = f"{name}: in some replicas only ({at_line(line)}): {happens}"
             yield self.hit(node.func, message, subject=name)
 
     def _called(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
@@ -216,9 +217,10 @@ class GuardedCollective(Hazard):
             return
         line = context.position(guard).line
         near = ran[0].path == context.file
-        where = f"line {ran[0].line}" if near else f"{ran[0].path.name}:{ran[0].line}"
+        where = at_line(ran[0].line, None if near else ran[0].path)
         message = (
-            f"{code(node.func)} ({where}) makes a collective, called in some replicas only (line {line}): "
+            f"{code(node.func)} ({where}) makes a collective, called in some replicas only "
+            f"({at_line(line)}): "
             "the others wait for ever, or for another one"
         )
         yield self.hit(node.func, message)

@@ -15,6 +15,7 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.wrapped import is_wrapped
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import bind, code, dotted, nodes_of
 
 
@@ -185,7 +186,10 @@ class GuardedForward(Hazard):
         line = facts.context.position(guard).line
         if (lone := lone_forward(node, facts)) is not None:
             if not lone.is_unwrapped:
-                message = f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
+                message = (
+                    f"the wrapped model runs in some replicas only ({at_line(line)}): model.module, or "
+                    "all"
+                )
                 yield self.hit(node, message)
         elif not _is_in_both(node, guard, facts):
             yield from self._handed_over(node, line, facts)
@@ -200,10 +204,10 @@ class GuardedForward(Hazard):
             if inner is not value:
                 if evaluates(node, facts):
                     continue  # XLA305 reports it
-                message = f"runs in some replicas only (line {line}): the others wait meanwhile"
+                message = f"runs in some replicas only ({at_line(line)}): the others wait meanwhile"
                 yield self.hit(node, message, Severity.INFO)
             else:
-                message = f"runs the wrapped model in some replicas only (line {line}): "
+                message = f"runs the wrapped model in some replicas only ({at_line(line)}): "
                 yield self.hit(node, message + f"{code(inner)}.module, or all")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import libcst as cst
 
@@ -15,6 +16,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.saved import arguments, is_of_host
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
 
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES
@@ -126,20 +128,21 @@ class GuardedSave(Hazard):
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # if a function is called under a condition only, its calls are reported
         line = facts.context.position(guard).line
+        about = () if facts.names.of(node.func) in SAVES else tuple(self._inner(node, facts))
         mend = "move the save out of the condition, and let all replicas call xm.save"
         if facts.names.of(node.func) in SAFETENSORS_SAVES:
             mend = "move what it saves to the CPU before the condition, on all replicas"
-        message = f"only some replicas save, by the condition in line {line}: {mend}"
+        message = f"only some replicas save, by the condition in {at_line(line)}: {mend}"
         kinds = {facts.values.kind(value) for value in saved}
         of_state = facts.context.place(node) in facts.context.calls.state_saves
         if kinds & PLACED or of_state or any(_has_weights(v) for v in saved):
-            yield self.hit(node, message)
+            yield replace(self.hit(node, message), about=about)
         elif Kind.UNKNOWN in kinds:
             message = (
-                f"only some replicas save, by the condition in line {line}: if these are tensors of the "
+                f"only some replicas save, by the condition in {at_line(line)}: if these are tensors of the "
                 "device, let all replicas call xm.save"
             )
-            yield self.hit(node, message, Severity.INFO)
+            yield replace(self.hit(node, message, Severity.INFO), about=about)
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
         """Return what `call` saves, directly or in a function that it runs. None if it saves nothing."""
@@ -152,15 +155,19 @@ class GuardedSave(Hazard):
             return [arg.value for arg in call.args] or [call]
         if facts.called.isdisjoint(SAVES):
             return None
-        values = []
+        return [
+            value for inner in self._inner(call, facts) for value in self._saved(inner, facts) or ()
+        ] or None
+
+    def _inner(self, call: cst.Call, facts: Facts) -> Iterator[cst.Call]:
+        """Yield the saves in functions of this file that `call` runs, without those under own conditions."""
         for function in facts.context.called(call):
             for inner in nodes_of(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
                 if facts.names.of(inner.func) in SAVES and (
                     own_guard is None or own_guard is function
                 ):
-                    values += self._saved(inner, facts) or []
-        return values or None
+                    yield inner
 
 
 def _has_weights(saved: cst.BaseExpression) -> bool:

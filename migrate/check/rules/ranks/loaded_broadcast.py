@@ -10,9 +10,10 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.collectives.computing import updates_copy
-from migrate.reading.collectives.uneven_graphs import UnevenGraphs
+from migrate.reading.collectives.uneven_graphs import uneven_graphs
 from migrate.reading.facts import Facts
 from migrate.reading.values.collectives import makes_gloo_group
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import keyword, last_part, nodes_of
 
 BROADCASTS = frozenset({"torch.distributed.broadcast", "torch.distributed.all_reduce"})
@@ -176,21 +177,22 @@ class LoadedBroadcast(Hazard):
         if broadcast is not None:
             line = facts.context.position(broadcast).line
             message = (
-                f"one replica loads the weights, and its graph of the broadcast (line {line}) is another one "
+                f"one replica loads the weights, and its graph of the broadcast ({at_line(line)}) is "
+                "another one "
                 "than the others': torch_xla.sync() on all replicas between the two"
             )
             yield self.hit(node, message)
 
     def _operations(self, facts: Facts) -> Iterator[Hit]:
         """Yield each device operation that only some replicas have in a graph with a collective."""
-        for uneven in UnevenGraphs(facts).all():
+        for uneven in uneven_graphs(facts):
             operation = uneven.alone.operation
             if isinstance(operation, cst.Call) and updates_copy(operation, facts):
                 continue  # XLA311
             place = facts.context.position
             where = "the gradients of the step"
             if uneven.collective is not None:
-                where = f"a collective (line {place(uneven.collective).line})"
+                where = f"a collective ({at_line(place(uneven.collective).line)})"
             side = "before it" if uneven.before else "below it"
             if uneven.alone.guard is None:
                 yield self.hit(
@@ -201,7 +203,8 @@ class LoadedBroadcast(Hazard):
                 )
                 continue
             message = (
-                f"computed on the device in some replicas only (line {place(uneven.alone.guard).line}), in "
+                "computed on the device in some replicas only "
+                f"({at_line(place(uneven.alone.guard).line)}), in "
                 f"one graph with {where}: the replicas run different programs and wait for each other; "
                 f"torch_xla.sync() in all of them {side}, or compute it in all of them"
             )

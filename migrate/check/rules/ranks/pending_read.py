@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.collectives.pending import Pending, ReadOfPending
+from migrate.reading.collectives.pending import ReadOfPending, pending_of
 from migrate.reading.facts import Facts
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code
 
 
@@ -127,7 +128,7 @@ class PendingReadHazard(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield every such read of the script."""
-        for read in Pending(facts).reads():
+        for read in pending_of(facts).reads():
             severity = Severity.WARNING if read.elsewhere else None
             yield self.hit(read.read, waits_for(read, facts), severity)
 
@@ -135,7 +136,7 @@ class PendingReadHazard(Hazard):
 def waits_for(read: ReadOfPending, facts: Facts) -> str:
     """Return the message for a read that waits for a collective."""
     call = read.collectives[-1]
-    what = f"`{code(call.func)}` (line {facts.context.position(call).line})"
+    what = f"`{code(call.func)}` ({at_line(facts.context.position(call).line)})"
     if read.elsewhere:
         message = f"read in some replicas only: if a collective of {what} is pending, it hangs"
         return f"{message}: torch_xla.sync() before"

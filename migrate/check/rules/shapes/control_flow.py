@@ -14,6 +14,7 @@ from migrate.reading.names.bindings import How
 from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import Loop
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
 
 # What is a tensor where it is asked of tensors: `bad = torch.isnan(loss).any()`, `x > 3`.
@@ -199,7 +200,7 @@ class ControlFlow(Hazard):
             return
         line = facts.context.position(loop).line
         message = (
-            f"`{code(test)}`: Python needs the value of a tensor in each turn of the loop (line {line}): "
+            f"`{code(test)}`: Python needs the value of a tensor in each turn of the loop ({at_line(line)}): "
             "the graph is cut, and the host waits; torch.where, or ask every N turns"
         )
         yield self.hit(node, message)

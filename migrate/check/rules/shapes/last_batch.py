@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import named
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_other import DATA_LOADERS
 from migrate.catalogue.words import OF_EVALUATION
@@ -34,6 +35,7 @@ class LastBatch(Hazard):
     on_torch_tpu = NEW_SHAPE
     is_mentioned = True
     nodes = (cst.Call,)
+    words = named(LOADERS)
     examples = (
         example(
             """

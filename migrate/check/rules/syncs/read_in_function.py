@@ -15,6 +15,7 @@ from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import Loop
 from migrate.reading.steps.metrics import ROOT, is_gathered, read_by_metric
 from migrate.reading.steps.unended import Comprehension, computed_in
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, dotted, nodes_of
 
 OF_EVALUATION = " of the evaluation"
@@ -350,9 +351,8 @@ def _is_each_step_of_evaluation(node: cst.Call, facts: Facts) -> bool:
 
 def _located(ran: Definition, facts: Facts) -> str:
     """Return the name of a function with its line, and with its file if that is another one."""
-    if ran.path == facts.context.file:
-        return f"{ran.name} (line {ran.line})"
-    return f"{ran.name} ({ran.path.name}:{ran.line})"
+    is_here = ran.path == facts.context.file
+    return f"{ran.name} ({at_line(ran.line, None if is_here else ran.path)})"
 
 
 def _is_loss(arg: cst.Arg, facts: Facts) -> bool:

@@ -66,6 +66,7 @@ class ValidatedDistribution(Hazard):
     name = "validated-distribution"
     severity = Severity.WARNING
     nodes = (cst.Call,)
+    words = "distributions|[nN]ormalize|gaussian_nll_loss|log_prob|cdf"
     examples = (
         example(
             """

@@ -50,6 +50,7 @@ class Average(Rule):
     )
     beside_frameworks = True
     nodes = (cst.SimpleStatementLine, cst.Call)
+    words = "reduce"
     examples = (
         rewritten(
             """

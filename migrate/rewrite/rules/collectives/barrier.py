@@ -49,6 +49,7 @@ class Barrier(Rule):
     beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Call,)
+    words = "barrier"
     examples = (
         rewritten(
             """

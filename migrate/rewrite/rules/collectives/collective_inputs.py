@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import named
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.host import is_on_the_cpu
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Safety, left_alone, reported
@@ -37,6 +38,7 @@ class CollectiveInputs(Rule):
     code = "XLA312"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
+    words = named(TENSORS)
     examples = (
         left_alone(
             """

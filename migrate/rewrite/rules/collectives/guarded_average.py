@@ -42,6 +42,7 @@ class GuardedAverage(Rule):
     name = "guarded-average"
     code = "XLA313"
     nodes = (cst.If,)
+    words = "reduce"
     examples = (
         rewritten(
             """

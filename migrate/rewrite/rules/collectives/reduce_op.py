@@ -38,7 +38,7 @@ class ReduceOperation(Rule):
     targets = BOTH
     beside_frameworks = True
     nodes = (cst.Attribute, cst.Name)
-    words = "educeOp|reduce_op|functional"
+    words = "educeOp|reduce_op|_functional"
     of_names = True
     examples = (
         rewritten(

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import OnXla, names, public
-from migrate.catalogue.prescan import spelled
+from migrate.catalogue.prescan import named
 from migrate.catalogue.torch_cuda import ANSWERED, ASKED, ELSEWHERE, IGNORED, INITIALIZED, XM
 from migrate.check.hazard import Severity
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
@@ -48,7 +48,7 @@ class CudaMemory(Rule):
     beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Expr, cst.Call)
-    words = spelled(GONE | ASKING)
+    words = named(GONE | ASKING)
     examples = (
         rewritten(
             """

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import named
 from migrate.rewrite.rule import (
     Edit,
     Replacement,
@@ -49,6 +50,7 @@ class CudaTiming(Rule):
     code = "XLA832"
     beside_frameworks = True
     nodes = (cst.Call, cst.SimpleStatementLine)
+    words = named(WAIT | EVENT) + "|elapsed_time"
     examples = (
         rewritten(
             """

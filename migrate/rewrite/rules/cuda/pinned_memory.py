@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import named
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_other import DATA_LOADERS
 from migrate.catalogue.words import MADE_ON_HOST, words
@@ -67,6 +68,7 @@ class PinnedMemory(Rule):
     edited = Severity.INFO
     severity = Severity.INFO
     nodes = (cst.Call, cst.Dict)
+    words = named(LOADERS) + "|pin_memory"
     examples = (
         rewritten(
             """

@@ -9,12 +9,15 @@ import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import OnXla
+from migrate.catalogue.prescan import named
 from migrate.check.hazard import Severity
+from migrate.model.calls.devices import COUNTS
 from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.values.devices import is_device_count, is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.gpu_conditions import (
+    ASKED,
     Answer,
     first_of,
     fold,
@@ -87,6 +90,7 @@ class CudaAvailable(Rule):
     stage = Stage.DEVICE
     edited = Severity.WARNING
     nodes = (cst.Call,)
+    words = named(ASKED | COUNTS)
     examples = (
         rewritten(
             """

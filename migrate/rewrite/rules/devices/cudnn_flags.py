@@ -49,6 +49,7 @@ class CudnnFlags(Rule):
         "`set_float32_matmul_precision('highest')` is torch_tpu's own, and is not reported."
     )
     nodes = (cst.Assign, cst.Call)
+    words = "tf32|cudnn|matmul_precision"
     examples = (
         left_alone(
             """

@@ -47,6 +47,7 @@ class MapLocation(Rule):
     )
     beside_frameworks = True
     nodes = (cst.Call, cst.Assign)
+    words = "load"
     examples = (
         rewritten(
             """

@@ -56,6 +56,7 @@ class Compile(Rule):
         cst.SimpleString,
         cst.FormattedStringText,
     )
+    words = "compile|_orig_mod"
     examples = (
         rewritten(
             """

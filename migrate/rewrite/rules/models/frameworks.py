@@ -9,17 +9,20 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import LED_CLASSES
+from migrate.catalogue.prescan import named
 from migrate.catalogue.target import BOTH
 from migrate.rewrite.rule import Rule, RuleFinding, Safety, Stage, checked, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
 LIGHTNING = frozenset(name.split(".")[0] for name in LED_CLASSES)
 # Last parts of names that stand for one even where only a part of the name is imported.
-_LAST_WORDS = frozenset(
-    name.rpartition(".")[2]
-    for name, entry in catalogue.IMPORTS.items()
-    if entry.rule == "frameworks" and "." in name
-)
+_FRAMEWORKS = [name for name, entry in catalogue.IMPORTS.items() if entry.rule == "frameworks"]
+# An import names its package, or its last part where the package is torch itself.
+_WORDS = {
+    name.rpartition(".")[2] if name[:6] == "torch." else name.partition(".")[0]
+    for name in _FRAMEWORKS
+}
+_LAST_WORDS = frozenset(name.rpartition(".")[2] for name in _FRAMEWORKS if "." in name)
 
 
 class Frameworks(Rule):
@@ -50,6 +53,7 @@ class Frameworks(Rule):
     stage = Stage.FRAMEWORK
     safety = Safety.REPORT_ONLY
     nodes = (cst.Module,)
+    words = named(_WORDS)
     examples = (
         left_alone(
             """

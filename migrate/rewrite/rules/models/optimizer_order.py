@@ -24,6 +24,7 @@ from migrate.rewrite.rule import (
     rewritten,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import nodes_of
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
@@ -422,7 +423,7 @@ def _moves_later(node: cst.Call, context: Workspace) -> str:
 
 def _line_of(line: tuple[Path, int], context: Workspace) -> str:
     path, number = line
-    return f"line {number}" if path == context.file.resolve() else f"{path.name}:{number}"
+    return at_line(number, None if path == context.file.resolve() else path)
 
 
 def _made_before(move: cst.Call, context: Workspace) -> str:
@@ -431,7 +432,7 @@ def _made_before(move: cst.Call, context: Workspace) -> str:
         return TAKEN_BEFORE
     own, _ = context.calls.optimizers.moves[context.place(move)]
     lines = sorted({line for line, _ in own})
-    return MADE_BEFORE.format(f"the optimizer of line {lines[0]}" if lines else "its optimizer")
+    return MADE_BEFORE.format(f"the optimizer of {at_line(lines[0])}" if lines else "its optimizer")
 
 
 def _makes_optimizer(node: cst.Call, context: Workspace) -> bool:

@@ -57,6 +57,7 @@ class TiedWeightsRule(Rule):
     beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Assign, cst.Call, cst.Import, cst.ImportFrom)
+    of_facts = ("ties.moves", "ties.lost", "ties.imported")
     examples = (
         rewritten(
             """

@@ -61,6 +61,7 @@ class OldTorchXla(Rule):
     also = (("XLA820", "deprecated-in-torch-xla"), (COUNTS, "launch-arguments"))
     beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.SimpleStatementLine)
+    words = "xla"
     of_names = True
     examples = (
         rewritten(

@@ -23,6 +23,7 @@ from migrate.rewrite.edits.gpu_conditions import ASKED
 from migrate.rewrite.edits.nodes import first_in, keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes_of, string_value
 
 CUDA_AUTOCAST = names(*torch_cuda.AUTOCAST) | {"torch_xla.amp.autocast"}
@@ -80,6 +81,7 @@ class Autocast(Rule):
     )
     beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.ImportAlias)
+    words = "autocast"
     of_names = True
     examples = (
         rewritten(
@@ -490,8 +492,9 @@ class Autocast(Rule):
             if context.qualified_name(type_) in HALF and not _is_edited(type_, context):
                 line = context.position(type_).line
                 message = (
-                    f"the type of the region {be} torch.float16 (line {line}), which has no gradient scaler "
-                    f"on XLA: write torch.bfloat16 in line {line}"
+                    f"the type of the region {be} torch.float16 ({at_line(line)}), which has no gradient "
+                    "scaler "
+                    f"on XLA: write torch.bfloat16 in {at_line(line)}"
                 )
                 yield from self.report(call, message)
 

@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda, torch_xla
 from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import named
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.catalogue.torch_other import TYPED_SCALERS
@@ -84,6 +85,7 @@ class GradScaler(Rule):
     edited = Severity.WARNING
     work = ManualWork.CALLS  # a call of a scaler that is off: no dtype is to be chosen
     nodes = (cst.Module, cst.Attribute, cst.Call)
+    words = f"caler|{SCALE}|" + named(INTERNALS)
     examples = (
         rewritten(
             """

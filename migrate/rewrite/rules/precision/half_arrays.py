@@ -14,6 +14,7 @@ from migrate.reading.halves.made_arrays import array_arguments, is_container, re
 from migrate.rewrite.edits.nodes import operand
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code
 
 
@@ -212,7 +213,7 @@ def _half_array(value: cst.BaseExpression, half: Precision, facts: Facts) -> str
     region = ""
     if (by := half.region) is not None:
         here = by.path == facts.context.file
-        region = f" of line {by.line}" if here else f" of {by.path.name}:{by.line}"
+        region = f" of {at_line(by.line, None if here else by.path)}"
     what = "each tensor" if is_container(value, facts) else "it"
     return (
         f"`{code(value)}` {is_half} bfloat16 on XLA, by the autocast region{region}, and NumPy has no "

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.catalogue.words import CLUSTER, RANKS
 from migrate.reading.replicas.launch import Style
 from migrate.reading.values.environment import access, environment_name, is_read
@@ -37,6 +38,7 @@ class ClusterEnvironment(Rule):
     name = "cluster-environment"
     code = "XLA718"
     nodes = (cst.If, cst.SimpleString)
+    words = spelled(CLUSTER) + "|SLURM_"
     examples = (
         rewritten(
             """

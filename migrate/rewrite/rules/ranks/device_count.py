@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import named
 from migrate.check.hazard import Severity
+from migrate.model.calls.devices import COUNTS
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
@@ -37,6 +39,7 @@ class DeviceCount(Rule):
     code = "XLA704"
     edited = Severity.WARNING
     nodes = (cst.Call,)
+    words = named(COUNTS)
     examples = (
         rewritten(
             """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import named
 from migrate.rewrite.edits.nodes import argument
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.sampler_counts import PARAMETERS, SAMPLERS, own_count
@@ -37,6 +38,7 @@ class DistributedSampler(Rule):
     name = "distributed-sampler"
     code = "XLA849"
     nodes = (cst.Call,)
+    words = named(SAMPLERS) + "|num_replicas"
     examples = (
         rewritten(
             """

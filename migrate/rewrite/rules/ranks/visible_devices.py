@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
+from migrate.catalogue.words import LOGGING_METHODS
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
@@ -26,7 +27,8 @@ class VisibleDevices(Rule):
     replicas have one device each. To run on some of the chips of a host only, set TPU_VISIBLE_CHIPS
     before the start.
 
-    **Left alone.** Other variables.
+    **Left alone.** Other variables; a value that is only printed or logged, and may be missing:
+    `print(os.environ.get("CUDA_VISIBLE_DEVICES"))`.
 
     **Reported.** A setting that hides all GPUs, so that the script runs on the CPU; everything that reads
     the variable.
@@ -78,6 +80,17 @@ class VisibleDevices(Rule):
             print(torch.ones(3).to("xla"))
             """
         ),
+        left_alone(
+            """
+            import logging
+            import os
+
+            import torch
+
+            print("devices:", os.environ.get("CUDA_VISIBLE_DEVICES", "all"), torch.ones(3).to("xla"))
+            logging.info(f"devices: {os.getenv('CUDA_VISIBLE_DEVICES')}")
+            """
+        ),
         reported(
             """
             import os
@@ -107,6 +120,8 @@ class VisibleDevices(Rule):
             return  # in the portable style CUDA goes on seeing what it says
         used = access(node, context)
         assert used is not None
+        if isinstance(used, cst.Call) and is_read(node, context) and _is_shown(used, context):
+            return
         statement = context.parent(used)
         if isinstance(statement, cst.AssignTarget):
             statement = context.parent(statement)
@@ -125,6 +140,22 @@ class VisibleDevices(Rule):
             return
         message = f"remove `{code(statement)}`: it has no effect on a TPU"
         yield self.edit(statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement])
+
+
+def _is_shown(value: cst.CSTNode, context: Workspace) -> bool:
+    """Whether a value is only printed or logged."""
+    above = context.parent(value)
+    while isinstance(
+        above,
+        cst.Arg | cst.FormattedString | cst.FormattedStringExpression | cst.ConcatenatedString,
+    ):
+        above = context.parent(above)
+    if not isinstance(above, cst.Call) or above.func is value:
+        return False
+    if isinstance(above.func, cst.Name):
+        return above.func.value == "print" and not context.bindings(above.func)
+    name = context.qualified_name(above.func) or ""
+    return name.startswith("logging.") and name.rpartition(".")[2] in LOGGING_METHODS
 
 
 def _is_about_torch(context: Workspace) -> bool:

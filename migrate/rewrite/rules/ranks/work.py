@@ -31,6 +31,7 @@ from migrate.syntax.tree import (
     code,
     first_line,
     is_docstring,
+    nodes,
     nodes_of,
     targets,
     used,
@@ -220,9 +221,22 @@ class _Branch:
         """Let `leaf` go, with the blocks around it."""
         if not self._may_go(leaf):
             raise CannotError(f"`{first_line(leaf)}` does more than compute")
+        self._keep_iterators(leaf, leaf)
         self._goes.add(id(leaf))
         needed |= {code(name) for name in used(leaf)}
         self._frames(leaf, needed)
+
+    def _keep_iterators(self, part: cst.CSTNode, statement: cst.CSTNode) -> None:
+        """Check that `part` of a statement does not run through an iterator that others go on with."""
+        iterated = self._context.calls.iterated
+        for node in nodes(part) if iterated else ():
+            named = isinstance(node, cst.Name | cst.Attribute)
+            if not named or base_name(node) in self._local:
+                continue
+            if self._context.place(node) in iterated:
+                raise CannotError(
+                    f"`{first_line(statement)}` takes from the iterator `{code(node)}`"
+                )
 
     def _frames(self, leaf: cst.CSTNode, needed: set[str]) -> None:
         for above in self._context.ancestors(leaf):
@@ -240,6 +254,8 @@ class _Branch:
                     raise CannotError(f"`{code(above.test)}` may differ between the replicas")
                 if not all(self._quiet(call) for part in header for call in _calls(part)):
                     raise CannotError(f"`{first_line(above)}` does more than compute")
+                for part in header:
+                    self._keep_iterators(part, above)
                 self._goes.add(id(above))
                 needed |= {code(name) for part in header for name in used(part)}
             elif isinstance(above, cst.BaseCompoundStatement):

@@ -15,6 +15,7 @@ import libcst as cst
 from migrate.model.pure import PURE_CALLS, is_pure
 from migrate.reading.replicas.own_values import own_value
 from migrate.reading.steps.leaving import ends_program, leaves_turn
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def ways_out(
             if not _take(statement, ways_out, context):
                 line = context.position(statement).line
                 name = function.name.value
-                ways_out.obstacle = f"line {line} may leave {name} {BEFORE_SAVING}"
+                ways_out.obstacle = f"{at_line(line)} may leave {name} {BEFORE_SAVING}"
                 return ways_out
             ways_out.stays.append(statement)
     return ways_out

@@ -17,6 +17,7 @@ from migrate.model.replicated.shares import Share
 from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def share_of(call: cst.Call, context: Workspace) -> Share | None:
         return share
     if isinstance(guard, cst.If) and _gives_turns(guard.test, context):
         line = context.position(guard).line
-        return Share(code(guard.test), line, context.source.path.name, by_loop=True)
+        return Share(code(guard.test), line, context.file, by_loop=True)
     return None  # one replica writes, or a group
 
 
@@ -79,7 +80,8 @@ def own_files(
         context: the script.
     """
     saved = (arguments(call, context) or {}).get("obj")
-    place = f"`{share.text}` ({share.file}:{share.line})"
+    is_here = share.path == context.file
+    place = f"`{share.text}` ({at_line(share.line, None if is_here else share.path)})"
     divided = f"each replica saves files of its own: {place} divides them"
     if share.by_error:
         divided = f"{place} may run in one replica alone, which saves for itself"

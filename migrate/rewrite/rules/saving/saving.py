@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.words import SAFETENSORS_SAVES
 from migrate.check.hazard import Severity
+from migrate.check.ignores import ignores
 from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard
@@ -34,6 +36,7 @@ from migrate.rewrite.rules.saving.save_calls import (
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line, at_lines
 from migrate.syntax.tree import bind, code, nodes_of, targets, used
 
 ON_ALL_RANKS = "must be called on all ranks"
@@ -128,7 +131,7 @@ class Saving:
                 self._keep_rest(call)
             else:
                 yield from self._rule.report(call, self._words(call, reason))
-        yield from self._elsewhere()
+        led = list(self._elsewhere())  # calls that save in other files, and why they stay
         for node, line in evaluations(self._context):
             if self._refusal(node, line) is None:
                 self._note(node, line)
@@ -148,9 +151,12 @@ class Saving:
                         "called on all ranks, and waits for those that do not",
                         Severity.INFO,
                     )
-        for call, guard in self._calls_out:
-            if id(guard) in stuck:
-                yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._on_all(call)}")
+        led += [
+            (call, f"{stuck[id(guard)]}: {self._on_all(call)}")
+            for call, guard in self._calls_out
+            if id(guard) in stuck
+        ]
+        yield from self._once(led)
         for key, guarded in self._guarded.items():
             if key not in stuck:
                 way = self._ways[key]
@@ -179,7 +185,7 @@ class Saving:
         if after is None:
             return ""
         line = self._context.position(after).line
-        return f", and what changes the file next (line {line}) on the first replica"
+        return f", and what changes the file next ({at_line(line)}) on the first replica"
 
     def _severity(self, call: cst.Call) -> Severity | None:
         """Return how bad a save in memory is: one replica alone would read the device."""
@@ -217,15 +223,33 @@ class Saving:
             if local is not None:
                 self._functions[id(function)] = (function, local)
 
-    def _elsewhere(self) -> Iterator[RuleFinding]:
-        """Record the calls that save in other files and move. Yield the findings on the others."""
+    def _once(self, led: Sequence[tuple[cst.Call, str]]) -> Iterator[RuleFinding]:
+        """Yield one finding for all calls that lead to one save, with the lines of the others.
+
+        A line with a comment that ignores findings has a finding of its own: it silences no other line.
+        """
+        context = self._context
+        lines = {id(call): context.position(call).line for call, _ in led}
+        silenced = ignores(context)
+        groups: dict[object, list[tuple[cst.Call, str]]] = defaultdict(list)
+        for call, reason in sorted(led, key=lambda call: lines[id(call[0])]):
+            saved = context.effects.saves(call)
+            own = lines[id(call)] in silenced or saved is None
+            groups[call if own or saved is None else saved.where].append((call, reason))
+        for (call, reason), *others in groups.values():
+            more = sorted({lines[id(other)] for other, _ in others} - {lines[id(call)]})
+            also = f"; calls of {at_lines(more)} lead to the same save" if more else ""
+            yield from self._rule.report(call, f"{reason}{also}")
+
+    def _elsewhere(self) -> Iterator[tuple[cst.Call, str]]:
+        """Record the calls that save in other files and move. Yield the others, and why they do not."""
         context = self._context
         for call in context.all_of(cst.Call) if context.calls.saves else ():
             saved = context.effects.saves(call)
             if saved is None:
                 continue
             if (reason := self._decided_alone(call, self._on_all(call))) is not None:
-                yield from self._rule.report(call, reason)
+                yield call, reason
                 continue
             guard = context.guards.around(call)
             if guard is None:
@@ -236,7 +260,7 @@ class Saving:
                 statement = self._unit(guard, statement)
                 reason = self._refusal(guard, statement)
             if reason is not None:
-                yield from self._rule.report(call, f"{reason}: {self._on_all(call)}")
+                yield call, f"{reason}: {self._on_all(call)}"
                 continue
             assert isinstance(guard, cst.If)
             self._note(guard, statement)
@@ -268,11 +292,17 @@ class Saving:
             return reason and f"{reason}: {self._by_hand}"
         if not isinstance(guard, cst.FunctionDef):
             line = self._context.position(guard).line
-            return f"for the replicas alone that a test of the rank lets pass (line {line}): {self._by_hand}"
+            return (
+                f"for the replicas alone that a test of the rank lets pass ({at_line(line)}): "
+                f"{self._by_hand}"
+            )
         if self._context.parent(statement) is not guard.body:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
-            return f"{guard.name.value} is called on one replica only, and returns a value: {self._by_hand}"
+            return (
+                f"{guard.name.value} is called on one replica only{self._called_in(guard)}, and returns a "
+                f"value: {self._by_hand}"
+            )
         ways = self._ways_out(guard)
         if ways.obstacle:
             return f"{ways.obstacle}: {self._by_hand}"
@@ -319,11 +349,11 @@ class Saving:
         if alone.unfollowed is not None:
             called = code(alone.unfollowed.func)
             return (
-                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}` "
+                f"`{code(condition.test)}` ({at_line(line)}) is the same on all replicas only if `{called}` "
                 f"{MAKES_SAME}. Check that it does, as {todo}"
             )
         return (
-            f"`{code(condition.test)}` (line {line}) {MAY_DIFFER}: {DECIDES_ALONE} "
+            f"`{code(condition.test)}` ({at_line(line)}) {MAY_DIFFER}: {DECIDES_ALONE} "
             f"`{code(value)}`. Make the condition the same on all replicas, as {todo}"
         )
 
@@ -376,6 +406,11 @@ class Saving:
             targeted = {n.value for t in targets(statement) for n in nodes_of(t, cst.Name)}
             names |= dict.fromkeys(targeted - set(names), names[needs])
         return names, moved
+
+    def _called_in(self, function: cst.FunctionDef) -> str:
+        """Return the lines of this file that call `function`, in words; empty if there are none."""
+        lines = sorted({self._context.position(mention).line for mention in self._calls(function)})
+        return f" ({at_lines(lines)})" if lines else ""
 
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
@@ -495,7 +530,7 @@ class Saving:
         if leaving is not None:
             line = self._context.position(leaving).line
             return SaveMove(
-                obstacle=f"line {line} may leave before it, on some of the replicas only"
+                obstacle=f"{at_line(line)} may leave before it, on some of the replicas only"
             )
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
@@ -512,9 +547,9 @@ class Saving:
         """Return that `name` is needed, which only the replicas have that `guard` lets pass."""
         line = self._context.position(guard).line
         some = (
-            f"run `{guard.name.value}` (line {line})"
+            f"run `{guard.name.value}` ({at_line(line)})"
             if isinstance(guard, cst.FunctionDef)
-            else f"pass `if {code(guard.test)}:` in line {line}"
+            else f"pass `if {code(guard.test)}:` in {at_line(line)}"
         )
         return f"needs `{code(name)}`, which only the replicas have that {some}"
 

@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.catalogue.words import words
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.replicas.options import same_on_all
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def unseen_condition(call: cst.Call, context: Workspace) -> str | None:
         if isinstance(above, cst.If) and below is not above.test:
             for test in _parts(above.test):
                 if _is_unknown(test, context):
-                    return f"`{code(test)}` (line {context.position(above).line})"
+                    return f"`{code(test)}` ({at_line(context.position(above).line)})"
         if isinstance(above, cst.FunctionDef):
             return _decorated(above, context)
         below = above
@@ -71,7 +72,7 @@ def _decorated(function: cst.FunctionDef, context: Workspace) -> str | None:
         named = decorator.decorator
         func = named.func if isinstance(named, cst.Call) else named
         if _is_of_unknown_library(func, context):
-            return f"`@{code(func)}` (line {context.position(decorator).line})"
+            return f"`@{code(func)}` ({at_line(context.position(decorator).line)})"
     return None
 
 

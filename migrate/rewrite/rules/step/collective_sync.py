@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import libcst as cst
 
 from migrate.check.rules.ranks.pending_read import waits_for
-from migrate.reading.collectives.pending import Pending, ReadOfPending
+from migrate.reading.collectives.pending import Pending, ReadOfPending, pending_of
 from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -170,7 +170,7 @@ class CollectiveSync(Rule):
         if context.portable:
             return
         facts = facts_of(context)
-        pending = Pending(facts)
+        pending = pending_of(facts)
         needs = []
         for read in pending.reads():
             if read.elsewhere:

@@ -38,6 +38,7 @@ class DdpInputs(Rule):
     code = "XLA848"
     targets = BOTH
     nodes = (cst.Call,)
+    of_facts = ("moved_inputs", "given_moving")
     examples = (
         rewritten(
             """

@@ -35,6 +35,7 @@ from migrate.rewrite.rules.step.steps import (
     steps_of,
     trains_on_accelerator,
 )
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _step(
         read = first_code(reads, facts_of(context))
         return Undecided(statement, READ_IN_FORWARD.format(head(statement)), code=read)
     if said is not None:
-        return Undecided(loop, ON_CPU.format(said))
+        return Undecided(loop, ON_CPU.format(at_line(said)))
     if where is None:
         unended = unended_call(loop, facts_of(context)) is not None
         return Undecided(loop, UNSEEN, Severity.INFO, UnendedLoop.code if unended else "")

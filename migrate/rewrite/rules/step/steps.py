@@ -23,6 +23,7 @@ from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained, given_batches
 from migrate.rewrite.rules.step.arrange import DECIDES, Arrangement, arrange, head
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ FORWARD_ABOVE = (
     "its own in each step, whose activations are all kept: let it only train, and save, log and read below it"
 )
 ON_CPU = (
-    "`# migrate: cpu` says that this loop runs on the CPU, but line {} moves something to the "
+    "`# migrate: cpu` says that this loop runs on the CPU, but {} moves something to the "
     "accelerator: take the comment away, or leave what it uses on the CPU"
 )
 
@@ -101,7 +102,7 @@ class TrainingSteps:
             if said == 0:
                 continue
             if said is not None:
-                self._undecided(loop, loop, ON_CPU.format(said))
+                self._undecided(loop, loop, ON_CPU.format(at_line(said)))
             if not (marked or hidden or where is not False) or has_sync(loop, context):
                 continue
             if hidden and not marked:

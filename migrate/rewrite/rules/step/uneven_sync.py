@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.collectives.pending import Pending
-from migrate.reading.collectives.uneven_graphs import Uneven, UnevenGraphs
+from migrate.reading.collectives.pending import pending_of
+from migrate.reading.collectives.uneven_graphs import Uneven, uneven_graphs
 from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -231,10 +231,12 @@ class UnevenSync(Rule):
         above: dict[int, tuple[cst.CSTNode, Uneven]] = {}
         below: dict[int, tuple[cst.CSTNode, Uneven]] = {}
         facts = facts_of(context)
-        reads = () if context.portable else [r for r in Pending(facts).reads() if not r.elsewhere]
+        reads = (
+            () if context.portable else [r for r in pending_of(facts).reads() if not r.elsewhere]
+        )
         ended = {id(call) for read in reads for call in read.collectives}  # by `collective-sync`
         guards = {id(read.guard) for read in reads}
-        for hit in UnevenGraphs(facts).all():
+        for hit in uneven_graphs(facts):
             if hit.before and not hit.unknown and id(hit.collective) in ended:
                 continue
             if hit.alone.reads and id(hit.alone.guard) in guards:

@@ -39,6 +39,7 @@ class RivalFrameworks(Hazard):
     name = "rival-framework"
     severity = Severity.ERROR
     nodes = (cst.Import, cst.ImportFrom, cst.Call)
+    of_facts = ("rivals",)
     examples = (
         example(
             """

@@ -36,6 +36,7 @@ class SignalHandlers(Hazard):
     name = "signal-handler"
     severity = Severity.ERROR
     nodes = (cst.Call, cst.Import, cst.ImportFrom)
+    of_facts = ("handlers",)
     examples = (
         example(
             """

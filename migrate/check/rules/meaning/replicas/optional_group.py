@@ -34,7 +34,7 @@ class OptionalGroup(Hazard):
     name = "optional-group"
     severity = Severity.ERROR
     nodes = (cst.Call,)
-    words = "launch|spawn|init_process_group"
+    of_facts = ("optional_groups",)
     examples = (
         example(
             """

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.replicated.uneven_turns import UnevenTurns
 from migrate.reading.facts import Facts
+from migrate.syntax.origins import at_line
 
 
 class UnpaddedShare(Hazard):
@@ -45,6 +46,7 @@ class UnpaddedShare(Hazard):
         cst.DictComp,
         cst.GeneratorExp,
     )
+    of_facts = ("uneven_turns",)
     examples = (
         example(
             """
@@ -130,8 +132,7 @@ class UnpaddedShare(Hazard):
 
 
 def _message(turns: UnevenTurns) -> str:
-    here = turns.path.name == turns.share.file
-    loop = f"line {turns.line}" if here else f"{turns.path.name}:{turns.line}"
+    loop = at_line(turns.line, None if turns.path == turns.share.path else turns.path)
     met = f"meet in {turns.meeting} in every turn of the loop of {loop}"
     if turns.share.drops:
         return (

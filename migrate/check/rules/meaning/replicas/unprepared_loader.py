@@ -27,6 +27,7 @@ class UnpreparedLoader(Hazard):
     name = "unprepared-loader"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    of_facts = ("unprepared",)
     examples = (
         example(
             """

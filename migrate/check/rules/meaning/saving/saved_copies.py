@@ -63,6 +63,7 @@ class SavedCopies(Hazard):
     name = "saved-copies"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = r"\bsave\b|setstate"
     examples = (
         example(
             """

@@ -46,6 +46,7 @@ class LazyLayers(Hazard):
         "The layer raises at its first forward, which infers other sizes (measured: LazyLinear)."
     )
     nodes = (cst.Call, cst.Attribute, cst.Name)
+    words = "Lazy|Uninitialized|torch_geometric"
     examples = (
         example(
             """

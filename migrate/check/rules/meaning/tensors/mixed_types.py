@@ -10,6 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.halves.mixed import NARROWED, WIDENED, mixed_of
 from migrate.reading.steps.in_step import When
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, last_part
 
 
@@ -140,9 +141,7 @@ class MixedTypes(Hazard):
         sure = mixed.sure and (runs or facts.steps.when(node) is When.STEP)
         half, wide = code(mixed.half), [code(operand) for operand in mixed.wide]
         here = mixed.region.path == facts.context.file
-        line = (
-            f"line {mixed.region.line}" if here else f"{mixed.region.path.name}:{mixed.region.line}"
-        )
+        line = at_line(mixed.region.line, None if here else mixed.region.path)
         where = f"the autocast region of {line}"
         if not runs:
             where += ", if it runs this"

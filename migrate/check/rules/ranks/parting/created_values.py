@@ -12,6 +12,7 @@ from migrate.check.rules.ranks.parting.unrun import place_of
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
 
 
@@ -26,7 +27,7 @@ def made(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"made on the device in some replicas only (line {line}): it is put into a graph that the "
+        f"made on the device in some replicas only ({at_line(line)}): it is put into a graph that the "
         "others do not have; make it in all, or on the CPU"
     )
     yield GraphDifference(node, message)
@@ -42,7 +43,7 @@ def loaded(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"loaded into the model in some replicas only (line {line}): the next collective of its weights "
+        f"loaded into the model in some replicas only ({at_line(line)}): the next collective of its weights "
         "has another graph there; load in all replicas, or before the model is moved"
     )
     yield GraphDifference(node, message)

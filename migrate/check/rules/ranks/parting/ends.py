@@ -10,6 +10,7 @@ from migrate.catalogue.words import WAITS
 from migrate.check.rules.ranks.early_end import ended_early
 from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.reading.facts import Facts
+from migrate.syntax.origins import at_line
 
 
 def synchronized(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
@@ -20,7 +21,7 @@ def synchronized(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"synchronized in some replicas only (line {line}): what is pending in the others is put into a "
+        f"synchronized in some replicas only ({at_line(line)}): what is pending in the others is put into a "
         "later graph; synchronize in all"
     )
     yield GraphDifference(node, message)
@@ -34,8 +35,9 @@ def cut_early(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     if cut is not None:
         guard, collective = (facts.context.position(cut_node).line for cut_node in cut)
         message = (
-            f"synchronized in some replicas only (line {guard}), with a collective pending (line "
-            f"{collective}): it runs there in another graph than in the others; torch_xla.sync() in all "
+            f"synchronized in some replicas only ({at_line(guard)}), with a collective pending "
+            f"({at_line(collective)}): it runs there in another graph than in the others; "
+            "torch_xla.sync() in all "
             "before it"
         )
         yield GraphDifference(node, message)

@@ -14,6 +14,7 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.steps.in_step import is_step
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import nodes_of
 
 
@@ -23,7 +24,7 @@ def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
         line = facts.context.position(guard).line
         message = (
-            f"computes and reads in some replicas only (line {line}): graphs part before the next "
+            f"computes and reads in some replicas only ({at_line(line)}): graphs part before the next "
             "collective; run it in all, print in one"
         )
         yield GraphDifference(call, message)

@@ -16,6 +16,7 @@ from migrate.reading.collectives.pending import parameters
 from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import nodes_of
 
 # Calls that run pending operations, on all replicas that make them.
@@ -40,7 +41,7 @@ def _reads(
         if _nothing_is_pending(guard, facts):
             return None
         message = (
-            f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
+            f"read in some replicas only ({at_line(line)}), inside the step: graphs part, all hang"
         )
         return GraphDifference(node, message)
     if (origin := computed_after(read, node, facts)) is not None:
@@ -48,7 +49,7 @@ def _reads(
     parts = is_made_in(guard, read, facts) and facts.steps.between(node)
     if parts and not _nothing_is_pending(guard, facts):
         message = (
-            f"computed and read in some replicas only (line {line}): graphs part before the next "
+            f"computed and read in some replicas only ({at_line(line)}): graphs part before the next "
             "collective; compute and read in all, print in one"
         )
         return GraphDifference(node, message)
@@ -101,8 +102,9 @@ def in_called(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     elsewhere = [ran for ran in facts.context.run_by(call) if ran.path != facts.context.file]
     for ran in elsewhere[:1]:  # in this file the read itself is reported
         message = (
-            f"{ran.name} ({ran.path.name}:{ran.line}) reads a value of the device, called in some replicas "
-            f"only (line {line}), inside the step: graphs part, all hang"
+            f"{ran.name} ({at_line(ran.line, ran.path)}) reads a value of the device, called in some "
+            "replicas "
+            f"only ({at_line(line)}), inside the step: graphs part, all hang"
         )
         yield GraphDifference(call, message)
 
@@ -111,7 +113,7 @@ def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -
     """Return the finding on a read at `at`, below `guard`, of a pending value that all replicas computed."""
     computed, line = (facts.context.position(location).line for location in (source, guard))
     message = (
-        f"computed after the step (line {computed}), read in some replicas only (line {line}): "
+        f"computed after the step ({at_line(computed)}), read in some replicas only ({at_line(line)}): "
         "graphs part before the next collective; compute it inside the step"
     )
     return GraphDifference(at, message)

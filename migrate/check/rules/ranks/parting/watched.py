@@ -10,6 +10,7 @@ from migrate.check.common import method, option, receiver
 from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.unrun import kept_from
 from migrate.reading.facts import Facts
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import is_none
 
 WATCH = "wandb.watch"
@@ -26,7 +27,7 @@ def watched(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         return
     line = facts.context.position(guard).line
     message = (
-        f"wandb.watch reads gradients in the backward pass, in some replicas only (line {line}): graphs "
+        f"wandb.watch reads gradients in the backward pass, in some replicas only ({at_line(line)}): graphs "
         "part, all hang; leave it out, and log what all compute, as the norm that clip_grad_norm_ returns"
     )
     yield GraphDifference(call, message)
