@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from places import Place, prepared
-from rewriting import rewritten
+from rewriting import RewriteRefusedError, rewritten
 from scripts import Script
 
 from migrate.catalogue.target import XLA, Target
 from migrate.errors import MigrateError
+from migrate.prove.errors import RunTimeoutError
 from migrate.prove.proof import Runs, compared
 from migrate.prove.runtimes import RUNTIMES
 from migrate.prove.settings import Settings
@@ -44,7 +45,7 @@ def proved(
     over: bool = False,
 ) -> Proved:
     """Run the original and its rewrite, each in a mirror of the repository's copy, and compare them."""
-    rewriting, errors = "", ()
+    rewriting, errors, verdict = "", (), "fails"
 
     def runs(place: Place, path: Path) -> Runs:
         folder = place.repository.with_name("runs")
@@ -61,18 +62,29 @@ def proved(
         # A rewritten folder takes the place of the original, without this empty folder.
         mine.out.mkdir(exist_ok=True)
         originals = runs(theirs, path)
+        verdict = "original fails"
+        with _inside(theirs):
+            original = originals.record("original")
+        verdict = "fails"
         with _inside(mine):
             ours = runs(mine, path).record(RUNTIMES[target].side)
         with _inside(theirs):
             proof = compared(
-                originals.record("original"),
+                original,
                 ours,
                 originals,
                 lambda settings: originals.record("original", reordered=True, settings=settings),
             )
+    except RewriteRefusedError as error:
+        text = str(error).replace(f"{scratch}/b/", "")
+        return Proved("refused", f"{rewriting} | refused | {text}", rewriting, text)
+    except RunTimeoutError as error:
+        text = str(error).replace(f"{scratch}/a/", "").replace(f"{scratch}/b/", "")
+        return Proved("undecided", f"{rewriting} | undecided | {text}", rewriting, text)
     except MigrateError as error:
         text = re.sub(rf"{re.escape(str(scratch))}/[ab]/", "", str(error))
-        verdict, text = _refused(errors, "fails", text)
+        if verdict == "fails":
+            verdict, text = _refused(errors, verdict, text)
         return Proved(verdict, f"{rewriting} | {verdict} | {text}", rewriting, text)
     losses = [s.loss_difference for s in proof.steps if s.loss_difference is not None]
     norms = [s.gradient_difference for s in proof.steps if s.gradient_difference is not None]

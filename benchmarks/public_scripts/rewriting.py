@@ -13,9 +13,14 @@ from typing import Any
 from scripts import Script
 
 from migrate.catalogue.target import XLA, Target
+from migrate.errors import MigrateError
 from migrate.rewrite.write import beside
 
 MIGRATE = (sys.executable, "-m", "migrate")
+
+
+class RewriteRefusedError(MigrateError):
+    """`migrate rewrite` refuses, with a reason."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def _rewrite(target: Target, *args: str) -> Any:
         check=False,
     )
     if done.returncode not in (0, 1):
-        raise SystemExit(f"migrate rewrite {' '.join(args)}: {done.stderr}")
+        raise RewriteRefusedError(done.stderr.strip().removeprefix("migrate: "), "see the message")
     return json.loads(done.stdout)
 
 

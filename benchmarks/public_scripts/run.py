@@ -12,8 +12,8 @@ the result are run and compared instead, as `migrate prove` does, each in a copy
 them go on from what an earlier run has saved; every dropout and autocast are switched off. With
 `--over` the script is rewritten for torch_xla first, and what that wrote for the target: what moves off
 torch_xla later has to train the same. `--small` takes the examples of this repository and the small
-projects `cases+NAME` in DIR. A script that does not train the same, and of which the rewrite reported errors,
-is "refused", with their codes.
+projects `cases+NAME` in DIR. A script that does not train the same, and of which the rewrite reported
+errors, is "refused", with their codes; so is one that `migrate rewrite` does not take.
 
 DIR holds checkouts named OWNER+NAME; none of their code is in this repository, and nothing is written
 to them: each run has a copy. What the scripts import (torchvision, hydra, boto3, blobfile) must be
@@ -158,7 +158,7 @@ def _note(script: Script, proof: Proved, options: argparse.Namespace) -> None:
         verdicts[options.target] = proof.verdict
         verdicts[f"{options.target} figures"] = proof.what
         line = {"script": script.name, "ranks": str(script.ranks), **verdicts}
-        append("small-scripts", line, packages=(*packages, "torch_xla"))
+        append("small-scripts", line, note=script.stands_in, packages=(*packages, "torch_xla"))
     elif options.sharded:
         line |= {"rewritten": proof.rewriting, "made small": script.stands_in}
         append("sharded-scripts", line, packages=packages)
@@ -208,7 +208,7 @@ def main() -> int:
                     options.target,
                     over=options.over,
                 )
-                failed += proof.verdict not in ("equal", "vacuous", "refused")
+                failed += proof.verdict not in ("equal", "vacuous", "refused", "original fails")
                 print(f"| {script.name} | {proof.cells} | {script.stands_in} |", flush=True)
                 _note(script, proof, options)
                 continue

@@ -210,9 +210,13 @@ SCRIPTS = (
     Script(
         "pytorch+examples",
         "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 1 --multiprocessing-distributed --world-size 1 "
+        "{data} -a resnet18 -b 8 -j 0 --epochs 1 --multiprocessing-distributed --world-size 1 "
         "--rank 0 --dist-url tcp://127.0.0.1:{port}",
-        stands_in=DATA,
+        prepare=smaller(
+            ("imagenet/main.py", "RandomResizedCrop(224", "RandomResizedCrop(64"),
+            ("imagenet/main.py", "CenterCrop(224", "CenterCrop(64"),
+        ),
+        stands_in=f"{DATA}, cut to 64 by 64",
         start="spawn",
         # At its learning rate, made for batches of 256, rounding grows tenfold a step.
         args_to_prove="--lr 0.001",
@@ -331,11 +335,20 @@ def _case(name: str, path: str = "train.py", args: str = "", **more: object) -> 
     return Script(f"cases+{name}", path, args, **more)  # type: ignore[arg-type]
 
 
+def _saved(repository: Path) -> None:
+    """Write the checkpoints that two of the single files load."""
+    import torch
+
+    torch.manual_seed(1)
+    torch.save(torch.randn(10), repository / "table10.pt")
+    torch.save(torch.nn.Linear(4, 2).state_dict(), repository / "w02.pt")
+
+
 def _files(*names: str) -> tuple[Script, ...]:
     return tuple(_case("files", f"{name}.py") for name in names)
 
 
-_MOVED = [
+_MOVED = (
     "b_epoch",
     "c_callee_plain",
     "d_callee_chain",
@@ -343,7 +356,7 @@ _MOVED = [
     "n_sgd",
     "n_optimiser",
     "n_optimizer_G",
-]
+)
 
 # Small projects that once went wrong, in checkouts named `cases+NAME`; single files are in `cases+files`.
 CASES = (
@@ -362,8 +375,10 @@ CASES = (
     _case("18_iterable_dataset_shard"),
     _case("25_oom_fit", args="--batch 2 --length 32", ranks=1),
     _case("unseeded_noise"),
-    *_files("both_branches_reduce", "early_return", "flex_attention", "hub_kernel", "load_assign"),
-    *_files("load_to_device", "master_addr", "module_level_seed", "muon_owner", "nonfinite_guard"),
-    *_files("orig_mod_keys", "pinned_empty"),
+    *_files("both_branches_reduce", "early_return", "flex_attention", "master_addr", "muon_owner"),
+    *_files("module_level_seed", "nonfinite_guard", "orig_mod_keys", "pinned_empty"),
+    _case("files", "hub_kernel.py", stands_in="kernels of the hub: torch's attention"),
+    _case("files", "load_assign.py", prepare=_saved),
+    _case("files", "load_to_device.py", prepare=_saved),
     *(_case("02b_move_in_loop", f"{name}.py", ranks=1) for name in _MOVED),
 )

@@ -333,6 +333,13 @@ _OTHER = (
         code="XLA892",
     ),
     *_entries(
+        "torch.optim.SparseAdam",
+        RAISES,
+        "torch.optim.Adam, with sparse=True left out of the embedding",
+        "ends the process on torch_tpu, which cannot sum up a sparse gradient",
+        code="XLA606",
+    ),
+    *_entries(
         "torch.nn.utils.weight_norm torch.nn.utils.parametrizations.weight_norm torch._weight_norm",
         RAISES,
         "compute g * v / v.norm(dim=1, keepdim=True) in forward",

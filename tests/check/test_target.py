@@ -41,6 +41,30 @@ def test_each_target_has_its_own_hazards(tmp_path: Path) -> None:
     assert not any(code in of_xla for code in ("XLA890", "XLA893", "XLA895", "XLA896"))
 
 
+SPARSE = """\
+import torch
+
+users = torch.nn.Embedding(9, 4, sparse=True).to(DEVICE)
+optimizer = torch.optim.SparseAdam(users.parameters())
+near = torch.eye(3, device=DEVICE).to_sparse()
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "said"),
+    [("torch_xla", "xla", "XLA has not"), ("torch_tpu", "tpu", "torch_tpu has few operators")],
+)
+def test_sparse_gradients_are_reported_for_each_target(
+    target: str, device: str, said: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SPARSE.replace("DEVICE", repr(device)))
+    output = run("check", script, "--target", target, "--json").output
+    hits = [hit for hit in json.loads(output)["findings"] if hit["code"] == "XLA606"]
+    assert [hit["line"] for hit in hits] == [3, 4, 5]
+    assert said in hits[0]["message"]
+
+
 SEEDED = """
 import torch
 import torch.multiprocessing as mp

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue.target import TARGETS
+from migrate.check.config import Config
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
@@ -38,6 +40,38 @@ def test_a_variable_that_nothing_uses_any_more_goes_and_is_no_finding(body: str)
     assert any("nothing uses it any more" in edit.message for edit in done.edits)
     again = rewrite_source(parse(done.data, Path("setup.py")))
     assert not again.changed
+
+
+def test_what_an_edit_left_unused_goes_in_a_launched_script_too() -> None:
+    """The rank is set for each replica, so that no finding is about its value."""
+    text = textwrap.dedent(
+        """
+        import os
+
+        import torch
+        import torch.distributed as dist
+
+
+        def main():
+            dist.init_process_group("nccl")
+            local_rank = int(os.environ["LOCAL_RANK"])
+            world = int(os.environ["WORLD_SIZE"])
+            torch.cuda.set_device(local_rank)
+            model = torch.nn.Linear(2, 2).to(torch.device("cuda", local_rank))
+            print(model, world)
+
+
+        if __name__ == "__main__":
+            main()
+        """
+    )
+    for target in TARGETS:
+        options = RewriteOptions(config=Config(target=target))
+        done = rewrite_source(parse(text.encode(), Path("train.py")), options=options)
+        after = done.data.decode()
+        assert "local_rank" not in after
+        assert 'world = int(os.environ["WORLD_SIZE"])' in after
+        assert [e.line for e in done.edits if e.message.startswith("remove `local_rank")] == [10]
 
 
 ALIVE = [

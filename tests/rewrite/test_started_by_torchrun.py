@@ -238,3 +238,22 @@ def test_variables_that_are_only_shown_or_set_are_not_reported(body: str) -> Non
 def test_a_list_of_what_the_launcher_sets_is_not_reported() -> None:
     body = f"found = {FROM_NAMES}\nif len(found) != len(NAMES):\n    raise RuntimeError(found)"
     assert counted(body, '("RANK", "WORLD_SIZE", "LOCAL_RANK")') == []
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ('"""Train.\n\n    torchrun --nproc-per-node 4 train.py\n"""\n', 3),
+        ("# python -m torch.distributed.launch --nproc_per_node=4 train.py\n", 1),
+        ("NAME = 'torchrun'  # of the cluster\n", 0),
+        ("", 0),
+    ],
+)
+@pytest.mark.parametrize("guard", ["if __name__ == '__main__':\n    main(None)\n", "main(None)\n"])
+def test_a_text_that_says_torchrun_stays_and_is_reported(said: str, line: int, guard: str) -> None:
+    script = SCRIPT.format(body='dist.init_process_group("nccl")').partition("if __name__")[0]
+    done = rewrite_source(parse(f"{said}{script}{guard}".encode(), Path("train.py")))
+    (launch,) = [edit for edit in done.edits if "starts them" in edit.message]
+    assert ("start it with python" in launch.message) == (line > 0)
+    assert f"(line {line})" in launch.message or not line
+    assert said in done.data.decode()

@@ -20,8 +20,12 @@ def roots(modules: Mapping[int, torch.nn.Module]) -> dict[str, torch.nn.Module]:
         modules: all living modules, by the order in which they were created.
     """
     living = dict(sorted(modules.items()))
+    # A module may have no truth value: torch.compile's asks the module inside for its length.
     children = {
-        id(child) for module in living.values() for child in module._modules.values() if child
+        id(child)
+        for module in living.values()
+        for child in module._modules.values()
+        if child is not None
     }
     outermost = [
         _unwrapped(module)

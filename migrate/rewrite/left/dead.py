@@ -30,8 +30,9 @@ def without_dead(
 ) -> tuple[Plan, list[RuleFinding]]:
     """Return a plan that also removes variables which its edits leave unused, and the findings that remain.
 
-    Only variables of functions are removed, if a finding is about their value and computing it has no effect:
-    `local_rank = int(os.environ["LOCAL_RANK"])` if only `torch.cuda.set_device(local_rank)` used it.
+    Only variables of functions are removed, if a finding is about their value, or an edit took the last use
+    of it, and computing it has no effect: `local_rank = int(os.environ["LOCAL_RANK"])` if only
+    `torch.cuda.set_device(local_rank)` used it.
 
     Args:
         plan: the plan of the first turn.
@@ -44,6 +45,9 @@ def without_dead(
         line = _assignment(finding.node, script)
         if line is not None:
             lines[id(line)] = (line, finding.rule)
+    for edit in plan.edits:
+        for line in _assigned_to(edit.node, script):
+            lines.setdefault(id(line), (line, edit.rule))
     if not lines:
         return plan, list(findings)
     wrapped = {
@@ -72,6 +76,19 @@ def without_dead(
     # An edit inside of a removed line is not needed.
     others = [edit for edit in plan.edits if id(edit.node) not in gone]
     return replace(plan, edits=(*others, *edits)), kept
+
+
+def _assigned_to(node: cst.CSTNode, script: Workspace) -> Iterator[cst.SimpleStatementLine]:
+    """Yield the statements of the function around `node` that assign variables which `node` names."""
+    function = script.function_around(node)
+    if not isinstance(function, cst.FunctionDef) or isinstance(node, cst.FunctionDef):
+        return
+    named = {name.value for name in nodes_of(node, cst.Name)}
+    for assign in nodes_of(function, cst.Assign) if named else ():
+        if _names(assign) & named and script.function_around(assign) is function:
+            line = _assignment(assign.value, script)
+            if line is not None:
+                yield line
 
 
 def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine | None:

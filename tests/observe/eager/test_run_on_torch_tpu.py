@@ -51,7 +51,7 @@ def test_ranks_losses_compilations_and_shapes_are_reported() -> None:
     assert change["line"]["line"] == line_of("model(inputs)")
     places = {(entry["line"]["line"], entry["backward"]) for entry in report["compiled"]}
     assert (line_of("loss.backward()"), True) in places
-    assert "not shown: a TPU's bfloat16 products" in report["simulated"]
+    assert "not shown: a TPU's products and sums of bfloat16" in report["simulated"]
 
 
 def test_an_operator_that_is_not_implemented_is_named_with_its_line() -> None:

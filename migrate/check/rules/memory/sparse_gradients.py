@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.target import BOTH, TPU
 from migrate.check.common import NamedHazard, method, receiver
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.reads import lies_on_device
@@ -36,6 +37,12 @@ MESSAGE = (
     "the gradient of the embedding is a sparse tensor, which XLA has not: loss.backward() raises; leave "
     "sparse=True out, and take Adam for SparseAdam"
 )
+# Measured on XLA:CPU, torch_tpu 0.2.0: SGD steps; `coalesce`, Adagrad and SparseAdam abort; `norm` raises.
+ON_TORCH_TPU = (
+    "the gradient of the embedding is a sparse tensor, of which torch_tpu has few operators: SparseAdam and "
+    "Adagrad end the process, clipping raises, SGD works; leave sparse=True out, and take Adam for SparseAdam"
+)
+FEW = "a sparse tensor, of which torch_tpu has few operators; compute with the dense one, or on the host"
 
 
 class SparseGradients(NamedHazard):
@@ -54,12 +61,17 @@ class SparseGradients(NamedHazard):
 
     `nn.EmbeddingBag(sparse=True)` runs: on XLA its gradient is dense all the same.
 
-    Source: torch 2.9, torch_xla 2.9, measured.
+    Source: torch 2.9, torch_xla 2.9, torch_tpu 0.2.0, measured.
     """
 
     code = "XLA606"
     name = "sparse-gradients"
     severity = Severity.ERROR
+    targets = BOTH
+    on_torch_tpu = (
+        "Sparse gradients are made; SparseAdam, Adagrad and `coalesce` end the process with an abort of the "
+        "compiler (on XLA:CPU), `norm` and `to_sparse` raise. SGD works."
+    )
     nodes = (cst.Name, cst.Attribute, cst.Call)
     words = r"[Ee]mbedding|[Ss]parse"
     examples = (
@@ -121,13 +133,15 @@ class SparseGradients(NamedHazard):
             yield from super().find(node, facts)
             return
         if _is_sparse(node, facts):
-            yield self.hit(node, f"{code(node.func)}: {NO_SPARSE}")
+            said = FEW if facts.target == TPU else NO_SPARSE
+            yield self.hit(node, f"{code(node.func)}: {said}")
             return
         value = sparse_argument(node, facts.context)
         if value is None or code(value) in ("False", "0", "None"):
             return
         sure = code(value) in ("True", "1")
-        message = MESSAGE if sure else f"where sparse={code(value)} is true, {MESSAGE}"
+        said = ON_TORCH_TPU if facts.target == TPU else MESSAGE
+        message = said if sure else f"where sparse={code(value)} is true, {said}"
         yield self.hit(value, message, None if sure else Severity.INFO)
 
 

@@ -41,6 +41,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.devices.kept_devices import (
     device_for,
+    device_variable,
     is_device_of,
     is_device_or_number,
     is_given_as_device,
@@ -640,7 +641,9 @@ class DeviceRule(Rule):
             return
         kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name != "device"]
         gone = [arg for name, arg in bound.items() if name == "device"]
-        xla = cst.Arg(context.vocabulary.device(node))
+        variable = device_variable(node, context)
+        device = cst.Name(variable) if variable else context.vocabulary.device(node)
+        xla = cst.Arg(device)
         assert isinstance(node.func, cst.Attribute)
 
         def replace(updated: cst.Call) -> cst.Call:
@@ -648,7 +651,7 @@ class DeviceRule(Rule):
             to = cst.ensure_type(updated.func, cst.Attribute).with_changes(attr=cst.Name("to"))
             return with_args(updated, [xla, *named]).with_changes(func=to)
 
-        message = f".cuda() → .to({context.vocabulary.device_said})"
+        message = f".cuda() → .to({variable or context.vocabulary.device_said})"
         yield self.edit(node, replace, message, consumes=[node.func.attr, *gone])
 
     def _literal(self, value: cst.BaseExpression, context: Workspace) -> Edit:

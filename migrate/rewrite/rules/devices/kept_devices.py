@@ -16,7 +16,7 @@ from migrate.reading.values.devices import (
     type_with_index,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, last_part, string_value
+from migrate.syntax.tree import bind, last_part, nodes_of, string_value
 
 # Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
 _OF_NUMBERS = re.compile(
@@ -68,6 +68,48 @@ def is_device_or_number(value: cst.BaseExpression, context: Workspace) -> bool:
     place = context.place(value)
     calls = context.calls
     return place in calls.devices_or_numbers and place not in calls.device_numbers
+
+
+def device_variable(node: cst.CSTNode, context: Workspace) -> str:
+    """Return the variable with the replica's device that the code around `node` has; "" where it has none.
+
+    It is bound once, above `node` and in no branch, to `torch.device('cuda', …)`. A variable of the module
+    counts in functions that read it already.
+    """
+    function = context.function_around(node)
+    here = context.position(context.statement_around(node))
+    for scope in (function, context.module):
+        body = getattr(scope, "body", ())
+        for line in getattr(body, "body", body):
+            target = _plain_device(line, context)
+            if target is None or context.position(line).line >= here.line:
+                continue
+            (binding,) = context.bindings(target)
+            if function is None:
+                return target.value
+            names = [name for name in nodes_of(function, cst.Name) if name.value == target.value]
+            meant = [other.node for name in names for other in context.bindings(name)]
+            if meant and all(node is binding.node for node in meant):
+                return target.value
+    return ""
+
+
+def _plain_device(line: cst.CSTNode, context: Workspace) -> cst.Name | None:
+    """Return the name that a statement binds to a device of CUDA, if no other statement binds it."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    assign = line.body[0]
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None
+    target, value = assign.targets[0].target, assign.value
+    if not isinstance(target, cst.Name) or not isinstance(value, cst.Call) or not value.args:
+        return None
+    if context.qualified_name(value.func) not in DEVICE or isinstance(
+        value.args[0].value, cst.IfExp
+    ):
+        return None
+    is_cuda = context.devices.kind(value) is Kind.CUDA and not is_number(value, context)
+    return target if is_cuda and len(context.bindings(target)) == 1 else None
 
 
 def is_spelled(value: cst.BaseExpression) -> bool:

@@ -17,6 +17,7 @@ from migrate.rewrite.rules.launch.replica_function import (
     free_name,
     head_of_replica,
     index_name,
+    instead_of_torchrun,
     is_launching_process,
     launch_of_file,
     launch_statement,
@@ -350,6 +351,7 @@ class LaunchMain(Rule):
 
         starts = context.vocabulary.say("launch")
         message = f"each replica runs the code under the `__main__` test, as {function}; {starts} starts them"
+        message += instead_of_torchrun(context)
         wrong = (
             "nothing starts a replica for each chip: run the code under the `__main__` test in each, "
             f"by {starts}"

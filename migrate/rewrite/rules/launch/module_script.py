@@ -12,6 +12,7 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, rep
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
     index_name,
+    instead_of_torchrun,
     is_launching_process,
     launch_of_file,
     rank_environment,
@@ -165,6 +166,7 @@ class ModuleScript(Rule):
         message = (
             f"each replica runs the file as a whole; {context.vocabulary.say('launch')} starts them"
         )
+        message += instead_of_torchrun(context)
         wrong = (
             "nothing starts a replica for each chip: run the file in each, by "
             f"{context.vocabulary.say('launch')}"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import tokenize
 from collections.abc import Iterable
 
 import libcst as cst
@@ -9,6 +13,9 @@ import libcst as cst
 from migrate.reading.replicas.launch import names_in
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes_of
+
+# Commands that start the ranks of a CUDA script, as texts write them.
+_TORCHRUN = re.compile(r"\btorchrun(?=\s+-)|\btorch\.distributed\.(launch|run)(?=\s+-)")
 
 
 def free_name(wanted: str, context: Workspace, beside: Iterable[cst.CSTNode | None] = ()) -> str:
@@ -78,6 +85,24 @@ def launch_statement(function: str, context: Workspace) -> str:
         "# Forked: hydra looks for the configuration beside the module __main__.\n"
         f"{launch}({function}, start_method={fork})"
     )
+
+
+def instead_of_torchrun(context: Workspace) -> str:
+    """Return what the report adds if a docstring or a comment says to start the script by torchrun.
+
+    The text is the user's, and stays.
+    """
+    text = context.source.text
+    if not _TORCHRUN.search(text):
+        return ""
+    with contextlib.suppress(tokenize.TokenError, IndentationError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type not in (tokenize.STRING, tokenize.COMMENT):
+                continue
+            if said := _TORCHRUN.search(token.string):
+                line = token.start[0] + token.string[: said.start()].count("\n")
+                return f"; start it with python, not with {said[0]} (line {line})"
+    return ""
 
 
 def uses_hydra(context: Workspace) -> bool:
