@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from converters.graph.merging.options import OptionError, merged, outcome, restr
 from converters.graph.merging.recorded import Options, recorded_as_given, tensors
 from converters.graph.merging.recorded import recorded as recorded_with_options
 from converters.graph.merging.results import with_same_results
+from converters.graph.ops.functions import functions as known_functions
 from converters.graph.recording.caches import (
     CACHED,
     CachedForward,
@@ -39,6 +40,7 @@ from converters.graph.recording.caches import (
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
 from converters.graph.recording.masks import attention_masks, broadcast_masks
+from converters.graph.recording.returned import Record
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
@@ -51,6 +53,7 @@ from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.model import Class, Limits, Model
 from converters.graph.writing.patterns import plain, pruned
+from converters.graph.writing.records import Records
 from converters.graph.writing.repeated.repeats import Repeats, with_repeats
 from converters.graph.writing.repeated.stacks import LayerStack
 from converters.graph.writing.training import MODE, refusal
@@ -301,7 +304,27 @@ def _port(
     config = f"{name.removesuffix('Model')}Config"
     flax = "Flax NNX" if api == "nnx" else "Flax"
     title = f"{name} in {flax}, ported from {_where(module)}."
-    plain_methods = dict(model.classes[-1].methods)
+    records = Records(
+        [
+            *(cls.name for cls in model.classes),
+            *(function.name for function in functions),
+            *drafter.stubs,
+            *linen.IMPORTED,
+            *known_functions(),
+            config,
+            "Module",
+        ]
+    )
+    plain_methods = {
+        called: records.method(
+            method,
+            recorded.returned if method.of == "forward" else others[method.of].recorded.returned,
+        )
+        if called == "__call__" or method.of != "forward"
+        else method
+        for called, method in model.classes[-1].methods.items()
+    }
+    model.classes[-1].methods.update(plain_methods)
 
     def write(limits: Limits, exact: bool) -> tuple[str, str]:
         for called, method in plain_methods.items():
@@ -318,7 +341,13 @@ def _port(
             model.classes[-1].methods[called] = with_demands
         layers = drafter.classes_of_ours()
         modeling = (nnx if api == "nnx" else linen).modeling(
-            model, config, title, functions, layers, drafter.stubs, exact=exact
+            model,
+            config,
+            title,
+            [*records.written.values(), *functions],
+            layers,
+            drafter.stubs,
+            exact=exact,
         )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
         return convolve_in_groups(modeling) if constrain else modeling, sizes
@@ -342,6 +371,7 @@ def _port(
         ),
         notes=(
             *recorded.notes,
+            *records.lacking,
             *_dtypes_note(recorded),
             *_of_mode_notes(graph),
             *copied_starts(starts or {}, drafter.first, _unread(module, drafter)),
@@ -383,7 +413,9 @@ def _port(
         left=options.refused,
         api=api,
         stacks=repeated.stacks,
-        outputs=tuple(_outputs(graph, graph.outputs, "outputs", "")),
+        outputs=tuple(
+            _outputs(graph, graph.outputs, "outputs", "", recorded.returned, records.written)
+        ),
     )
 
 
@@ -400,17 +432,42 @@ def _numbers_in(modeling: str, baked: Iterable[str]) -> Iterator[str]:
             yield note
 
 
-def _outputs(graph: Graph, value: Any, code: str, name: str) -> Iterator[Output]:
-    """The tensors in the result of a call, each with the expression that reads it."""
+def _outputs(
+    graph: Graph, value: Any, code: str, name: str, returned: Any, written: Collection[str]
+) -> Iterator[Output]:
+    """The tensors in the result of a call, each with the expression that reads it.
+
+    Args:
+        graph: the recording.
+        value: the result, of tuples and dicts.
+        code: the expression that reads it.
+        name: its key or field in what holds it.
+        returned: the structure of the result, with records.
+        written: names of the records that the port has.
+    """
+    if not isinstance(value, Mapping | list | tuple):
+        if isinstance(value, Ref):
+            fact = graph.facts[value.id]
+            is_loss = name == "loss" and fact.shape == ()
+            yield Output(code, fact.dtype.is_floating_point, is_loss)
+        return
+    record = returned if isinstance(returned, Record) else None
+    of: Any = record.elements if record is not None else returned
     if isinstance(value, Mapping):
-        for key, element in value.items():
-            yield from _outputs(graph, element, f'{code}["{key}"]', str(key))
-    elif isinstance(value, list | tuple):
-        for at, element in enumerate(value):
-            yield from _outputs(graph, element, f"{code}[{at}]", "")
-    elif isinstance(value, Ref):
-        fact = graph.facts[value.id]
-        yield Output(code, fact.dtype.is_floating_point, name == "loss" and fact.shape == ())
+        pairs = [(str(key), key, element) for key, element in value.items()]
+    else:
+        fields = list(of) if record is not None and len(of) == len(value) else []
+        keys = fields or [""] * len(value)
+        pairs = [(key, at, each) for at, (key, each) in enumerate(zip(keys, value, strict=True))]
+    for key, at, element in pairs:
+        is_field = record is not None and record.kind.__name__ in written
+        read = f"{code}.{key}" if is_field and key else f"{code}[{at!r}]".replace("'", '"')
+        inner = None
+        if isinstance(of, Mapping):
+            inner = of.get(key)
+        elif isinstance(of, tuple) and isinstance(at, int) and at < len(of):
+            inner = of[at]
+        yield from _outputs(graph, element, read, key, inner, written)
 
 
 def _own_gradient(function: str) -> str:

@@ -43,6 +43,11 @@ def own_files(root: torch.nn.Module) -> Callable[[str], bool]:
     return own
 
 
+def is_user_file(file: str) -> bool:
+    """Whether a file is the user's own: of no installed package and not Python's."""
+    return bool(file) and not _package(file)
+
+
 def _file(cls: type) -> str:
     try:
         return inspect.getsourcefile(cls) or ""

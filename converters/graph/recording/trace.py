@@ -62,6 +62,7 @@ from converters.graph.recording.precision import (
     saved_floats,
 )
 from converters.graph.recording.reading import read_inputs
+from converters.graph.recording.returned import returned
 from converters.graph.recording.rows.checked import ROWS, every_row, rows_chosen
 from converters.graph.recording.state import attributes_stay, weights_stay
 from converters.graph.recording.ties import Ties
@@ -100,6 +101,7 @@ class Trace:
         same_dtype: why dtypes are not followed; "" if they are.
         decomposed: whether torch decomposed it once more, to remove changes in place.
         own_gradients: functions whose own gradient is not recorded.
+        returned: the structure of its result, with named tuples and dataclasses (see `recording.returned`).
     """
 
     program: torch.export.ExportedProgram
@@ -115,6 +117,7 @@ class Trace:
     same_dtype: str = ""
     decomposed: bool = False
     own_gradients: tuple[str, ...] = ()
+    returned: Any = None
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -238,7 +241,6 @@ def _recorded(
             notes += [f"{ROWS}: {', '.join(rows)}"] if rows else []
             notes += called.finite
             notes += called.ties
-            notes += called.retyped
             trial = Trace(
                 program,
                 module,
@@ -251,6 +253,7 @@ def _recorded(
                 called.bounds,
                 decomposed=apart,
                 own_gradients=tuple(called.own_gradients),
+                returned=called.returned,
             )
             if not (chosen := rows_chosen(program.graph)):
                 if way.rows:
@@ -359,8 +362,8 @@ class _EagerRun:
     read: tuple[str, ...] = ()
     # Conditions on free sizes, known when it is recorded.
     bounds: tuple[Bound, ...] = ()
-    # Notes on classes of its result that the port does not have.
-    retyped: tuple[str, ...] = ()
+    # The structure of its result.
+    returned: Any = None
     # Whether it computes in 16 bits by itself.
     narrow: bool = False
     # Inputs whose axes are all left free.
@@ -419,7 +422,7 @@ def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> 
                 "name what its forward takes: --inputs 'x=float32[2,3,32,32]'",
             ) from error
     called.ties = ties.notes()
-    called.retyped = tuple(dict.fromkeys(_retyped(result)))
+    called.returned = returned(result)
     called.narrow = narrow.seen
     called.odd = finite.odd
     return called
@@ -588,25 +591,6 @@ def plain(value: Any) -> Any:
         held = {field_.name: getattr(value, field_.name) for field_ in fields(value)}
         return plain(held)
     return value
-
-
-def _retyped(value: Any) -> Iterator[str]:
-    """Notes on the named tuples and dataclasses in a model's result, of which `plain` keeps the values."""
-    if isinstance(value, Mapping):
-        elements = [element for element in value.values() if _has_tensors(element)]
-    elif hasattr(value, "_fields"):
-        names = ", ".join(value._fields)
-        yield f"`{type(value).__name__}`, a named tuple of the original, is a tuple here: ({names})"
-        elements = list(value)
-    elif isinstance(value, list | tuple):
-        elements = list(value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        elements = [getattr(value, field_.name) for field_ in fields(value)]
-        yield f"`{type(value).__name__}`, a dataclass of the original, is a dict of its fields here"
-    else:
-        return
-    for element in elements:
-        yield from _retyped(element)
 
 
 def _has_tensors(value: Any) -> bool:

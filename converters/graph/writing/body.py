@@ -152,7 +152,7 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
         function.name = unique
         forms[form] = unique, places
         source = names.function_at(item.frame)
-        doc = "" if scan else names.first_sentence(source)
+        doc = "" if scan else names.docstring(source, item.frame.file)
         if doc:
             function.body.insert(0, ast.Expr(ast.Constant(doc)))
         drafter.functions.append(function)
@@ -791,18 +791,46 @@ class _Writer:
         return value
 
     def _sides_of_reshape(self, sides: Sequence[Any], item: Op) -> list[Any]:
-        """The sides that a tensor gets: one that nothing gives is what the others leave, -1."""
+        """The sides that a tensor gets: those that a flattening leaves as they are are read from the tensor,
+        and one that nothing gives is what the others leave, -1.
+        """
         plain = [isinstance(side, int) and not isinstance(side, bool) for side in sides]
         known = [
             self._followed_number(side, item) if is_plain else self._operand(side, item)
             for side, is_plain in zip(sides, plain, strict=True)
         ]
+        for axis, read in self._kept_sides(sides, item).items():
+            if plain[axis] and sides[axis] > 1:
+                known[axis] = read
         if known.count(None) == 1 and -1 not in sides:
             return [-1 if side is None else side for side in known]
         return [
             self._unfollowed(side, item) if value is None else value
             for side, value in zip(sides, known, strict=True)
         ]
+
+    def _kept_sides(self, sides: Sequence[Any], item: Op) -> dict[int, Size]:
+        """Axis → side of the operand, for the axes that a flattening leaves as they are.
+
+        Axes before and behind those that become one; where several ways fit the sizes, what they share.
+        """
+        of, frames = self._resolved(item.arguments[0]), self._frames(item.frames)
+        if not isinstance(of, Ref) or self.layouts.get(of.id) not in (None, LAST):
+            return {}
+        if not frames or not names.flattens(frames[-1]):
+            return {}
+        old, new = self.facts[of.id].shape, tuple(map(self._resolved, sides))
+        fewer = len(old) - len(new)
+        ways = [
+            {axis: axis + fewer * (axis > merged) for axis in range(len(new)) if axis != merged}
+            for merged in range(len(new) if fewer > 0 else 0)
+        ]
+        fitting = [way for way in ways if all(new[to] == old[axis] for to, axis in way.items())]
+        return {
+            to: self._side(of.id, axis, new[to])
+            for to, axis in (fitting[0].items() if fitting else ())
+            if all(way.get(to) == axis for way in fitting)
+        }
 
     def _with_sides(self, argument: Any, operand: Any) -> Any:
         """The operand with its fixed sides read from it, as other sizes of the model have others."""

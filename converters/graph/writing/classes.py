@@ -25,6 +25,7 @@ from converters.graph.expression import (
     code,
 )
 from converters.graph.ir import CALLS, Call
+from converters.graph.recording.libraries import is_user_file
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.draft import Draft, Drafter
@@ -41,9 +42,16 @@ from converters.graph.writing.forms.steps import stepped
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
+from converters.graph.writing.original.comments import above, commented, speaks_of_axes
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.forwarding import without_forwarding
-from converters.graph.writing.original.names import aliases, documented
+from converters.graph.writing.original.names import (
+    aliases,
+    attribute_lines,
+    documented,
+    source_file,
+    statement,
+)
 from converters.graph.writing.precision.numerics import (
     BASE,
     NUMERICS,
@@ -184,11 +192,16 @@ class _Classes:
         )
         if method.kinds or method.result_kinds:
             method.body = gathered(method.body, method.result)
-        if module_call.method != "forward":
-            method.of, method.doc = (
-                module_call.method,
-                documented(self.drafter.forward(module_call)),
-            )
+        method.of = module_call.method
+        forward = self.drafter.forward(module_call)
+        # What a library says of its forward is on arguments of its own.
+        if module_call.method != "forward" or is_user_file(source_file(forward)):
+            method.doc = documented(forward)
+            turned = self.drafter.layouts.keys() & {
+                argument.inside for argument in module_call.arguments
+            }
+            if turned and speaks_of_axes(method.doc):
+                method.doc = ""
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[module_call.path, module_call.method]
         others = (
@@ -392,9 +405,10 @@ class _Classes:
             expression = call(cls.name, *(first if cls.configured else []), **named)
             return with_numerics(expression, NUMERICS) if cls.typed else expression
 
-        instance.setup = [
-            lists.together(fill(each, made), instance.over) for each in instance.setup
-        ]
+        instance.setup = _with_comments(
+            [lists.together(fill(each, made), instance.over) for each in instance.setup],
+            type(instance.module),
+        )
 
     # The configuration.
 
@@ -741,6 +755,20 @@ class _FromSettings(ast.NodeTransformer):
 
 def _bare(value: Any) -> Any:
     return value + 0 if isinstance(value, SettingInt | SettingFloat) else value
+
+
+def _with_comments(setup: Sequence[ast.stmt], of: type) -> list[ast.stmt]:
+    """The statements of a `setup` with what the original's constructor says above its own, each once."""
+    lines, written, result = attribute_lines(of), set[Any](), []
+    for each in setup:
+        match each:
+            case ast.Assign(targets=[ast.Attribute(attr=name)]) if name in lines:
+                source = statement(lines[name])
+                if source not in written:
+                    each = commented(each, above(lines[name]))
+                written.add(source)
+        result.append(each)
+    return result
 
 
 def _assign(name: str, value: ast.expr) -> ast.stmt:

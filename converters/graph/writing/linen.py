@@ -15,7 +15,7 @@ from converters.graph.writing.forms.alike import shortened
 from converters.graph.writing.forms.lists import written
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.original.comments import commented, of, placed
-from converters.graph.writing.original.names import first_sentence
+from converters.graph.writing.original.names import docstring
 from converters.graph.writing.precision.dtypes import ARGUMENT
 from converters.graph.writing.precision.numerics import BASE, base
 from converters.graph.writing.precision.rounding import rounding_once
@@ -44,7 +44,7 @@ def modeling(
     model: Model,
     config: str,
     title: str,
-    restored: Sequence[ast.FunctionDef] = (),
+    restored: Sequence[ast.FunctionDef | ast.ClassDef] = (),
     layers: Sequence[type] = (),
     stubs: Mapping[str, str] | None = None,
     exact: bool = False,
@@ -56,7 +56,7 @@ def modeling(
         model: the classes.
         config: the name of the configuration's class.
         title: the first line of the module's docstring.
-        restored: functions of the original.
+        restored: functions and records of the original.
         layers: classes of ours that it uses.
         stubs: functions that are still to be written, and what for.
         exact: whether layers and activations round once in 16 bits.
@@ -186,23 +186,28 @@ def _stub(name: str, reason: str) -> str:
     return f"{signature}\n    {doc}\n    raise NotImplementedError({reason!r})"
 
 
+# Name → the statement that a source needs that reads it.
+IMPORTED = {
+    "math": "import math",
+    "Any": "from typing import Any",
+    "NamedTuple": "from typing import NamedTuple",
+    "DTypeLike": "from jax.typing import DTypeLike",
+    "flax": "import flax",
+    "jax": "import jax",
+    "Array": "from jax import Array",
+    "jnp": "import jax.numpy as jnp",
+    "np": "import numpy as np",
+    "partial": "from functools import partial",
+    "Callable": "from collections.abc import Callable",
+    "nn": "from flax import linen as nn",
+    "nnx": "from flax import nnx",
+}
+
+
 def _imports(text: str, config: str, more: Iterable[str]) -> str:
     """The statements that the names in the source need."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    needed = {
-        "math": "import math",
-        "Any": "from typing import Any",
-        "DTypeLike": "from jax.typing import DTypeLike",
-        "jax": "import jax",
-        "Array": "from jax import Array",
-        "jnp": "import jax.numpy as jnp",
-        "np": "import numpy as np",
-        "partial": "from functools import partial",
-        "Callable": "from collections.abc import Callable",
-        "nn": "from flax import linen as nn",
-        "nnx": "from flax import nnx",
-    }
-    lines = [line for name, line in needed.items() if name in names]
+    lines = [line for name, line in IMPORTED.items() if name in names]
     lines = list(dict.fromkeys((*more, *lines)))
     plain = [line for line in lines if not re.match(r"(import|from) (jax|flax|numpy)", line)]
     others = [line for line in lines if line not in plain]
@@ -235,7 +240,7 @@ def unparsed_class(cls: Class, config: str, taken: Set[str]) -> str:
         taken: names that stand for something else in the port.
     """
     body: list[ast.stmt] = []
-    doc = first_sentence(cls.origin)
+    doc = docstring(cls.origin)
     if doc:
         body.append(ast.Expr(ast.Constant(doc)))
     if cls.configured:
@@ -255,7 +260,8 @@ def methods_of(cls: Class) -> list[ast.stmt]:
     """The methods of a class."""
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
-        said = [ast.Expr(ast.Constant(method.doc))] if method.doc else []
+        doc = re.sub(r"\n(?= )", "\n    ", method.doc)
+        said = [ast.Expr(ast.Constant(doc))] if doc else []
         whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
         methods.append(definition_of(name, method, whole, _returns(method), cls.takes_mode))
     return methods

@@ -23,7 +23,7 @@ from converters.graph.writing.forms.alike import shortened
 from converters.graph.writing.forms.lists import written
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.nnx_setup import HeldVariable, ModuleInit, constructor
-from converters.graph.writing.original.names import first_sentence
+from converters.graph.writing.original.names import docstring
 from converters.graph.writing.precision.numerics import BASE
 from converters.graph.writing.training import MODE
 from converters.modules.nnx.buffer import Buffer
@@ -164,7 +164,7 @@ def _class(
     inner = [*(_property(*each) for each in init.computed.items()), *linen.methods_of(in_nnx)]
     if body or cls.fields or cls.configured or needs_rngs:
         inner.insert(0, _init(cls, config, body, needs_rngs))
-    doc = first_sentence(cls.origin)
+    doc = docstring(cls.origin)
     said = [ast.Expr(ast.Constant(doc))] if doc else []
     above = ast.parse(BASE if in_dtype else "nnx.Module", mode="eval").body
     return linen.unparsed(ast.ClassDef(cls.name, [above], [], [*said, *inner], []))

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         inner: Any = list(value.items())
     elif isinstance(value, tuple | list):
         inner = list(enumerate(value))
+    elif is_dataclass(value):
+        inner = [(field.name, getattr(value, field.name)) for field in fields(value)]
     else:
         if hasattr(value, "shape"):
             yield path, value

@@ -7,7 +7,7 @@ import copy
 import io
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,8 @@ def as_tensors(inputs: Arrays, dtype: Any = None) -> dict[str, Any]:
 
 def flat(value: Any) -> Iterator[Any]:
     """The tensors or arrays in nested tuples, lists and mappings, by the order of their keys."""
+    if is_dataclass(value):  # of the port: the original's is a mapping by now
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         for name in sorted(value):
             yield from flat(value[name])

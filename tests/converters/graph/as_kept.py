@@ -180,3 +180,53 @@ class Masked(nn.Module):
             rows, nth = torch.where(chosen == i)
             out[rows] += weights[rows, nth, None] * expert(x[rows] - x[rows].mean(0))
         return out
+
+
+class Said(nn.Module):
+    """Scales, then mixes.
+
+    The scale is
+        one for each column.
+    """
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        # measured once,
+        # by hand
+        self.register_buffer("scale", torch.ones(width))
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)  # two of a kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (rows, width), of any length.
+
+        Gives as many rows.
+        """
+        return self.b(self.a(x * self.scale).tanh())
+
+
+class Turned(nn.Module):
+    """Turns pairs of columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angle", torch.rand(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = x[..., 0::2], x[..., 1::2]
+        cos, sin = self.angle.cos(), self.angle.sin()
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+
+class TurnedTwice(nn.Module):
+    """Turns queries of five heads and keys of two by one module."""
+
+    def __init__(self, width: int = 12, heads: int = 5, fewer: int = 2) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(width, heads * 6), nn.Linear(width, fewer * 6)
+        self.heads, self.fewer = heads, fewer
+        self.turned = Turned()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = self.q(x).view(x.shape[0], -1, self.heads, 6).transpose(1, 2)
+        k = self.k(x).view(x.shape[0], -1, self.fewer, 6).transpose(1, 2)
+        return self.turned(q), self.turned(k)

@@ -25,6 +25,8 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]]]] = {
     "dilated": (as_kept.Dilated, {"x": (2, 4, 9)}),
     "pairs": (as_kept.Pairs, {"x": (2, 6)}),
     "angles": (as_kept.Angles, {"x": (2, 4)}),
+    "said": (as_kept.Said, {"x": (2, 6)}),
+    "turned twice": (as_kept.TurnedTwice, {"x": (2, 7, 12)}),
 }
 
 
@@ -95,6 +97,27 @@ def test_a_result_that_nobody_reads_makes_no_other_form() -> None:
     assert text.count("class Cell") == 1
     assert "call_1" not in text
     assert "    features: int\n" in text
+
+
+def test_sides_that_a_flattening_leaves_are_read_from_its_tensor() -> None:
+    """So that queries and keys, of different numbers of heads, are two calls of one method."""
+    text = source("turned twice")
+    assert "call_1" not in text
+    assert "reshape(*hidden.shape[:3], -1)" in text
+
+
+def test_docstrings_of_the_users_classes_stay_whole() -> None:
+    text = source("said")
+    assert (
+        '"""Scales, then mixes.\n\n    The scale is\n        one for each column.\n    """' in text
+    )
+    assert '"""x: (rows, width), of any length.\n\n        Gives as many rows.\n        """' in text
+
+
+def test_comments_of_the_constructor_stay() -> None:
+    text = source("said")
+    assert "        # measured once,\n        # by hand\n        self.scale = " in text
+    assert text.count("# two of a kind\n        self.a = ") == text.count("two of a kind") == 1
 
 
 def test_a_dilation_of_1_makes_no_other_class() -> None:

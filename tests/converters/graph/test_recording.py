@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import pytest
 import torch
 
@@ -57,7 +60,9 @@ def test_each_branch_keeps_its_own_numbers(by_mode: bool) -> None:
 
 
 class Pair(NamedTuple):
-    scores: torch.Tensor
+    """Scores and what they add up to."""
+
+    scores: torch.Tensor  # (rows,)
     total: torch.Tensor
 
 
@@ -65,13 +70,66 @@ class Pair(NamedTuple):
 class Held:
     scores: torch.Tensor
     total: torch.Tensor
+    loss: torch.Tensor | None = None
+
+
+@dataclass
+class Counted:
+    scores: torch.Tensor
+    total: torch.Tensor
+    count: int = 3
+
+
+Plain = namedtuple("Plain", ("scores", "total"))
+
+
+@pytest.mark.parametrize(
+    ("made", "lines"),
+    [
+        (
+            Pair,
+            (
+                "class Pair(NamedTuple):",
+                "    # (rows,)\n    scores: Array",
+                ") -> Pair:",
+                "return Pair(",
+            ),
+        ),
+        (Plain, ("class Plain(NamedTuple):\n    scores: Array\n    total: Array", ") -> Plain:")),
+        (
+            Held,
+            ("@flax.struct.dataclass\nclass Held:", "    loss: Array | None = None", ") -> Held:"),
+        ),
+        (
+            lambda *both: (Pair(*both), both[0]),
+            (") -> tuple[Pair, Array]:",),
+        ),
+    ],
+)
+def test_a_port_returns_the_records_of_the_original(
+    made: Any, lines: Sequence[str], load: Any
+) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return made(x * 2, x.sum())
+
+    written = port(Net().eval(), {"x": torch.ones(3)})
+    for line in lines:
+        assert line in written.modeling
+    assert not written.notes
+    found = load(written).apply({}, x=jnp.ones(3))
+    found = found[0] if type(found) is tuple else found
+    assert found.scores.tolist() == [2, 2, 2]
+    assert found.total == 3
+    assert {output.code for output in written.outputs} >= (
+        {"outputs.scores"} if "tuple" not in lines[0] else {"outputs[0].scores", "outputs[1]"}
+    )
 
 
 @pytest.mark.parametrize(
     ("made", "notes"),
     [
-        (Pair, ("`Pair`, a named tuple of the original, is a tuple here: (scores, total)",)),
-        (Held, ("`Held`, a dataclass of the original, is a dict of its fields here",)),
+        (Counted, ("`Counted`, a dataclass of the original, is a dict of its fields here",)),
         (lambda *both: both, ()),
         (lambda scores, total: {"scores": scores, "total": total}, ()),
     ],
@@ -81,7 +139,7 @@ def test_a_class_of_the_result_that_a_port_lacks_is_noted(made: Any, notes: tupl
         def forward(self, x: torch.Tensor) -> Any:
             return made(x * 2, x.sum())
 
-    assert trace(Net(), {"x": torch.randn(3, 4)}).notes == notes
+    assert port(Net().eval(), {"x": torch.randn(3, 4)}).notes == notes
 
 
 def test_an_input_that_is_read_is_found() -> None:

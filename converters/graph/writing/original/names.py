@@ -13,6 +13,7 @@ from typing import Any
 
 from converters.graph.files import tree_of
 from converters.graph.ir import Frame
+from converters.graph.recording.libraries import is_user_file
 
 # Methods whose numbers are axes.
 _AXES = frozenset({"permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis"})
@@ -99,6 +100,22 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
         new = [node for value in values for node in ast.walk(value) if node not in nodes]
         nodes |= dict.fromkeys(new)
     return tuple(nodes)
+
+
+@cache
+def flattens(frame: Frame) -> bool:
+    """Whether a statement makes one axis of several by `flatten`, and reshapes nothing else."""
+    source = statement(frame)
+    called = {
+        node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        for node in (ast.walk(source) if source is not None else ())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
+    }
+    return "flatten" in called and not called & _RESHAPING
+
+
+# Methods and functions of torch that give a tensor sides.
+_RESHAPING = {"view", "view_as", "reshape", "reshape_as", "unflatten"}
 
 
 @cache
@@ -502,6 +519,44 @@ def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
     return ()
 
 
+def docstring(documented: Any, file: str = "") -> str:
+    """The docstring of a class or of a function's source: whole where it is the user's, who keeps the port;
+    of an installed package its first sentence; "" if there is none.
+
+    Args:
+        documented: the class, or the function's source.
+        file: of the function.
+    """
+    if isinstance(documented, type):
+        file = source_file(documented)
+        text = inspect.getdoc(documented) or "" if vars(documented).get("__doc__") else ""
+    else:
+        text = (ast.get_docstring(documented) or "") if documented is not None else ""
+    if not is_user_file(file):
+        return first_sentence(documented)
+    lines = [
+        textwrap.wrap(
+            line,
+            _WIDTH,
+            subsequent_indent=" " * (len(line) - len(line.lstrip())),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        or [""]
+        for line in text.strip().splitlines()
+    ]
+    whole = textwrap.indent("\n".join(line for part in lines for line in part), "    ").strip()
+    return f"{whole}\n    " if len(lines) > 1 else whole
+
+
+def source_file(documented: Any) -> str:
+    """The file of a class or function; "" if there is none."""
+    try:
+        return inspect.getsourcefile(documented) or ""
+    except (OSError, TypeError):
+        return ""
+
+
 def first_sentence(documented: Any) -> str:
     """The first sentence of a docstring, of a class or of a function's source; "" if there is none."""
     if documented is None:  # a lambda
@@ -517,9 +572,11 @@ def first_sentence(documented: Any) -> str:
 
 
 def documented(function: Any) -> str:
-    """The first sentence of a function's docstring; "" if there is none."""
+    """The docstring of a method for its port (see `docstring`); "" if there is none."""
     body = getattr(source_tree(function), "body", [])
-    return first_sentence(body[0]) if body and isinstance(body[0], ast.FunctionDef) else ""
+    if not body or not isinstance(body[0], ast.FunctionDef):
+        return ""
+    return docstring(body[0], source_file(inspect.unwrap(function)))
 
 
 # It does not end behind an initial ("Aidan N. Gomez") or an abbreviation.
@@ -528,6 +585,37 @@ _SENTENCE = re.compile(
 )
 # Of a line of a docstring, with what stands around it.
 _WIDTH = 88
+
+
+@cache
+def attribute_lines(cls: type) -> Mapping[str, Frame]:
+    """Attribute → the line of a constructor in the user's files that first sets it."""
+    lines: dict[str, Frame] = {}
+    for base in cls.__mro__:
+        constructor = inspect.unwrap(vars(base).get("__init__", object.__init__))
+        file = source_file(constructor)
+        if not inspect.isfunction(constructor) or not is_user_file(file):
+            continue
+        try:
+            first = inspect.getsourcelines(constructor)[1]
+        except OSError:
+            continue
+        for node in ast.walk(source_tree(constructor)):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                    pass
+                case ast.Call(
+                    func=ast.Attribute(
+                        value=ast.Name(id="self"),
+                        attr="register_buffer" | "register_parameter" | "add_module",
+                    ),
+                    args=[ast.Constant(value=str() as name), *_],
+                ):
+                    pass
+                case _:
+                    continue
+            lines.setdefault(name, Frame(file, first + node.lineno - 1, "__init__"))
+    return lines
 
 
 def aliases(forward: Any) -> frozenset[tuple[str, str]]:
