@@ -16,6 +16,7 @@ from converters.graph.writing.forms.lists import written
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.original.comments import commented, of, placed
 from converters.graph.writing.original.names import docstring
+from converters.graph.writing.original.tables import with_variables
 from converters.graph.writing.precision.dtypes import ARGUMENT
 from converters.graph.writing.precision.numerics import BASE, base
 from converters.graph.writing.precision.rounding import rounding_once
@@ -248,7 +249,7 @@ def unparsed_class(cls: Class, config: str, taken: Set[str]) -> str:
     body += [_field(name, kind) for name, kind in cls.fields.items()]
     methods = methods_of(cls)
     if cls.setup:
-        setup = shortened([written(statement) for statement in cls.setup], taken)
+        setup = shortened(with_variables(list(map(written, cls.setup))), taken)
         body.append(definition_of("setup", None, setup, "None"))
     body += methods
     above = BASE if cls.typed else "nn.Module"

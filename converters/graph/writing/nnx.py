@@ -24,6 +24,7 @@ from converters.graph.writing.forms.lists import written
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.nnx_setup import HeldVariable, ModuleInit, constructor
 from converters.graph.writing.original.names import docstring
+from converters.graph.writing.original.tables import without_variables
 from converters.graph.writing.precision.numerics import BASE
 from converters.graph.writing.training import MODE
 from converters.modules.nnx.buffer import Buffer
@@ -81,7 +82,7 @@ def modeling(
     """The source of `modeling.py`; the arguments are those of `linen.modeling`."""
     constructors: dict[str, ModuleInit] = {}
     for cls in model.classes:
-        setup = [written(statement) for statement in cls.setup]
+        setup = [without_variables(written(statement)) for statement in cls.setup]
         constructors[cls.name] = constructor(setup, constructors)
         _require_free(cls, constructors[cls.name])
     root = model.classes[-1].name if model.classes else ""

@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from converters.graph.expression import call
+from converters.graph.files import tree_of
 from converters.graph.ir import Frame
 from converters.graph.recording.returned import Record
 from converters.graph.writing.model import Method
 from converters.graph.writing.original.comments import above, commented, of
-from converters.graph.writing.original.names import docstring, source_file, tree_of
+from converters.graph.writing.original.names import docstring, source_file
 
 
 class Records:

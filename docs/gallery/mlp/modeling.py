@@ -56,6 +56,7 @@ class MLP(Module):
         )
 
     def __call__(self, x: Array) -> Array:
+        """(batch, 784) pixels → (batch, 10) logits."""
         x = jax.nn.relu(self.fc1(x))
         x = jax.nn.relu(self.fc2(x))
         return self.fc3(x)

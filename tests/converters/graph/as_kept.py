@@ -230,3 +230,33 @@ class TurnedTwice(nn.Module):
         q = self.q(x).view(x.shape[0], -1, self.heads, 6).transpose(1, 2)
         k = self.k(x).view(x.shape[0], -1, self.fewer, 6).transpose(1, 2)
         return self.turned(q), self.turned(k)
+
+
+class Table(nn.Module):
+    """Angles of pairs of columns, by position."""
+
+    def __init__(self, width: int, longest: int, base: float, share: float) -> None:
+        super().__init__()
+        self.turned = int(width * share) // 2 * 2
+        inverse = base ** (-torch.arange(0, self.turned, 2).float() / self.turned)
+        angles = torch.outer(torch.arange(longest).float(), inverse)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("both", torch.cat((angles, angles), dim=-1).sin(), persistent=False)
+        self.register_buffer("other", angles.roll(1, 0).cos(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[1]
+        a = x[..., : self.turned // 2] * self.cos[:n] + self.other[:n]
+        return torch.cat((a, x[..., : self.turned] * self.both[:n]), dim=-1)
+
+
+class Tabled(nn.Module):
+    """Has a table that its sizes give, and one that the compiler cannot follow."""
+
+    def __init__(self, width: int = 12, longest: int = 40, base: float = 500.0) -> None:
+        super().__init__()
+        self.fc, self.longest, self.base = nn.Linear(width, width), longest, base
+        self.table = Table(width, longest, base, 0.75)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table(self.fc(x))

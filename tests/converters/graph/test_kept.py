@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from converters.graph import GraphError, Port, port
+from converters.graph.writing.model import Limits
 from tests.converters.graph import as_kept
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -26,6 +27,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]]]] = {
     "pairs": (as_kept.Pairs, {"x": (2, 6)}),
     "angles": (as_kept.Angles, {"x": (2, 4)}),
     "said": (as_kept.Said, {"x": (2, 6)}),
+    "tabled": (as_kept.Tabled, {"x": (2, 7, 12)}),
     "turned twice": (as_kept.TurnedTwice, {"x": (2, 7, 12)}),
 }
 
@@ -104,6 +106,25 @@ def test_sides_that_a_flattening_leaves_are_read_from_its_tensor() -> None:
     text = source("turned twice")
     assert "call_1" not in text
     assert "reshape(*hidden.shape[:3], -1)" in text
+
+
+@pytest.mark.parametrize("name", ["said", "tabled"])
+def test_a_source_that_is_written_again_is_the_same(name: str) -> None:
+    """Sizes that are tried are written each time."""
+    written = made(name)[1]
+    assert written.limited(Limits()).modeling == written.modeling
+
+
+def test_a_table_that_sizes_give_is_computed() -> None:
+    text = source("tabled")
+    for written in (
+        "        inverse = self.config.base ** ",
+        "        angles = jnp.outer(jnp.arange(self.config.longest, dtype=jnp.float32), inverse)\n",
+        "        self.cos = jnp.cos(angles)\n",
+        "        self.both = jnp.sin(jnp.concatenate([angles, angles], axis=-1))\n",
+        "        self.other = self.variable('buffers', 'other', stored",
+    ):
+        assert written in text
 
 
 def test_docstrings_of_the_users_classes_stay_whole() -> None:

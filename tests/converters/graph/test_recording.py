@@ -15,6 +15,7 @@ from converters.graph import port
 from converters.graph.recording.detours import masks_by_index, values_known
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.trace import trace
+from converters.graph.writing.model import Limits
 from tests.converters.graph import models
 
 
@@ -117,6 +118,7 @@ def test_a_port_returns_the_records_of_the_original(
     for line in lines:
         assert line in written.modeling
     assert not written.notes
+    assert written.limited(Limits()).modeling == written.modeling
     found = load(written).apply({}, x=jnp.ones(3))
     found = found[0] if type(found) is tuple else found
     assert found.scores.tolist() == [2, 2, 2]

@@ -107,7 +107,16 @@ def placed(tree: ast.AST) -> None:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [new for child in body for new in (*_lines(of(child)), child)]  # type: ignore[attr-defined]
+            # A source that is written again has them already.
+            own = [child for child in body if not _is_line(child)]
+            node.body = [new for child in own for new in (*_lines(of(child)), child)]  # type: ignore[attr-defined]
+
+
+def _is_line(node: ast.AST) -> bool:
+    match node:
+        case ast.Expr(value=ast.Name(id=text)):
+            return text.startswith("#")
+    return False
 
 
 def _lines(comments: Sequence[str]) -> list[ast.stmt]:

@@ -12,6 +12,7 @@ import torch
 from converters.graph.expression import SettingFloat, SettingInt, as_code, code, dtype_name
 from converters.graph.writing.original import constructors
 from converters.graph.writing.original.settings import Settings
+from converters.graph.writing.original.tables import table
 
 
 def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) -> ast.expr | None:
@@ -40,7 +41,11 @@ def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) ->
         filled = recognize(tensor, size)
         if filled is not None:
             return filled
-    return _listed(tensor, owner, name) or _frequencies(tensor, owner, name, settings)
+    return (
+        _listed(tensor, owner, name)
+        or _frequencies(tensor, owner, name, settings)
+        or table(tensor, owner.__class__, name, lambda node: settings.of_expression(node, owner))
+    )
 
 
 def _dtype(tensor: torch.Tensor) -> ast.expr:
