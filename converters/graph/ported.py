@@ -40,7 +40,7 @@ from converters.graph.recording.caches import (
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
 from converters.graph.recording.masks import attention_masks, broadcast_masks
-from converters.graph.recording.returned import Record
+from converters.graph.recording.returned import ReturnedRecord
 from converters.graph.recording.shared import first_names
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
@@ -451,7 +451,7 @@ def _outputs(
             is_loss = name == "loss" and fact.shape == ()
             yield Output(code, fact.dtype.is_floating_point, is_loss)
         return
-    record = returned if isinstance(returned, Record) else None
+    record = returned if isinstance(returned, ReturnedRecord) else None
     of: Any = record.elements if record is not None else returned
     if isinstance(value, Mapping):
         pairs = [(str(key), key, element) for key, element in value.items()]

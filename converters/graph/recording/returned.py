@@ -10,7 +10,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Record:
+class ReturnedRecord:
     """A named tuple or dataclass in a result.
 
     Attributes:
@@ -30,22 +30,24 @@ class Record:
     def is_whole(self) -> bool:
         """Whether tensors are all that a dataclass holds: the recording keeps no other values of it."""
         return self.is_tuple or all(
-            element is None or element == "tensor" or isinstance(element, Record)
+            element is None or element == "tensor" or isinstance(element, ReturnedRecord)
             for element in self.elements.values()
         )
 
 
 def returned(value: Any) -> Any:
-    """The structure of a result, with its records (see `Record.elements`)."""
+    """The structure of a result, with its records (see `ReturnedRecord.elements`)."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, Mapping) or (hasattr(value, "to_tuple") and hasattr(value, "items")):
         return {str(key): returned(element) for key, element in value.items()}
     if hasattr(value, "_fields"):
-        return Record(type(value), dict(zip(value._fields, map(returned, value), strict=True)))
+        return ReturnedRecord(
+            type(value), dict(zip(value._fields, map(returned, value), strict=True))
+        )
     if isinstance(value, tuple | list):
         return tuple(map(returned, value))
     if is_dataclass(value) and not isinstance(value, type):
         held = {each.name: returned(getattr(value, each.name)) for each in fields(value)}
-        return Record(type(value), held)
+        return ReturnedRecord(type(value), held)
     return None if value is None else "other"

@@ -15,7 +15,7 @@ from typing import Any
 from converters.graph.expression import call
 from converters.graph.files import tree_of
 from converters.graph.ir import Frame
-from converters.graph.recording.returned import Record
+from converters.graph.recording.returned import ReturnedRecord
 from converters.graph.writing.model import Method
 from converters.graph.writing.original.comments import above, commented, of
 from converters.graph.writing.original.names import docstring, source_file
@@ -54,7 +54,7 @@ class Records:
     def _wrapped(self, value: ast.expr, returned: Any) -> tuple[ast.expr, str]:
         """An expression with its records, and the name of its own record."""
         match returned:
-            case Record():
+            case ReturnedRecord():
                 inner = list(returned.elements.values())
                 if not self._is_written(returned):
                     return value, ""
@@ -86,7 +86,7 @@ class Records:
             self._lack(record)
         return value, ""
 
-    def _is_written(self, record: Record) -> bool:
+    def _is_written(self, record: ReturnedRecord) -> bool:
         """Whether the port has a class for a record; it is written with the first."""
         name = record.kind.__name__
         if name in self.taken or self.kinds.get(name, record.kind) is not record.kind:
@@ -102,7 +102,7 @@ class Records:
             self.written[name] = _definition(record, self.written)
         return True
 
-    def _lack(self, record: Record) -> None:
+    def _lack(self, record: ReturnedRecord) -> None:
         name = record.kind.__name__
         if record.is_tuple:
             fields = ", ".join(record.elements)
@@ -112,9 +112,9 @@ class Records:
         self.lacking[note] = None
 
 
-def records(returned: Any) -> Iterator[Record]:
+def records(returned: Any) -> Iterator[ReturnedRecord]:
     """The records in a result, the outer ones first."""
-    if isinstance(returned, Record):
+    if isinstance(returned, ReturnedRecord):
         yield returned
         returned = tuple(returned.elements.values())
     if isinstance(returned, Mapping):
@@ -123,7 +123,7 @@ def records(returned: Any) -> Iterator[Record]:
         yield from records(element)
 
 
-def _definition(record: Record, written: Mapping[str, Any]) -> ast.ClassDef:
+def _definition(record: ReturnedRecord, written: Mapping[str, Any]) -> ast.ClassDef:
     """The class of a record: a NamedTuple, or a dataclass that JAX takes apart."""
     body: list[ast.stmt] = []
     doc = _docstring(record.kind)
@@ -152,7 +152,7 @@ def _docstring(kind: type) -> str:
 
 def _annotation(element: Any, written: Mapping[str, Any]) -> str:
     match element:
-        case Record():
+        case ReturnedRecord():
             name = element.kind.__name__
             return name if name in written else "Any"
         case "tensor":

@@ -44,7 +44,9 @@ def table(
     for tree in constructors.constructors(cls):
         for variable, values in names.assigned(tree).items():
             local.setdefault(variable, set()).update(values)
-    written = _Written(number, {key: min(of, key=id) for key, of in local.items() if len(of) == 1})
+    written = _TableWriter(
+        number, {key: min(of, key=id) for key, of in local.items() if len(of) == 1}
+    )
     for expression in constructors.assigned(cls, name):
         # With a variable come the values that it was given.
         for way in expression.elts if isinstance(expression, ast.Tuple) else [expression]:
@@ -118,7 +120,7 @@ class _Pair:
         self.visible, self.plain, self.is_array = visible, plain, is_array
 
 
-class _Written:
+class _TableWriter:
     """Writes an expression of a constructor in JAX."""
 
     def __init__(
@@ -136,7 +138,7 @@ class _Written:
             return _Pair(as_code(number), ast.Constant(number + 0), False)
         match node:
             case ast.Name(id=name) if name in self.local and self.depth < _DEPTH:
-                deeper = _Written(self.number, self.local, self.depth + 1)
+                deeper = _TableWriter(self.number, self.local, self.depth + 1)
                 pair = deeper._any(self.local[name])
                 named = call(_NAMED, names.clean(name), pair.visible)
                 return _Pair(named, pair.plain, True) if pair.is_array else pair
