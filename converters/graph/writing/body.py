@@ -799,6 +799,14 @@ class _Writer:
             self._followed_number(side, item) if is_plain else self._operand(side, item)
             for side, is_plain in zip(sides, plain, strict=True)
         ]
+        frames = self._frames(item.frames)
+        written = names.sides_written(frames[-1]) if frames else ()
+        for axis, node in enumerate(written if len(written) == len(sides) else ()):
+            if (
+                plain[axis] and type(known[axis]) is int
+            ):  # another number of the line may be its equal
+                number = self.drafter.settings.of_expression(node, self.module)
+                known[axis] = number if number == sides[axis] else known[axis]
         for axis, read in self._kept_sides(sides, item).items():
             if plain[axis] and sides[axis] > 1:
                 known[axis] = read

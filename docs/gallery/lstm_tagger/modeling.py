@@ -154,6 +154,7 @@ class Tagger(Module):
         )
 
     def __call__(self, ids: Array, deterministic: bool = True) -> Array:
+        """(batch, words) of the vocabulary → (batch, words, tags)."""
         states, _ = self.lstm(self.embed(ids), deterministic=deterministic)
         # The last state of a direction is not needed: every word has one.
         return self.out(jax.nn.relu(self.norm(states)))

@@ -260,3 +260,16 @@ class Tabled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.table(self.fc(x))
+
+
+class TwoOfTwo(nn.Module):
+    """Takes keys and values of two heads apart: of two numbers of its line that are 2, one is a size."""
+
+    def __init__(self, width: int = 12, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.both = nn.Linear(width, 2 * heads * 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        k, v = self.both(x).view(x.shape[0], x.shape[1], 2, self.heads, 5).unbind(2)
+        return k.sin() * v

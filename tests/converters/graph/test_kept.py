@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]]]] = {
     "pairs": (as_kept.Pairs, {"x": (2, 6)}),
     "angles": (as_kept.Angles, {"x": (2, 4)}),
     "said": (as_kept.Said, {"x": (2, 6)}),
+    "two of two": (as_kept.TwoOfTwo, {"x": (2, 7, 12)}),
     "tabled": (as_kept.Tabled, {"x": (2, 7, 12)}),
     "turned twice": (as_kept.TurnedTwice, {"x": (2, 7, 12)}),
 }
@@ -106,6 +107,10 @@ def test_sides_that_a_flattening_leaves_are_read_from_its_tensor() -> None:
     text = source("turned twice")
     assert "call_1" not in text
     assert "reshape(*hidden.shape[:3], -1)" in text
+
+
+def test_a_side_is_the_size_that_its_place_in_a_reshape_names() -> None:
+    assert ".reshape(*x.shape[:2], 2, self.config.heads, 5)" in source("two of two")
 
 
 @pytest.mark.parametrize("name", ["said", "tabled"])

@@ -103,6 +103,22 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
 
 
 @cache
+def sides_written(frame: Frame) -> tuple[ast.expr, ...]:
+    """The sides that a statement's only reshape names, `x.view(b, -1, self.heads)`; none where they are hidden."""
+    source = statement(frame)
+    calls = [
+        node.args
+        for node in (ast.walk(source) if source is not None else ())
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("view", "reshape")
+    ]
+    if len(calls) != 1 or any(isinstance(side, ast.Starred) for side in calls[0]):
+        return ()
+    return tuple(calls[0])
+
+
+@cache
 def flattens(frame: Frame) -> bool:
     """Whether a statement makes one axis of several by `flatten`, and reshapes nothing else."""
     source = statement(frame)
