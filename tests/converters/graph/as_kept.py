@@ -207,11 +207,13 @@ class Said(nn.Module):
 class Turned(nn.Module):
     """Turns pairs of columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 6) -> None:
         super().__init__()
+        self.width = width
         self.register_buffer("angle", torch.rand(3), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[..., : self.width] * 2
         a, b = x[..., 0::2], x[..., 1::2]
         cos, sin = self.angle.cos(), self.angle.sin()
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)

@@ -104,7 +104,7 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
 
 @cache
 def sides_written(frame: Frame) -> tuple[ast.expr, ...]:
-    """The sides that a statement's only reshape names, `x.view(b, -1, self.heads)`; none where they are hidden."""
+    """The sides that a statement's only reshape names, `x.view(b, -1, self.heads)`; () if it names none."""
     source = statement(frame)
     calls = [
         node.args
