@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class SwinForImageClassificationConfig:
     """The sizes of SwinForImageClassification."""
 
-    embed_dim: int = 20
     patch_size: int = 4
-    initializer_range: float = 0.02
+    embed_dim: int = 20
     window_size: int = 4
-    head_dim: int = 10
+    initializer_range: float = 0.02
     layer_norm_eps: float = 1e-05
+    head_dim: int = 10
     num_labels: int = 10

@@ -125,7 +125,7 @@ def get_attn_mask(window_size: int, size: int, dtype: DTypeLike) -> Array:
 def window_partition_3(hidden_states: Array, window_size: int) -> Array:
     """Partitions the given input into windows."""
     input_feature = hidden_states.reshape(
-        hidden_states.shape[0], 3, window_size, 3, window_size, hidden_states.shape[3]
+        hidden_states.shape[0], 3, window_size, 3, window_size, -1
     )
     return input_feature.swapaxes(2, 3).reshape(
         -1, input_feature.shape[2], input_feature.shape[2], input_feature.shape[5]

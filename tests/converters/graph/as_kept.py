@@ -207,30 +207,30 @@ class Said(nn.Module):
 class Turned(nn.Module):
     """Turns pairs of columns."""
 
-    def __init__(self, width: int = 6) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.width = width
-        self.register_buffer("angle", torch.rand(3), persistent=False)
+        self.size = size
+        self.register_buffer("angle", torch.rand(size // 2), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x[..., : self.width] * 2
+        x = x / self.size
         a, b = x[..., 0::2], x[..., 1::2]
         cos, sin = self.angle.cos(), self.angle.sin()
         return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
 
 
 class TurnedTwice(nn.Module):
-    """Turns queries of five heads and keys of two by one module."""
+    """Turns queries of six heads and keys of two by one module."""
 
-    def __init__(self, width: int = 12, heads: int = 5, fewer: int = 2) -> None:
+    def __init__(self, width: int = 12, heads: int = 6, fewer: int = 2, size: int = 16) -> None:
         super().__init__()
-        self.q, self.k = nn.Linear(width, heads * 6), nn.Linear(width, fewer * 6)
-        self.heads, self.fewer = heads, fewer
-        self.turned = Turned()
+        self.q, self.k = nn.Linear(width, heads * size), nn.Linear(width, fewer * size)
+        self.heads, self.fewer, self.size = heads, fewer, size
+        self.turned = Turned(size)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        q = self.q(x).view(x.shape[0], -1, self.heads, 6).transpose(1, 2)
-        k = self.k(x).view(x.shape[0], -1, self.fewer, 6).transpose(1, 2)
+        q = self.q(x).view(x.shape[0], -1, self.heads, self.size).transpose(1, 2)
+        k = self.k(x).view(x.shape[0], -1, self.fewer, self.size).transpose(1, 2)
         return self.turned(q), self.turned(k)
 
 

@@ -106,7 +106,7 @@ def test_sides_that_a_flattening_leaves_are_read_from_its_tensor() -> None:
     """So that queries and keys, of different numbers of heads, are two calls of one method."""
     text = source("turned twice")
     assert "call_1" not in text
-    assert "reshape(*hidden.shape[:3], " in text
+    assert "hidden.reshape(*hidden.shape[:3], -1)" in text
 
 
 def test_a_side_is_the_size_that_its_place_in_a_reshape_names() -> None:
