@@ -288,3 +288,49 @@ def test_what_goes_into_a_buffer_stays(test: str, severity: Severity) -> None:
     assert "into a buffer in memory" in kept[0].message
     assert "path" not in kept[0].message
     assert b"torch.save(model.state_dict(), kept)" in done.data
+
+
+STATES = """\
+import random
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+
+def keep(model, folder):
+    states = {
+        "torch": torch.random.get_rng_state(),
+        "gpu": torch.cuda.get_rng_state(),
+        "numpy": np.random.get_state(),
+    }
+    states["python"] = random.getstate()
+    torch.save(states, f"{folder}/{dist.get_rank()}.pt")
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), f"{folder}/model.pt")
+
+
+def resume(folder):
+    states = torch.load(f"{folder}/{dist.get_rank()}.pt", weights_only=False)
+    random.setstate(states["python"])
+
+
+def main(folder):
+    dist.init_process_group("nccl")
+    model = torch.nn.Linear(2, 2).cuda()
+    resume(folder)
+    keep(model, folder)
+
+
+if __name__ == "__main__":
+    main("states")
+"""
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_states_of_generators_are_on_the_host(mixed: bool) -> None:
+    """Beside a model's weights xm.save has to write them, and their tuples come back as lists."""
+    script = STATES.replace("states[", 'states["model"] = model.state_dict()\n    states[', mixed)
+    done = rewrite_source(parse(script.encode(), Path("states.py")))
+    assert ("torch.save(states" in done.data.decode()) is not mixed
+    assert [f.rule for f in done.findings] == (["XLA831"] if mixed else [])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.drawing import HOST_STATES
 from migrate.catalogue.words import READ_METHODS, SAFETENSORS_SAVES
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.values.host import is_dataset, is_on_the_cpu, items_put
@@ -66,6 +67,8 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
         if _is_dict_of_host(value, context):
             return True
         value = bound if isinstance(bound, cst.DictComp) else value
+    if isinstance(value, cst.Call) and context.qualified_name(value.func) in HOST_STATES:
+        return True
     inner = value.value if isinstance(value, cst.DictComp) else value
     while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
         if inner.func.attr.value in READ_METHODS:
