@@ -107,3 +107,60 @@ def test_a_read_of_the_host_or_outside_of_the_step_is_left_alone(
     tmp_path: Path, read: str, call: str
 ) -> None:
     assert lines(tmp_path, read, call) == []
+
+
+LOOP = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def ranged(function):
+    def run(*args, **kwargs):
+        with torch.profiler.record_function(function.__name__):
+            return function(*args, **kwargs)
+
+    return run
+
+
+class Loop:
+    def __init__(self, model, optimizer, rounds):
+        self.model, self.optimizer, self.rounds = DDP(model.cuda()), optimizer, rounds
+
+    def stage(self, batch):
+        return {key: value.cuda() for key, value in batch.items()}
+
+    @ranged
+    def backward(self, batches):
+        self.optimizer.zero_grad()
+        total = 0.0
+        for _ in range(self.rounds):
+            loss = self.model(**self.stage(next(batches))).sum()
+            loss.backward()
+            total += TOTAL
+        return total
+
+    @ranged
+    def update(self):
+        self.optimizer.step()
+
+    def train(self, loader, steps):
+        batches = iter(loader)
+        for _ in range(steps):
+            self.backward(batches)
+            self.update()
+
+
+def main(model, loader, optimizer):
+    dist.init_process_group("nccl")
+    Loop(model, optimizer, 2).train(loader, 100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "count"), [("loss.detach().cpu() / self.rounds", 1), ("loss.detach()", 0)]
+)
+def test_micro_batches_of_a_decorated_method(tmp_path: Path, total: str, count: int) -> None:
+    (tmp_path / "train.py").write_text(LOOP.replace("TOTAL", total))
+    findings = check_paths([tmp_path], Config(select=("XLA208",))).findings
+    assert len(findings) == count
