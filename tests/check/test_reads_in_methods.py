@@ -8,6 +8,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.project import check_paths
+from migrate.rewrite.folder import rewrite_folder
 
 MODEL = """
 import numpy as np
@@ -109,51 +110,61 @@ def test_a_read_of_the_host_or_outside_of_the_step_is_left_alone(
     assert lines(tmp_path, read, call) == []
 
 
+RANGED = """
+import torch
+
+
+def ranged(function):
+    def run(*args, **kwargs):
+        torch.cuda.nvtx.range_push(function.__name__)
+        result = function(*args, **kwargs)
+        torch.cuda.nvtx.range_pop()
+        return result
+
+    return run
+"""
 LOOP = """
+import profiling
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-def ranged(function):
-    def run(*args, **kwargs):
-        with torch.profiler.record_function(function.__name__):
-            return function(*args, **kwargs)
-
-    return run
-
-
 class Loop:
-    def __init__(self, model, optimizer, rounds):
-        self.model, self.optimizer, self.rounds = DDP(model.cuda()), optimizer, rounds
+    def __init__(self, net, optimizer, rounds):
+        self.net = net.cuda()
+        self.ddp = DDP(self.net)
+        self.optimizer = optimizer
+        self.rounds = rounds
+        self.device = torch.device("cuda")
 
     def stage(self, batch):
-        return {key: value.cuda() for key, value in batch.items()}
+        return {key: value.to(self.device) for key, value in batch.items()}
 
-    @ranged
-    def backward(self, batches):
+    @profiling.ranged
+    def accumulate(self, iterator):
         self.optimizer.zero_grad()
         total = 0.0
         for _ in range(self.rounds):
-            loss = self.model(**self.stage(next(batches))).sum()
+            batch = next(iterator)
+            loss = self.ddp(**self.stage(batch)).sum()
             loss.backward()
             total += TOTAL
-        return total
 
-    @ranged
+    @profiling.ranged
     def update(self):
         self.optimizer.step()
 
-    def train(self, loader, steps):
-        batches = iter(loader)
-        for _ in range(steps):
-            self.backward(batches)
+    def train(self, loader):
+        iterator = iter(loader)
+        for _ in range(self.rounds * 10):
+            self.accumulate(iterator)
             self.update()
 
 
-def main(model, loader, optimizer):
+def main(net, loader):
     dist.init_process_group("nccl")
-    Loop(model, optimizer, 2).train(loader, 100)
+    Loop(net, torch.optim.SGD(net.parameters(), lr=0.1), 2).train(loader)
 """
 
 
@@ -162,5 +173,6 @@ def main(model, loader, optimizer):
 )
 def test_micro_batches_of_a_decorated_method(tmp_path: Path, total: str, count: int) -> None:
     (tmp_path / "train.py").write_text(LOOP.replace("TOTAL", total))
-    findings = check_paths([tmp_path], Config(select=("XLA208",))).findings
-    assert len(findings) == count
+    (tmp_path / "profiling.py").write_text(RANGED)
+    *_, file = rewrite_folder(tmp_path, processes=1).files
+    assert [note.rule for note in file.findings].count("XLA208") == count
