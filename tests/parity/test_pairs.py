@@ -17,8 +17,8 @@ NAMES = [
 ]
 # A layer that only one of the models has as such is no difference.
 FINE = (LayerVerdict.MATCH, LayerVerdict.ALONE)
-# Models that do not run in bfloat16: an average that leaves padding out, and nnx's embeddings and batch norms,
-# give float32, and what follows is promoted.
+# Models that do not run in bfloat16: an average that leaves padding out, and nnx's embeddings and batch
+# norms, give float32, and what follows is promoted.
 IN_FLOAT32 = ("resnet_mini", "pooling", "gru", "llama_mini")
 
 
