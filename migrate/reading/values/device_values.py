@@ -112,8 +112,8 @@ class DeviceValues:
         if isinstance(node, cst.Name):
             return node.value in self.names
         if (entry := _entry(node)) is not None:
-            name, key = entry
-            if key not in self._moved_entries.get(name, (key,)):
+            holder, key = entry
+            if key not in self._moved_entries.get(holder, (key,)):
                 return False  # what nothing moves is in host memory still
         if isinstance(node, cst.Attribute):
             if node.attr.value in DESCRIBES:
@@ -222,7 +222,7 @@ def is_left_entry(node: cst.CSTNode, context: Script) -> bool:
     return key not in _moved_entries(loop.body, context).get(name, (key,))
 
 
-def _entry(node: cst.CSTNode) -> tuple[str, str] | None:
+def _entry(node: cst.CSTNode | None) -> tuple[str, str] | None:
     """Return the name and the key of `batch["x"]`."""
     if not isinstance(node, cst.Subscript) or not isinstance(node.value, cst.Name):
         return None
