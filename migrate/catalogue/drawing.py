@@ -132,6 +132,20 @@ GENERATORS = frozenset(
         "random.SystemRandom",
     }
 )
+# Functions that return the state of a generator, in host memory: our edits keep that of a GPU there too.
+HOST_STATES = frozenset(
+    {
+        "numpy.random.get_state",
+        "random.getstate",
+        "torch.cuda.get_rng_state",
+        "torch.cuda.get_rng_state_all",
+        "torch.cuda.random.get_rng_state",
+        "torch.cuda.random.get_rng_state_all",
+        "torch.get_rng_state",
+        "torch.random.get_rng_state",
+        "torch_xla.core.xla_model.get_rng_state",
+    }
+)
 # Methods that only distributions of scipy.stats have, and that draw on the host.
 DISTRIBUTION_DRAWS = frozenset({"rvs"})
 # Functions whose result differs in every process.

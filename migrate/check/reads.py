@@ -14,7 +14,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.evaluating import sampling_loop
 from migrate.reading.steps.in_step import When
-from migrate.reading.values.device_values import OF_TENSORS, has_gradients
+from migrate.reading.values.device_values import OF_TENSORS, has_gradients, is_left_entry
 from migrate.syntax.tree import code, last_part
 
 # Tests of a number that need its value.
@@ -57,6 +57,8 @@ def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:
     """Whether `value` is a tensor of the device. In a step, an otherwise unknown tensor counts as one."""
     if facts.values.on_device(value):
         return True
+    if is_left_entry(value, facts.context):
+        return False
     return facts.values.is_tensor(value) and facts.steps.inside(value)
 
 

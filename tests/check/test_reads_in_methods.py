@@ -8,6 +8,7 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.project import check_paths
+from migrate.rewrite.folder import rewrite_folder
 
 MODEL = """
 import numpy as np
@@ -107,3 +108,71 @@ def test_a_read_of_the_host_or_outside_of_the_step_is_left_alone(
     tmp_path: Path, read: str, call: str
 ) -> None:
     assert lines(tmp_path, read, call) == []
+
+
+RANGED = """
+import torch
+
+
+def ranged(function):
+    def run(*args, **kwargs):
+        torch.cuda.nvtx.range_push(function.__name__)
+        result = function(*args, **kwargs)
+        torch.cuda.nvtx.range_pop()
+        return result
+
+    return run
+"""
+LOOP = """
+import profiling
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Loop:
+    def __init__(self, net, optimizer, rounds):
+        self.net = net.cuda()
+        self.ddp = DDP(self.net)
+        self.optimizer = optimizer
+        self.rounds = rounds
+        self.device = torch.device("cuda")
+
+    def stage(self, batch):
+        return {key: value.to(self.device) for key, value in batch.items()}
+
+    @profiling.ranged
+    def accumulate(self, iterator):
+        self.optimizer.zero_grad()
+        total = 0.0
+        for _ in range(self.rounds):
+            batch = next(iterator)
+            loss = self.ddp(**self.stage(batch)).sum()
+            loss.backward()
+            total += TOTAL
+
+    @profiling.ranged
+    def update(self):
+        self.optimizer.step()
+
+    def train(self, loader):
+        iterator = iter(loader)
+        for _ in range(self.rounds * 10):
+            self.accumulate(iterator)
+            self.update()
+
+
+def main(net, loader):
+    dist.init_process_group("nccl")
+    Loop(net, torch.optim.SGD(net.parameters(), lr=0.1), 2).train(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "count"), [("loss.detach().cpu() / self.rounds", 1), ("loss.detach()", 0)]
+)
+def test_micro_batches_of_a_decorated_method(tmp_path: Path, total: str, count: int) -> None:
+    (tmp_path / "train.py").write_text(LOOP.replace("TOTAL", total))
+    (tmp_path / "profiling.py").write_text(RANGED)
+    *_, file = rewrite_folder(tmp_path, processes=1).files
+    assert [note.rule for note in file.findings].count("XLA208") == count

@@ -9,6 +9,8 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
+from migrate.rewrite.pipeline import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """
 import csv
@@ -86,3 +88,36 @@ def test_a_part_by_its_position(tmp_path: Path, part: str, is_reported: bool, co
 def test_a_part_by_its_key(tmp_path: Path, part: str, is_reported: bool) -> None:
     sample = '{"a": torch.ones(3), "b": PART}'.replace("PART", part)
     assert reported(tmp_path, sample, KEYED) is is_reported
+
+
+STEP = """
+import torch
+
+
+def train(model, loader, optimizer):
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = model(batch["x"].cuda(), WEIGHT)
+        if "rest" in batch and batch["rest"] > 0:
+            loss = loss[:-1]
+        loss.mean().backward()
+        optimizer.step()
+
+
+train(torch.nn.Linear(2, 2).cuda(), [], None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("weight", "count"),
+    [('batch["y"].cuda()', 0), ('batch["rest"].cuda()', 1), ("weigh(batch)", 1)],
+)
+def test_an_entry_of_a_batch_that_nothing_moves_is_read_on_the_host(
+    weight: str, count: int, tmp_path: Path
+) -> None:
+    source = parse(STEP.replace("WEIGHT", weight).encode(), Path("train.py"))
+    done = rewrite_source(source)
+    assert [note.rule for note in done.findings] == ["step"] * count
+    (tmp_path / "train.py").write_bytes(done.data)
+    checked = check_file(tmp_path / "train.py", Config())
+    assert [finding.code for finding in checked].count("XLA110") == count

@@ -271,3 +271,35 @@ def test_a_turn_that_moves_what_it_keeps_to_the_host(
     script = COLLECTING.format(imported=imported, kept=kept)
     found = reported(tmp_path, infer=script, lib=LIB)
     assert found == ([] if ends else [("infer", 10)])
+
+
+MODULE = """
+import torch
+
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    if step % 10 == 0:
+        {switch}
+        total = 0.0
+        for _ in range(2 * step):
+            x, y = batches.next()
+            total += (model(x) - y).abs().mean().detach()
+        print(total.item())
+    model.train()
+    x, y = batches.next()
+    loss = (model(x) - y).abs().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "lines"), [("model.eval()", [9]), ("model.train()", []), ("hook.eval(1)", [])]
+)
+def test_an_evaluation_of_a_file_with_no_function(
+    tmp_path: Path, switch: str, lines: list[int]
+) -> None:
+    text = MODULE.format(switch=switch)
+    assert [line for _, line in reported(tmp_path, train=text)] == lines

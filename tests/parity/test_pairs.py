@@ -17,14 +17,21 @@ NAMES = [
 ]
 # A layer that only one of the models has as such is no difference.
 FINE = (LayerVerdict.MATCH, LayerVerdict.ALONE)
+# Models that do not run in bfloat16: an average that leaves padding out, and nnx's embeddings and batch
+# norms, give float32, and what follows is promoted.
+IN_FLOAT32 = ("resnet_mini", "pooling", "gru", "llama_mini")
 
 
 def require_match(found: Parity) -> None:
+    require_no_difference(found)
+    assert found.matches, found.sentence
+
+
+def require_no_difference(found: Parity) -> None:
     off = {layer.name: str(layer.verdict) for layer in found.layers if layer.verdict not in FINE}
     assert off == {}
     assert found.causes == ()
     assert found.first is None
-    assert found.matches, found.sentence
 
 
 def test_there_are_enough_pairs_of_each_kind() -> None:
@@ -45,4 +52,10 @@ def test_a_correct_port_matches(name: str, tmp_path: Path) -> None:
 def test_with_other_weights_and_inputs_and_in_bfloat16(
     name: str, seed: int, dtype: str, tmp_path: Path
 ) -> None:
-    require_match(run(PAIRS[name], tmp_path, seed=seed, dtype=dtype))
+    found = run(PAIRS[name], tmp_path, seed=seed, dtype=dtype)
+    if dtype == "float32" or name not in IN_FLOAT32:
+        require_match(found)
+        return
+    require_no_difference(found)
+    failed = [part.name for part in found.sections if not all(row.passed for row in part.checks)]
+    assert failed == ["B in bfloat16 (most of its layers ran in float32)"]

@@ -622,14 +622,16 @@ def main(args):
 """
 
 
+@pytest.mark.parametrize("trained", ["model", "model.module.head"])
 @pytest.mark.parametrize(
     ("move", "after", "is_reported"),
     [("model.cuda()", "pass", False), ("pass", "model.cuda()", True)],
 )
 def test_what_a_library_may_have_returned_moves_by_cuda(
-    tmp_path: Path, move: str, after: str, is_reported: bool
+    tmp_path: Path, move: str, after: str, is_reported: bool, trained: str
 ) -> None:
-    (tmp_path / "engines.py").write_text(ENGINES.replace("MOVE", move))
+    engines = ENGINES.replace("SGD(model.", f"SGD({trained}.")
+    (tmp_path / "engines.py").write_text(engines.replace("MOVE", move))
     (tmp_path / "train.py").write_text(STARTED.replace("AFTER", after))
     done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
     notes = [note for file in done.files for note in (*file.findings, *file.edits)]

@@ -64,6 +64,8 @@ def test_a_tokenizer_keeps_its_saves(style: str) -> None:
         "    ids = ids.to(os.environ['DEVICE'])\n",
         "    ids = torch.zeros(3, device=os.environ['DEVICE'])\n",
         "    ids = torch.load('ids.pt')\n",
+        "    ids = torch.load('ids.pt', map_location=text)\n",
+        "    ids = torch.zeros(3).to(torch.device('cuda'))\n",
         "    ids = torch.nn.Linear(2, 2).weight\n",
     ],
 )
@@ -71,6 +73,84 @@ def test_with_a_device_or_a_model_they_are_looked_at(more: str) -> None:
     script = SCRIPT.replace("    counts", f"{more}    counts", 1)
     done = rewrite_source(parse(script.encode(), Path("tokenize.py")))
     assert "torch.save(ids" not in done.data.decode() or done.findings
+
+
+AVERAGE = """\
+import argparse
+
+import torch
+from safetensors import safe_open
+from tables import size
+
+
+def change(path, info, out):
+    state = torch.load(path, map_location="cpu")
+    state["info"] = INFO
+    torch.save(state, out)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("paths", nargs="+")
+    average = {}
+    for path in parser.parse_args().paths:
+        states = torch.load(path, map_location=torch.device("cpu"))
+        for key in states.keys():
+            average[key] = average[key] + states[key] if key in average else states[key].clone()
+    torch.save(average, "average.pt")
+    tensors = {}
+    with safe_open("model.safetensors", framework="pt", device="cpu") as file:
+        for key in file.keys():
+            tensors["model." + key] = file.get_tensor(key)
+            tensors["bias"] = torch.zeros_like(tensors["model." + key][: size(key), 0])
+    torch.save(tensors, "model.pt")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("info", "lines"), [("1", []), ("info", [11])])
+def test_what_is_loaded_on_the_host_is_saved_from_there(info: str, lines: list[int]) -> None:
+    done = rewrite_source(parse(AVERAGE.replace("INFO", info).encode(), Path("average.py")))
+    assert [f.line for f in done.findings] == lines
+    assert not done.edits
+
+
+SOUNDS = """\
+import os
+
+import torch
+from spectra import spectrum
+from torch.utils.data import Dataset
+
+
+class Sounds(Dataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        return self.read(self.files[index])
+
+    def read(self, path):
+        if os.path.exists(path + ".pt"):
+            return torch.load(path + ".pt", map_location="cpu")
+        values = spectrum(path)
+        MOVE
+        torch.save(values, path + ".pt")
+        return values
+"""
+
+
+@pytest.mark.parametrize("move", ["", "values = values.to(self.device)"])
+def test_a_dataset_saves_what_the_loaders_workers_made(move: str) -> None:
+    done = rewrite_source(parse(SOUNDS.replace("MOVE", move).encode(), Path("sounds.py")))
+    stays = "torch.save(values" in done.data.decode() and not done.findings
+    assert stays is not bool(move)
 
 
 def test_what_another_file_hands_over_is_looked_at() -> None:
@@ -288,3 +368,49 @@ def test_what_goes_into_a_buffer_stays(test: str, severity: Severity) -> None:
     assert "into a buffer in memory" in kept[0].message
     assert "path" not in kept[0].message
     assert b"torch.save(model.state_dict(), kept)" in done.data
+
+
+STATES = """\
+import random
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+
+def keep(model, folder):
+    states = {
+        "torch": torch.random.get_rng_state(),
+        "gpu": torch.cuda.get_rng_state(),
+        "numpy": np.random.get_state(),
+    }
+    states["python"] = random.getstate()
+    torch.save(states, f"{folder}/{dist.get_rank()}.pt")
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), f"{folder}/model.pt")
+
+
+def resume(folder):
+    states = torch.load(f"{folder}/{dist.get_rank()}.pt", weights_only=False)
+    random.setstate(states["python"])
+
+
+def main(folder):
+    dist.init_process_group("nccl")
+    model = torch.nn.Linear(2, 2).cuda()
+    resume(folder)
+    keep(model, folder)
+
+
+if __name__ == "__main__":
+    main("states")
+"""
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_states_of_generators_are_on_the_host(mixed: bool) -> None:
+    """Beside a model's weights xm.save has to write them, and their tuples come back as lists."""
+    script = STATES.replace("states[", 'states["model"] = model.state_dict()\n    states[', mixed)
+    done = rewrite_source(parse(script.encode(), Path("states.py")))
+    assert ("torch.save(states" in done.data.decode()) is not mixed
+    assert [f.rule for f in done.findings] == (["XLA831"] if mixed else [])

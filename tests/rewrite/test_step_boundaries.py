@@ -297,7 +297,7 @@ def test_the_word_is_refused_where_the_loop_is_on_the_device(
 ) -> None:
     text, left = after(tmp_path, TRAINS.format(above=above, x=x))
     assert STEP in text
-    assert ON_CPU.format(line) in left
+    assert ON_CPU.format(f"line {line}") in left
 
 
 def test_a_function_that_reads_comes_after_the_step_of_an_evaluation(tmp_path: Path) -> None:

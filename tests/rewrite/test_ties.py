@@ -442,3 +442,30 @@ main()
     files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
     notes = [note for note in files["model.py"].findings if note.rule == "tied-weights"]
     assert [note.severity.value for note in notes] == [severity]
+
+
+AVERAGE = """\
+from copy import deepcopy
+
+import torch
+
+
+class Average:
+    def __init__(self, model, device=None, dtype=torch.float32):
+        self.module = deepcopy(model).to(dtype=dtype, device=device)
+"""
+
+
+@pytest.mark.parametrize(("moves_first", "lines"), [(True, []), (False, [8])])
+def test_a_deep_copy_of_a_model_on_the_device_keeps_its_ties(
+    tmp_path: Path, moves_first: bool, lines: list[int]
+) -> None:
+    above, below = ("", "    average = Average(model)\n")[:: 1 if moves_first else -1]
+    move = "    model.to(rank)\n"
+    train = TRAIN.replace(move, f"{above}{move}{below}").replace(
+        "from model", "from average import Average\nfrom model"
+    )
+    for name, text in (("average.py", AVERAGE), ("model.py", TIED), ("train.py", train)):
+        (tmp_path / name).write_text(text)
+    average, *_ = rewrite_folder(tmp_path, processes=1).files
+    assert [note.line for note in average.findings if note.rule == "tied-weights"] == lines

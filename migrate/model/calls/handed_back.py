@@ -69,7 +69,7 @@ def _is_mask(value: ast.expr, assigned: Mapping[str, list[ast.expr]], depth: int
                 name in SAME_VALUES and _is_mask(of, assigned, depth)
             )
         case ast.Name(id=name) if depth < DEEPEST:
-            return any(_is_mask(given, assigned, depth + 1) for given in assigned.get(name, ()))
+            return any(_is_mask(source, assigned, depth + 1) for source in assigned.get(name, ()))
     return False
 
 

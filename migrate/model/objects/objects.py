@@ -25,7 +25,7 @@ from migrate.catalogue.words import (
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.devices import may_be_accelerator
-from migrate.model.calls.kinds import ClassInstance, External
+from migrate.model.calls.kinds import UNKNOWN, ClassInstance, External
 from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.asked import is_module
@@ -433,11 +433,20 @@ class Objects:
         if name in ("module", "_orig_mod") and not members and not fields:
             yield step._replace(node=receiver)
             return
-        if step.role != "part" and is_module(receiver, step.scope, self._analysis):
+        if step.role != "part" and self._may_be_module(receiver, step.scope):
             role: Role = "copied" if step.role == "copied" else "whole"
             yield step._replace(node=receiver, how="value", role=role)
         if members or not fields:
             yield from self._bound(members, step, origin)
+
+    def _may_be_module(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether `node` is a module, or what a library returns, or unknown.
+
+        Whatever such an object is, it moves with its parts: `net = parts["net"]`, `net.cuda()`, `net.head`.
+        """
+        values = self._evaluator.values(node, scope) - {UNKNOWN}
+        others = [value for value in values if not isinstance(value, External)]
+        return not others or is_module(node, scope, self._analysis)
 
     def _call(self, node: ast.Call, step: TraceStep, origin: Origin) -> Iterator[TraceStep]:
         function, scope = node.func, step.scope

@@ -541,6 +541,10 @@ class ProjectOptimizers:
         moved = self._objects.origin(move.func.value, scope, (), end(move))
         return moved.touches(goal)
 
+    def has_moved(self, model: ast.expr, call: ast.Call, scope: Scope) -> bool:
+        """Whether `model` has moved to the accelerator before `call`, on every way that leads there."""
+        return not self._unmoved(call, scope, model, scope)
+
     def _unmoved(
         self,
         call: ast.Call,

@@ -22,7 +22,8 @@ from migrate.model.calls.makers import bound_to, made_by, same_as
 from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
-from migrate.model.objects.objects import objects_of
+from migrate.model.objects.objects import end, objects_of
+from migrate.model.objects.optimizers import optimizers_of
 from migrate.model.objects.parts import is_untied, parts_of
 from migrate.syntax.origins import at_line
 
@@ -300,10 +301,22 @@ class Ties:
             assert isinstance(call.func, ast.Attribute)
             model = call.func.value
             shared = frozenset(self._of(model, call, scope))
+            if shared and self._is_moved_copy(model, call, scope):
+                continue
             if shared and objects_of(analysis).replaces_on_cuda(call, scope):
                 self._after |= shared
             elif shared:
                 self.moves.append(_Move(call, scope.module.path, shared))
+
+    def _is_moved_copy(self, model: ast.expr, move: ast.Call, scope: Scope) -> bool:
+        """Whether `model` is a deep copy of what has moved before `move`: such a move keeps its ties.
+
+        Measured: a copy on the device shares what the original shares, and a move makes no new parameters.
+        """
+        origin = objects_of(self._analysis).origin(model, scope, (), end(model))
+        return bool(origin.originals) and optimizers_of(self._analysis).has_moved(
+            model, move, scope
+        )
 
     def _of(self, model: ast.expr, move: ast.Call, scope: Scope) -> Iterator[Tie]:
         """Yield the ties of `model`, which `move` moves in `scope`."""

@@ -375,8 +375,9 @@ def _is_gradient_free_call(node: cst.CSTNode, facts: Facts) -> bool:
             _evaluates(call, facts) for call in nodes_of(above.body, cst.Call)
         ):
             return True
+    switches = _evaluates if context.function_around(node) is None else _is_switched_off
     module = (call for call in facts.calls if context.function_around(call) is None)
-    return any(_is_switched_off(call, facts) for call in module)
+    return any(switches(call, facts) for call in module)
 
 
 def is_gradient_free(node: cst.CSTNode, facts: Facts) -> bool:

@@ -24,6 +24,7 @@ from migrate.syntax.tree import (
     last_part,
     nodes,
     nodes_of,
+    string_value,
 )
 from migrate.syntax.walk import children
 
@@ -62,6 +63,7 @@ class DeviceValues:
 
     def __init__(self, root: cst.CSTNode, batch: Iterable[str], context: Script) -> None:
         self._context = context
+        self._moved_entries = _moved_entries(root, context)
         self.names = {
             name
             for name in batch
@@ -109,6 +111,10 @@ class DeviceValues:
         """Whether `node` is such a value because of the names that hold one."""
         if isinstance(node, cst.Name):
             return node.value in self.names
+        if (entry := _entry(node)) is not None:
+            holder, key = entry
+            if key not in self._moved_entries.get(holder, (key,)):
+                return False  # what nothing moves is in host memory still
         if isinstance(node, cst.Attribute):
             if node.attr.value in DESCRIBES:
                 return False
@@ -197,6 +203,51 @@ def _is_conversion(call: cst.Call, context: Script) -> bool:
     if context.values.is_surely_cpu(first):
         return False
     return not (context.qualified_name(first) or "").startswith("torch.")
+
+
+def is_left_entry(node: cst.CSTNode, context: Script) -> bool:
+    """Whether `node` is `batch["x"]`, and the loop around it moves other entries of the batch, and not this.
+
+    Example: a number of the host, `if batch["padding"] > 0:`, beside `batch["image"].to(device)`. Its
+    comparison with a number is one, too.
+    """
+    if isinstance(node, cst.Comparison):
+        sides = [node.left, *(target.comparator for target in node.comparisons)]
+        others = [side for side in sides if not isinstance(side, cst.BaseNumber)]
+        return bool(others) and all(is_left_entry(side, context) for side in others)
+    entry, loop = _entry(node), context.loop_around(node)
+    if entry is None or loop is None:
+        return False
+    name, key = entry
+    return key not in _moved_entries(loop.body, context).get(name, (key,))
+
+
+def _entry(node: cst.CSTNode | None) -> tuple[str, str] | None:
+    """Return the name and the key of `batch["x"]`."""
+    if not isinstance(node, cst.Subscript) or not isinstance(node.value, cst.Name):
+        return None
+    index = node.slice[0].slice
+    key = string_value(index.value) if isinstance(index, cst.Index) else None
+    return None if key is None else (node.value.value, key)
+
+
+def _moved_entries(root: cst.CSTNode, context: Script) -> dict[str, set[str]]:
+    """Return the keys of what is moved from each dict of which `root` moves some entries, and no other way.
+
+    A dict that a call, an assignment or a loop gets as a whole may move there.
+    """
+    moved: dict[str, set[str]] = {}
+    for call in moves(root, context):
+        entry = _entry(call.func.value) if isinstance(call.func, cst.Attribute) else None
+        if entry is not None:
+            moved.setdefault(entry[0], set()).add(entry[1])
+    for name in nodes_of(root, cst.Name) if moved else ():
+        above = context.parent(name)
+        asks = isinstance(above, cst.ComparisonTarget) and isinstance(above.operator, cst.In)
+        is_set = isinstance(context.parent(above), cst.AssignTarget)
+        if name.value in moved and not asks and (_entry(above) is None or is_set):
+            del moved[name.value]
+    return moved
 
 
 def _names(target: cst.CSTNode) -> list[str]:

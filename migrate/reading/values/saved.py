@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.catalogue.words import READ_METHODS, SAFETENSORS_SAVES
+from migrate.catalogue.drawing import HOST_STATES
+from migrate.catalogue.words import DATASETS, READ_METHODS, SAFETENSORS_SAVES
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.values.host import is_dataset, is_on_the_cpu, items_put
+from migrate.reading.values.host import MOVING, is_dataset, is_on_the_cpu, items_put
 from migrate.syntax.tree import bind, is_none, keyword, last_part, nodes_of, string_value
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
+TORCH_DATA = "torch.utils.data."
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 # Parameters of safetensors, each with the name of the same parameter in torch.save.
 OF_SAFETENSORS = {"tensors": "obj", "model": "obj", "filename": "f"}
@@ -50,7 +52,26 @@ def is_of_host(call: cst.Call, context: Script) -> bool:
     saved = (arguments(call, context) or {}).get("obj")
     if saved is None:
         return False
-    return context.place(call) in context.calls.host_saves or _is_host_value(saved.value, context)
+    if context.place(call) in context.calls.host_saves or _is_in_dataset(call, context):
+        return True
+    return _is_host_value(saved.value, context)
+
+
+def _is_in_dataset(call: cst.Call, context: Script) -> bool:
+    """Whether a method of a dataset saves, and the class names no device: the loader's workers run it."""
+    around = context.class_around(call)
+    names = (context.qualified_name(base.value) or "" for base in (around.bases if around else ()))
+    if around is None or not any(_is_dataset_class(name) for name in names):
+        return False
+    return not any(
+        (isinstance(inner.func, cst.Attribute) and inner.func.attr.value in MOVING)
+        or keyword(inner, "device") is not None
+        for inner in nodes_of(around, cst.Call)
+    )
+
+
+def _is_dataset_class(name: str) -> bool:
+    return name.startswith((DATASETS, TORCH_DATA)) and name.endswith("Dataset")
 
 
 def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
@@ -66,6 +87,8 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
         if _is_dict_of_host(value, context):
             return True
         value = bound if isinstance(bound, cst.DictComp) else value
+    if isinstance(value, cst.Call) and context.qualified_name(value.func) in HOST_STATES:
+        return True
     inner = value.value if isinstance(value, cst.DictComp) else value
     while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
         if inner.func.attr.value in READ_METHODS:

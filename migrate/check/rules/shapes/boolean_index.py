@@ -361,8 +361,8 @@ def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> 
         if method(node) in BOOLEAN_METHODS:
             return True
         of = node.func.value
-        made = isinstance(of, cst.Comparison) or _is_made_as_mask(of, facts, depth - 1)
-        return method(node) in SAME_VALUES and made
+        is_mask = isinstance(of, cst.Comparison) or _is_made_as_mask(of, facts, depth - 1)
+        return method(node) in SAME_VALUES and is_mask
     if isinstance(node, cst.Attribute):  # of a batch that is an object: `graph.train_mask`
         named = ENTRY_OF_MASK.search(node.attr.value) is not None
         return named and not is_attribute_of_self(node)

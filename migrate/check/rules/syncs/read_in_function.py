@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import TENSORS
 from migrate.model.facts import Definition
 from migrate.reading.facts import Facts
@@ -270,8 +271,10 @@ class ReadInFunction(Hazard):
             return
         if evaluates and not _is_each_step_of_evaluation(node, facts):
             return
-        # A function that moves reads a number of the host, too: `torch.tensor(x).cuda()`.
-        moves = facts.context.effects.moves(node)
+        # A function that moves reads a number of the host, too: `torch.tensor(x).cuda()`. What computes a
+        # loss and its gradients reads these, whoever moves the batch.
+        effects = facts.context.effects
+        moves = effects.moves(node) or Effect.BACKWARD in effects.of(node)
         takes_tensor = any(_is_on_device(arg, facts) or _is_loss(arg, facts) for arg in node.args)
         if not moves and not takes_tensor:
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
+from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
 from migrate.syntax.tree import last_part, nodes_of
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
 # Names of torch that have to do with a device, with a model, or with values of which the place is not seen.
 OF_DEVICES = (
-    *("torch.backends", "torch.cuda", "torch.device", "torch.load", "torch.nn", "torch.optim"),
+    *("torch.backends", "torch.cuda", "torch.nn", "torch.optim"),
     *("torch.set_default_device", "torch_xla", "torchvision.models"),
 )
+# Names that have to do with a device where it is not plainly the CPU.
+PLACES = ("torch.device", "torch.load")
 KNOWN = frozenset({"numpy", "pandas", "regex", "tokenizers", "torch", "tqdm"})
 MOVES = frozenset({"backward", "cuda", "load_state_dict", "state_dict", "to", "xla"})
 
@@ -42,14 +45,31 @@ def _uses_devices(context: Workspace) -> bool:
         return True
     if calls.saves or calls.saved_by_first or calls.moving or calls.led is not None:
         return True
-    named = (context.qualified_name(node) or "" for node in context.all_of(cst.Attribute, cst.Name))
-    if any(name.startswith(OF_DEVICES) for name in named):
-        return True
+    for node in context.all_of(cst.Attribute, cst.Name):
+        name = context.qualified_name(node) or ""
+        if name.startswith(OF_DEVICES) or (name in PLACES and not _is_of_cpu(node, context)):
+            return True
     return any(
         last_part(call.func) in MOVES
-        or any(arg.keyword is not None and arg.keyword.value == "device" for arg in call.args)
+        or any(
+            arg.keyword is not None
+            and arg.keyword.value == "device"
+            and not context.values.is_surely_cpu(arg.value)
+            for arg in call.args
+        )
         for call in context.all_of(cst.Call)
     )
+
+
+def _is_of_cpu(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is called for the CPU: `torch.device("cpu")`, `torch.load(path, map_location="cpu")`.
+
+    A name that an import binds is judged where it is called.
+    """
+    call = context.parent(node)
+    if not isinstance(call, cst.Call) or call.func is not node:
+        return isinstance(call, cst.ImportAlias)
+    return context.values.is_surely_cpu(call) or is_on_the_cpu(call, context)
 
 
 def _is_made_here(parameter: cst.Param, context: Workspace) -> bool:
@@ -78,7 +98,10 @@ def _is_given(name: cst.Name, context: Workspace, seen: frozenset[str]) -> bool:
     bindings = context.bindings(name)
     if not bindings:
         return not hasattr(builtins, name.value)
-    return any(_gives(binding.node, name, context, seen) for binding in bindings)
+    if any(_gives(binding.node, name, context, seen) for binding in bindings):
+        return True
+    inside = context.function_around(name) or context.module
+    return any(_holds_given(item, context, seen) for item in items_put(name.value, inside))
 
 
 def _gives(node: cst.CSTNode, name: cst.Name, context: Workspace, seen: frozenset[str]) -> bool:
@@ -102,4 +125,13 @@ def _gives(node: cst.CSTNode, name: cst.Name, context: Workspace, seen: frozense
 
 
 def _holds_given(value: cst.CSTNode, context: Workspace, seen: frozenset[str]) -> bool:
-    return any(_is_given(name, context, seen) for name in nodes_of(value, cst.Name))
+    if isinstance(value, cst.Call) and context.qualified_name(value.func) == "torch.load":
+        return False  # on the CPU, or the script uses devices
+    positions = {
+        id(name)
+        for part in nodes_of(value, cst.Subscript)
+        for element in part.slice
+        for name in nodes_of(element, cst.Name)
+    }
+    names = (name for name in nodes_of(value, cst.Name) if id(name) not in positions)
+    return any(_is_given(name, context, seen) for name in names)

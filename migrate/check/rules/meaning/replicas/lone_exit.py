@@ -10,10 +10,12 @@ from migrate.check.failing_imports import handlers_of
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, last_part
 
-# `os._exit` and `os.abort` end the process, and with it the run.
 EXITS = frozenset({"sys.exit", "exit", "quit"})
+# End the process, and with it the run.
+ABORTS = frozenset({"os._exit", "os.abort"})
 # What these give of a tensor is mostly the same on all replicas.
 OF_SHAPE = frozenset({"shape", "size", "ndim", "dim", "dtype", "device", "numel"})
 
@@ -26,16 +28,20 @@ class LoneExit(Hazard):
     also after a `SystemExit` or an exception in one of them. The others wait for that one in their next
     collective: the run stands still, and the exception is not printed.
 
+    `os._exit` is the other way round: a process that is gone breaks the pool of processes. The launch raises
+    `BrokenProcessPool`, whatever the exit code is, and ends the other replicas of this host where they are.
+    `if rank == 0: os._exit(0)` at the end of the training is then an error, and cuts the others short.
+
     **What to do.** Let all replicas decide the same: reduce the flag, and test what comes of it,
     `xm.all_reduce(xm.REDUCE_MAX, bad)`. Or end the process with `os._exit(1)`, below a flush of what it has
-    printed: a process that is gone breaks the pool of processes, which raises `BrokenProcessPool` and ends
-    the other replicas of this host. Replicas on other hosts still wait.
+    printed. Replicas on other hosts still wait. Where the training has ended, let the function return.
 
-    **Left alone.** Tests of values that went through a collective, of settings and of counters; an exception
+    **Left alone.** `os._exit` of a failure, in all replicas or by a replica's own value. Tests of values
+    that went through a collective, of settings and of counters; an exception
     that the loop itself catches; what functions raise that the loop calls, which mostly ask for settings.
 
     Source: torch_xla 2.9, `run_multiprocess` in `torch_xla/_internal/pjrt.py`; the pool of processes
-    measured: `sys.exit` and `raise` wait for the others, `os._exit` ends all.
+    measured: `sys.exit` and `raise` wait for the others, `os._exit` ends all, with status 1.
     """
 
     code = "XLA879"
@@ -47,6 +53,7 @@ class LoneExit(Hazard):
         example(
             """
             import math
+            import os
             import sys
 
             import torch
@@ -72,11 +79,15 @@ class LoneExit(Hazard):
                     if loss_value > 1e6:
                         raise ValueError("diverged")  # XLA879
                     print(reduced(loss_value))
+                if dist.get_rank() == 0:
+                    print("done")
+                    os._exit(7)  # XLA879
 
 
             def main(model, loader, optimizer):
                 dist.init_process_group("xla", init_method="xla://")
                 train(model, loader, optimizer)
+                os._exit(0)  # XLA879
             """
         ),
         example(
@@ -89,6 +100,8 @@ class LoneExit(Hazard):
 
 
             def train(model, loader, optimizer, most):
+                if len(loader) < 3:
+                    os._exit(1)
                 for step, x in enumerate(loader):
                     loss = model(x.to("xla")).mean()
                     optimizer.zero_grad()
@@ -143,6 +156,9 @@ class LoneExit(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the place where one replica ends itself."""
         if isinstance(node, cst.Call):
+            if facts.names.of(node.func) in ABORTS:
+                yield from self._abort(node, facts)
+                return
             if code(node.func) not in EXITS:
                 return
             says = code(node)
@@ -163,6 +179,24 @@ class LoneExit(Hazard):
             f"{says} ends one replica alone: `{test}` asks for a value of its own, and torch_xla.launch "
             "waits for the others, which wait for this one: test what all replicas reduced, or end "
             "the process with os._exit(1)",
+        )
+
+    def _abort(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the end of a process that the launch takes for a failure, though it may be none."""
+        context = facts.context
+        if not context.calls.replicated or context.function_around(node) is None:
+            return
+        guard = facts.guards.around(node)
+        status = code(node.args[0].value) if node.args else ""
+        if context.launch.before(node) or (guard is None and status != "0"):
+            return
+        alone = ""
+        if guard is not None:
+            alone = f", by the condition in {at_line(context.position(guard).line)} in some replicas only"
+        yield self.hit(
+            node,
+            f"{code(node)} ends the process{alone}: torch_xla.launch raises BrokenProcessPool, whatever the "
+            "exit code, and ends the other replicas where they are; let the function return in all",
         )
 
 

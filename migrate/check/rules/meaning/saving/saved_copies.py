@@ -11,10 +11,13 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import How
 from migrate.reading.values.host import is_dataset
-from migrate.syntax.tree import code, is_attribute_of_self
+from migrate.syntax.tree import code, is_attribute_of_self, nodes_of
 
 SAVE = "torch_xla.core.xla_model.save"
 RESTORE = "random.setstate"
+STATE = "random.getstate"
+# What writes a tuple as a tuple.
+FAITHFUL = ("torch.save", "pickle.dump")
 ENUMS = frozenset({"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag"})
 DEEPEST = 4
 TUPLE = "named tuple"
@@ -232,8 +235,29 @@ def _says(value: cst.BaseExpression, kind: str) -> str:
 
 
 def _is_written_here(facts: Facts) -> bool:
-    """Whether the script saves by xm.save, or calls what saves in another file of a script for XLA."""
-    return SAVE in facts.called or (facts.uses_xla and bool(facts.context.calls.saves))
+    """Whether xm.save may write the state: in the script, or in what it calls in another file.
+
+    It does not where each state that the script takes goes into a file of torch.save or pickle.
+    """
+    if SAVE not in facts.called and not (facts.uses_xla and facts.context.calls.saves):
+        return False
+    calls = facts.context.all_of(cst.Call)
+    states = {id(call) for call in calls if facts.names.of(call.func) == STATE}
+    kept = {
+        id(part)
+        for call in calls
+        if facts.names.of(call.func) in FAITHFUL and call.args
+        for content in _contents(call.args[0].value, facts)
+        for part in nodes_of(content, cst.Call)
+    }
+    return not states or not states <= kept
+
+
+def _contents(value: cst.BaseExpression, facts: Facts) -> list[cst.BaseExpression]:
+    """Return `value`, or what the name or attribute `value` is given."""
+    if isinstance(value, cst.Name | cst.Attribute):
+        return _given(value, facts)
+    return [value]
 
 
 def _is_restored(value: cst.BaseExpression, facts: Facts) -> bool:
