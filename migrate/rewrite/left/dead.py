@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import libcst as cst
@@ -45,9 +45,8 @@ def without_dead(
         line = _assignment(finding.node, script)
         if line is not None:
             lines[id(line)] = (line, finding.rule)
-    for edit in plan.edits:
-        for line in _assigned_to(edit.node, script):
-            lines.setdefault(id(line), (line, edit.rule))
+    for line, rule in _assigned_to(plan.edits, script):
+        lines.setdefault(id(line), (line, rule))
     if not lines:
         return plan, list(findings)
     wrapped = {
@@ -78,17 +77,27 @@ def without_dead(
     return replace(plan, edits=(*others, *edits)), kept
 
 
-def _assigned_to(node: cst.CSTNode, script: Workspace) -> Iterator[cst.SimpleStatementLine]:
-    """Yield the statements of the function around `node` that assign variables which `node` names."""
-    function = script.function_around(node)
-    if not isinstance(function, cst.FunctionDef) or isinstance(node, cst.FunctionDef):
-        return
-    named = {name.value for name in nodes_of(node, cst.Name)}
-    for assign in nodes_of(function, cst.Assign) if named else ():
-        if _names(assign) & named and script.function_around(assign) is function:
-            line = _assignment(assign.value, script)
-            if line is not None:
-                yield line
+def _assigned_to(
+    edits: Iterable[Edit], script: Workspace
+) -> Iterator[tuple[cst.SimpleStatementLine, str]]:
+    """Yield the statements that assign variables which edits of the same function name, with an edit's rule.
+
+    Each function is read once, however many edits it has.
+    """
+    by_function: dict[int, tuple[cst.FunctionDef, dict[str, str]]] = {}
+    for edit in edits:
+        function = script.function_around(edit.node)
+        if isinstance(function, cst.FunctionDef) and not isinstance(edit.node, cst.FunctionDef):
+            _, rules = by_function.setdefault(id(function), (function, {}))
+            for name in nodes_of(edit.node, cst.Name):
+                rules.setdefault(name.value, edit.rule)
+    for function, rules in by_function.values():
+        for assign in nodes_of(function, cst.Assign) if rules else ():
+            named = sorted(_names(assign) & rules.keys())
+            if named and script.function_around(assign) is function:
+                line = _assignment(assign.value, script)
+                if line is not None:
+                    yield line, rules[named[0]]
 
 
 def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine | None:

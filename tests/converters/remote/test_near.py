@@ -99,7 +99,7 @@ def test_one_line_for_what_the_hub_refuses(hub: HubServer, bert: Path) -> None:
     assert code == 2
 
 
-@pytest.mark.parametrize("words", [("parity", "net.py:Net"), ("port", "-o", "x")])
+@pytest.mark.parametrize("words", [("parity", f"{__file__}:Net"), ("port", "-o", "x")])
 def test_weights_alone_are_no_model(words: tuple[str, ...], bert: Path, gs: BucketProxy) -> None:
     put(contents(bert), "bkt/run/bert")
     gs.requests.clear()
