@@ -78,7 +78,7 @@ def without_dead(
 
 
 def _assigned_to(
-    edits: Iterable[Edit], script: Workspace
+    edits: Iterable[Edit | Wrap], script: Workspace
 ) -> Iterator[tuple[cst.SimpleStatementLine, str]]:
     """Yield the statements that assign variables which edits of the same function name, with an edit's rule.
 
