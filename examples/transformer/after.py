@@ -113,7 +113,6 @@ def evaluate(model, loader, device):
 def main(args):
     dist.init_process_group('xla', init_method='xla://')
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    local_rank = int(os.environ['LOCAL_RANK'])
     device = torch.device('xla')
 
     torch.manual_seed(args.seed)

@@ -132,7 +132,7 @@ def test_the_forward_stays_as_it_is(load: Any) -> None:
 def test_what_is_written_reads_as_the_original() -> None:
     coder, lm = made("coder")[2].modeling, made("lm")[2].modeling
     assert "    def encode(self, x: Array, deterministic: bool=True) -> Array:" in coder
-    assert '"""Give the code of images."""' in coder
+    assert '"""Give the code of images. Their size may be any."""' in coder
     assert coder.index("def __call__", coder.index("class Coder")) < coder.index("def encode")
     assert "def embed(self, ids: Array, mask: Array) -> Array:" in lm
     assert coder.count("class Coder(") == lm.count("class Lm(") == lm.count("class Block(") == 1

@@ -457,7 +457,7 @@ def test_statements_that_are_written_again_and_again_are_a_loop() -> None:
 def test_a_region_without_autocast_leaves_no_trace() -> None:
     source = made("quiet")[2].modeling
     assert "y = self.inner(x)" in source
-    assert "{'shift': y, 'scale': " in source
+    assert "return Shift(shift=y, scale=" in source
 
 
 def test_experts_are_counted_and_chosen_without_functions_of_ours() -> None:
