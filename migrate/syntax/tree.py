@@ -34,6 +34,19 @@ def targets(root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             yield from assigned_by(node)
 
 
+def bound_call(node: cst.CSTNode) -> tuple[cst.Name, cst.Call] | None:
+    """Return the variable and the call of a statement `name = call(…)`, or None for any other statement."""
+    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
+        return None
+    assign = node.body[0]
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None
+    target, value = assign.targets[0].target, assign.value
+    if not isinstance(target, cst.Name) or not isinstance(value, cst.Call):
+        return None
+    return target, value
+
+
 def assigned_by(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield the assignment targets of `node`, of a type in TARGETED, with tuples unpacked."""
     yield from _flat(getattr(node, "target", None) or node.name)  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from migrate.reading.values.devices import (
     type_with_index,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, last_part, nodes_of, string_value
+from migrate.syntax.tree import bind, bound_call, last_part, nodes_of, string_value
 
 # Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
 _OF_NUMBERS = re.compile(
@@ -96,13 +96,11 @@ def device_variable(node: cst.CSTNode, context: Workspace) -> str:
 
 def _plain_device(line: cst.CSTNode, context: Workspace) -> cst.Name | None:
     """Return the name that a statement binds to a device of CUDA, if no other statement binds it."""
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+    bound = bound_call(line)
+    if bound is None:
         return None
-    assign = line.body[0]
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-        return None
-    target, value = assign.targets[0].target, assign.value
-    if not isinstance(target, cst.Name) or not isinstance(value, cst.Call) or not value.args:
+    target, value = bound
+    if not value.args:
         return None
     if context.qualified_name(value.func) not in DEVICE or isinstance(
         value.args[0].value, cst.IfExp

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.words import READ_METHODS
 from migrate.reading.flow.dataflow import is_view
-from migrate.syntax.tree import code, keyword, last_part, nodes, string_value
+from migrate.syntax.tree import bound_call, code, keyword, last_part, nodes, string_value
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,11 @@ class TensorRead:
 
 def as_read(node: cst.CSTNode) -> TensorRead | None:
     """Return the read that a statement `value = tensor.item()` is, or None for any other statement."""
-    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
+    bound = bound_call(node)
+    if bound is None:
         return None
-    assign = node.body[0]
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-        return None
-    target, call = assign.targets[0].target, assign.value
-    if not isinstance(target, cst.Name) or not isinstance(call, cst.Call) or call.args:
+    target, call = bound
+    if call.args:
         return None
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in READ_METHODS:
         return None
