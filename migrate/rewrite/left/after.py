@@ -132,7 +132,10 @@ def left_of(
             or (
                 said.line == line
                 and said.rule == REMAINING
-                and (column <= said.column < end or said.message == hit.message)
+                and (
+                    column <= said.column < end
+                    or (hit.subject != "" and said.subject == hit.subject)
+                )
             )
             for said in spoken
         ):
