@@ -31,7 +31,7 @@ from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.depth import deep
+from migrate.syntax.interpreter import deep
 from migrate.syntax.origins import at_origin, origins
 from migrate.syntax.source import parse
 

@@ -15,9 +15,9 @@ from migrate.rewrite.edit import Edit, RuleFinding, Wrap
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of
-from migrate.syntax.unwarned import syntax_tree
 
 # Functions of torch.cuda without effects, by the beginning of their last part.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
