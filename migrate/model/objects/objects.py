@@ -166,10 +166,10 @@ class Origin:
     def covers(self, other: Origin) -> bool:
         """Whether an earlier operation on this object affects all of `other`, or what that is a copy of."""
         own = self.sites | self.parts
-        if (self.chosen or other.chosen) and not self.chosen & other.chosen:
-            # An unknown item: only what is done to all items is done to it.
-            if self.chosen or not other.sites <= own:
-                return False
+        # An unknown item: only what is done to all items is done to it.
+        is_whole = not self.chosen and (not other.chosen or other.sites <= own)
+        if not is_whole and not self.chosen & other.chosen:
+            return False
         others = other.sites | other.wholes | other.originals
         return self._has(other, own, others, _is_item_of_all) or self._is_same_part(other)
 
