@@ -622,7 +622,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
             (class_.name, name)
-            for class_, name in drawn_attributes(analysis)
+            for class_, name in drawn_attributes(analysis, _is_replicated(analysis))
             if class_.top is scope
         ),
         unprepared=dict(_unprepared(analysis, scope))

@@ -11,7 +11,7 @@ from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.catalogue.words import DEVICE_NAME, OPTIONS
 from migrate.check.hazard import Severity
-from migrate.check.only_cuda import goes_well
+from migrate.check.only_cuda import goes_well, is_negated
 from migrate.reading.facts import facts_of
 from migrate.reading.replicas.cuda_arguments import told
 from migrate.reading.values.devices import Kind, is_move
@@ -67,6 +67,8 @@ class DeviceTypes(Rule):
             assert device_type in ['cuda', 'mps', 'cpu']
             if device_type == 'cuda' or device.startswith('cuda'):
                 print('fast')
+            if torch.device(options['place']).type != 'cuda':
+                raise SystemExit
 
 
             def is_half(x, args, model):
@@ -85,6 +87,8 @@ class DeviceTypes(Rule):
             assert device_type in ['xla', 'mps', 'cpu']
             if device_type == 'xla' or device.startswith('xla'):
                 print('fast')
+            if torch.device(options['place']).type != 'xla':
+                raise SystemExit
 
 
             def is_half(x, args, model):
@@ -137,7 +141,7 @@ class DeviceTypes(Rule):
                 if device.type == "cuda":  # XLA702
                     x = x.pin_memory().to(device)
                 fused = hasattr(torch, "fused") and device.type == "cuda"  # XLA702 info
-                if device.type != "cuda":  # XLA702 info
+                if device.type != "cuda":  # XLA702
                     return x.mean() if fused else x
                 if x.device.type != "cuda":  # XLA702
                     raise ValueError("no CUDA")
@@ -170,7 +174,8 @@ class DeviceTypes(Rule):
         if not asked:
             yield from changes
             return
-        wrong = f'a question for "{asked}" is False on XLA: ask for "cpu", or for a dtype'
+        answer = is_negated(node)
+        wrong = f'a question for "{asked}" is {answer} on XLA: ask for "cpu", or for a dtype'
         severity = Severity.INFO if goes_well(node, facts_of(context)) else Severity.WARNING
         for change in changes:
             how_bad = replace(change, severity=severity)
@@ -229,7 +234,7 @@ class DeviceTypes(Rule):
                     )
                     yield from self._chosen(node, context)
                 elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
-                    message = f"`{code(node)}` is False on XLA: {KERNEL}"
+                    message = f"`{code(node)}` is {is_negated(node)} on XLA: {KERNEL}"
                     yield from self.report(node, message)
         among = isinstance(operator, cst.In | cst.NotIn) and _is_device(node.left, context)
         if among and isinstance(right, cst.List | cst.Tuple | cst.Set):
@@ -388,6 +393,8 @@ def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `node` is the device that the script runs on, or its type; not that of some tensor."""
     if isinstance(node, cst.Call) and code(node.func) == "str" and len(node.args) == 1:
         return _is_device(node.args[0].value, context)
+    if isinstance(node, cst.Call):  # made of a setting; the device of a tensor is one already
+        return context.qualified_name(node.func) == "torch.device" and bool(node.args)
     if not isinstance(node, cst.Name | cst.Attribute):
         return False
     if context.devices.kind(node) in (Kind.CUDA, Kind.XLA):
