@@ -24,6 +24,9 @@ from migrate.syntax.tree import code, string_value
 OF_TYPES = frozenset({"GradScaler", "autocast"})
 
 
+# Contexts that only CUDA has.
+CONTEXTS = frozenset({"torch.cuda.device", "torch.cuda.stream"})
+
 # Where a question is well answered with no.
 KERNEL = "right where it chooses a kernel written for CUDA, else ask for the type 'xla'"
 
@@ -105,6 +108,16 @@ class DeviceTypes(Rule):
         ),
         left_alone(
             """
+            import torch
+            from contextlib import nullcontext
+
+
+            def place(device):
+                return torch.cuda.device(device) if device.type == 'cuda' else nullcontext()
+            """
+        ),
+        left_alone(
+            """
             from torch_fidelity import calculate_metrics
 
 
@@ -165,6 +178,8 @@ class DeviceTypes(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one question, or the finding on one that may choose a kernel."""
         assert isinstance(node, cst.Comparison | cst.Call)
+        if _enters_cuda(node, context):
+            return
         if isinstance(node, cst.Call):
             yield from self._told(node, context)
             changes: list[Edit | RuleFinding] = [*self._prefix(node, context)]
@@ -331,6 +346,13 @@ class DeviceTypes(Rule):
     def _literal(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
         xla = context.string(context.vocabulary.device_name, like=literal)
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
+
+
+def _enters_cuda(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` decides for a context of CUDA or another one, which is right on a TPU."""
+    above = context.parent(node)
+    chosen = above.body if isinstance(above, cst.IfExp) and above.test is node else None
+    return isinstance(chosen, cst.Call) and context.qualified_name(chosen.func) in CONTEXTS
 
 
 def _asked_for(node: cst.Comparison | cst.Call) -> str:
