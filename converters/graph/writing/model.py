@@ -88,6 +88,8 @@ class Model:
         options: further fields of the configuration, which are no sizes of the original.
         instances: path of a module of the original → name of its class.
         order: the original's names of settings, as its constructor or configuration has them.
+        layer_sizes: path of a layer of the original → its attribute → expression of settings, where the
+            arrangement of its weights depends on it.
     """
 
     classes: tuple[Class, ...]
@@ -96,6 +98,7 @@ class Model:
     options: Mapping[str, Any] = field(default_factory=dict)
     instances: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    layer_sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
