@@ -8,6 +8,7 @@ fields of the class.
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -43,7 +44,12 @@ from converters.graph.writing.forms.steps import stepped
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.original.comments import above, commented, speaks_of_axes
+from converters.graph.writing.original.comments import (
+    above,
+    commented,
+    on_header,
+    speaks_of_axes,
+)
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.forwarding import without_forwarding
 from converters.graph.writing.original.names import (
@@ -226,13 +232,17 @@ class _Classes:
         method.of = module_call.method
         forward = self.drafter.forward(module_call)
         # What a library says of its forward is on arguments of its own.
-        if module_call.method != "forward" or is_user_file(source_file(forward)):
+        if module_call.method != "forward" or is_user_file(source_file(inspect.unwrap(forward))):
             method.doc = documented(forward)
+            method.comments = on_header(forward)
             turned = self.drafter.layouts.keys() & {
                 argument.inside for argument in module_call.arguments
             }
             if turned and speaks_of_axes(method.doc):
                 method.doc = ""
+            results = self.drafter.layouts.keys() & {result.inside for result in module_call.taken}
+            if (turned or results) and any(map(speaks_of_axes, method.comments)):
+                method.comments = ()
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[module_call.path, module_call.method]
         others = (

@@ -52,6 +52,7 @@ class Method:
         spared: those of them that whoever calls the model may leave out: they are None by default.
         of: the method of the original that it is.
         doc: the first sentence of the docstring.
+        comments: the comments on the lines of its head.
         kinds: argument → its annotation, if it is no tensor.
         result_kinds: place of a result → its annotation, if it is no tensor.
     """
@@ -68,6 +69,7 @@ class Method:
     spared: frozenset[str] = frozenset()
     of: str = "forward"
     doc: str = ""
+    comments: tuple[str, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     result_kinds: Mapping[int, str] = field(default_factory=dict)
 
