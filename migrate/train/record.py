@@ -290,7 +290,7 @@ def _run(
         "known": known,
         "losses": [(own.frame.function, own.frame.first, own.lines) for own in (loss, *others)],
         "steps": [step[0].line for step in events.steps],
-        "reads": read_names(script, loss),
+        "reads": read_names(script, loss, events.backward),
         "rate": rate_function(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),
