@@ -108,6 +108,8 @@ def loss_slice(
     cut.selections = Selections(script, code, changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
+    batch, items = cut.selections.spread(cut.taken, result)
+    cut.needed = (cut.needed - {batch}) | set(items)
     cut.leave_selections(result, _loop_names(path))
     cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])

@@ -8,19 +8,19 @@ from typing import Any
 
 from migrate.train.frames import script_frames
 
-_GIVEN = "_migrate_given"
+_SUPPLY = "_migrate_supply"
 
 
 @dataclass
 class _Epoch:
-    """One run of the loop over batches: its turns, and how many came before each step of each schedule."""
+    """Turns of one run of the loop over batches, and how many came before each step of each schedule."""
 
     turns: int = 0
     steps: dict[int, list[int]] = field(default_factory=dict)
 
 
 @dataclass
-class _Given:
+class _Supply:
     """Batches that an iterator has given, the last of them, and the most that it gives in a hurry."""
 
     most: int | None
@@ -60,19 +60,19 @@ class Epochs:
             iterator = start(loader)
             frames, _, _ = script_frames(self._script)
             of_loop = bool(frames) and frames[0].line == self._line
-            setattr(iterator, _GIVEN, _Given(_length(loader) if of_loop else 1))
+            setattr(iterator, _SUPPLY, _Supply(_length(loader) if of_loop else 1))
             return iterator
 
         def next_batch(iterator: Any) -> Any:
-            given = getattr(iterator, _GIVEN, None)
-            if given is None:
+            supply = getattr(iterator, _SUPPLY, None)
+            if supply is None:
                 return following(iterator)
-            if not self.hurried or given.most is None or not given.count:
-                given.batch = following(iterator)
-            elif given.count >= given.most:
+            if not self.hurried or supply.most is None or not supply.count:
+                supply.batch = following(iterator)
+            elif supply.count >= supply.most:
                 raise StopIteration
-            given.count += 1
-            return given.batch
+            supply.count += 1
+            return supply.batch
 
         loaders.__iter__, iterators.__next__ = begun, next_batch
 
