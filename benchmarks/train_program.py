@@ -5,7 +5,9 @@
 FOLDER is what `migrate train benchmarks/t2j/scripts/gpt2_sft.py` wrote; the hand-written program is
 benchmarks/t2j/reference/gpt2_sft. Lines are lines of code, without docstrings and comments. `model.py` does
 not count: the script has its model from transformers. Nor do `interface.py` and `test_same.py`, without which
-the program trains. Names are what the script binds; a name is kept if a file of the program binds it.
+the program trains. Names: the share of the arguments and variables of the program's functions that have a
+name of the script, as benchmarks/port_source.py counts them, and the share of the script's names that the
+program binds.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ SCRIPT, REFERENCE = T2J / "scripts" / "gpt2_sft.py", T2J / "reference" / "gpt2_s
 ROUNDS, KILLS = 5, 10
 # Files that `migrate train` writes alike into each program: checkpoints, devices, names.
 CARRIED = ("checkpoints.py", "devices.py", "torch_names.py")
+# Files whose functions come from the script.
+FROM_SCRIPT = ("loss.py", "functions.py", "optimizer.py", "data.py")
 UNCOUNTED = ("model.py", "interface.py", "test_same.py")
 
 _CHILD = """
@@ -191,6 +195,15 @@ def lines(program: Path) -> Iterator[dict[str, object]]:
     )
     yield row("lines of the hand-written program ÷ lines of the script", by_hand / of_script, "")
     wanted, there = names(script), set[str]().union(*map(names, files.values()))
+    from_script = [files[name] for name in FROM_SCRIPT if name in files]
+    values = [value for text in from_script for value in values_of(text)]
+    named = [value for value in values if re.sub(r"_\d+$|_$", "", value) in wanted]
+    yield row(
+        "names in the program that are the script's",
+        len(named) / len(values),
+        "at least 0.9",
+        f"{len(values)} in {', '.join(FROM_SCRIPT)}; others: {', '.join(sorted({*values} - {*named}))}",
+    )
     lost = sorted(wanted - there)
     yield row(
         "names of the script that the program has",
@@ -198,6 +211,15 @@ def lines(program: Path) -> Iterator[dict[str, object]]:
         "at least 0.9",
         f"of {len(wanted)}; not there: {', '.join(lost)}",
     )
+
+
+def values_of(source: str) -> Iterator[str]:
+    """Arguments and variables of each function, each once."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef):
+            nodes = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+            stored = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+            yield from stored | {a.arg for a in function.args.args} - {"self", "_"}
 
 
 def names(source: str) -> set[str]:
