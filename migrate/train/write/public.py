@@ -30,6 +30,7 @@ EXPERIENCE, ROLLOUT = "experience", "rollout"
 _CONFIGS = re.compile(r"\b(\w*StepConfig)\(\)")
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
+_NO_COUNTERPART = "the program has no counterpart with these parameters"
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,10 @@ class PublicNames:
             if text:
                 written.functions.append(text)
                 written.names.add(name)
+                for method in missing_methods(node, text):
+                    written.missing[f"{name}.{method}"] = _NO_COUNTERPART
             else:
-                written.missing[name] = "the program has no counterpart with these parameters"
+                written.missing[name] = _NO_COUNTERPART
         # Class of the methods that are functions of the script → class of its sizes.
         classes_of = self._recorded.get("function_classes", {"Functions": "StepConfig"})
         if self._recorded.get("functions"):
@@ -270,6 +273,14 @@ class PublicNames:
             f'{_signature(node)}\n    """The model of `{node.name}` in Flax, without weights."""\n'
             f"    return {name}({config_class(self._files.model[name]) or 'StepConfig'}())\n"
         )
+
+
+def missing_methods(node: ast.stmt, text: str) -> list[str]:
+    """Public methods of a class that its text in the interface does not have."""
+    if not isinstance(node, ast.ClassDef) or not text.startswith(f"class {node.name}"):
+        return []
+    names = [m.name for m in node.body if isinstance(m, FunctionNode) and m.name[0] != "_"]
+    return [name for name in names if f"def {name}(" not in text]
 
 
 def _over(factor: float) -> str:
