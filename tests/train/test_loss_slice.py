@@ -116,6 +116,24 @@ def test_what_fetches_a_batch_is_no_part_of_the_loss(fetch: str) -> None:
     assert loss.free == ("model", "x", "y")
 
 
+def test_a_loader_that_begins_again_is_no_part_of_the_loss() -> None:
+    source = """
+    for step in range(100):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            epoch += 1
+            batches = iter(loader)
+            batch = {0}
+        loss = model(batch)
+        loss.backward()
+    """
+    loss = cut(source.replace("{0}", "next(batches)"))
+    assert (loss.text, loss.free) == ("loss = model(batch)", ("model", "batch"))
+    with pytest.raises(TrainError, match="control flow leaves"):
+        cut(source.replace("{0}", "first * 2"))
+
+
 def test_a_batch_that_is_unpacked_first_has_the_names_of_its_parts() -> None:
     body = """
     def step(model, optimizer, batch):

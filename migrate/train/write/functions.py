@@ -481,9 +481,11 @@ def _default(node: ast.FunctionDef, name: str) -> str:
     known = {a.arg: d for a, d in pairs} | {
         a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d
     }
-    if name not in known or not isinstance(known[name], ast.Constant):
+    try:
+        value = ast.literal_eval(known[name]) if name in known else None
+    except ValueError:  # it names something
         return ""
-    return "" if known[name].value is None else f", {ast.unparse(known[name])}"  # type: ignore[attr-defined]
+    return "" if value is None else f", {ast.unparse(known[name])}"
 
 
 def _result(shape: Any) -> str:
