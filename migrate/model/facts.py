@@ -73,6 +73,7 @@ from migrate.model.processes.acting import (
     combining_of,
     iterated,
     meeting_of,
+    running_wrapped_of,
     runs_meeting,
     waiting_of,
     wrapping_of,
@@ -266,6 +267,8 @@ class ModuleCalls:
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
         waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
         wrapping: the calls that run a function that wraps a model for several replicas.
+        running_wrapped: the calls of methods of other files that run a wrapped model of their object, with
+            the place of that forward.
         given_moving: the calls that get a model which moves its inputs to the GPU itself.
         of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
             from it, wherever in the project; those that the file computes with, or gives to a call.
@@ -406,6 +409,7 @@ class ModuleCalls:
     host_transforms: Mapping[End, str] = field(default_factory=dict)
     waiting: frozenset[End] = frozenset()
     wrapping: frozenset[End] = frozenset()
+    running_wrapped: Mapping[End, str] = field(default_factory=dict)
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
     device_numbers: frozenset[End] = frozenset()
@@ -619,7 +623,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
             (class_.name, name)
-            for class_, name in drawn_attributes(analysis)
+            for class_, name in drawn_attributes(analysis, _is_replicated(analysis))
             if class_.top is scope
         ),
         unprepared=dict(_unprepared(analysis, scope))
@@ -658,6 +662,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module) for call in given_moving_models(analysis, scope)
         ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
+        running_wrapped=dict(_running_wrapped(analysis, scope)),
         of_index=(of_index := frozenset(_of_index(analysis, scope))),
         moved_files={
             _end(_key(statement), scope.module): _end(save, scope.module)
@@ -833,6 +838,17 @@ def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Ite
         for call, _ in region.calls:
             if not functions.isdisjoint(analysis.running[call].functions):
                 yield _end(call, top.module)
+
+
+def _running_wrapped(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    """Yield the calls of a file that run a wrapped model by a method of another file, with that forward."""
+    forwarding = running_wrapped_of(analysis)
+    for region in _regions(analysis, top) if forwarding else ():
+        for call, _ in region.calls:
+            for function in analysis.running[call].functions:
+                if function in forwarding and function.module is not top.module:
+                    runs, forward = forwarding[function]
+                    yield _end(call, top.module), at_line(forward.lineno, runs.module.path)
 
 
 def _meeting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

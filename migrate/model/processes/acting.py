@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.catalogue.launchers import DDP
 from migrate.catalogue.words import (
     ACTING_MODULES,
     ACTS,
@@ -60,6 +61,7 @@ MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 LAST_PARTS = frozenset(name.rpartition(".")[2] for name in WAITS)
 # A file without one of these words neither waits nor wraps a model.
 WAITING = re.compile("|".join(rf"\b{name}\b" for name in sorted(LAST_PARTS)).encode())
+FORWARDING = re.compile(rb"DistributedDataParallel")
 WRAPPING = re.compile(rb"DistributedDataParallel|FullyShardedDataParallel|\bDDP\b|\bFSDP\b|shims")
 
 
@@ -459,6 +461,30 @@ def wrapping_of(analysis: Analysis) -> frozenset[Scope]:
         if any(name.endswith(WRAPPERS) for name in _names_of(call, scope, analysis))
     }
     return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def running_wrapped_of(analysis: Analysis) -> Mapping[Function, tuple[Function, ast.Call]]:
+    """Return the methods of a project that run a wrapped model of their object, with that forward.
+
+    A method counts that does so through others.
+    """
+    first: dict[Function, tuple[Function, ast.Call]] = {}
+    for function, call, scope in _calls(analysis, FORWARDING):
+        model = call.func
+        if (
+            function not in first
+            and isinstance(model, ast.Attribute)
+            and isinstance(model.value, ast.Name)
+            and function.parameters[:1] == [model.value.id]
+            and any(
+                isinstance(binding.value, ast.Call)
+                and any(name in DDP for name in _names_of(binding.value, binding.scope, analysis))
+                for binding in analysis.evaluator.origins(model, scope)
+            )
+        ):
+            first[function] = function, call
+    return reaching(analysis, first)
 
 
 def _calls(
