@@ -60,8 +60,12 @@ TRAINED = (
     Script(
         "pytorch+examples",
         "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 4 --lr 0.0001 --seed 1",
-        stands_in=DATA,
+        "{data} -a resnet18 -b 4 -j 0 --epochs 13 --lr 0.0001 --seed 1",
+        stands_in=f"{DATA}; 64 of 224 pixels",
+        prepare=smaller(
+            ("imagenet/main.py", "RandomResizedCrop(224)", "RandomResizedCrop(64)"),
+            ("imagenet/main.py", "CenterCrop(224)", "CenterCrop(64)"),
+        ),
     ),
     Script(
         "pytorch+examples",

@@ -176,6 +176,13 @@ def outcomes(work: Path, only: str = "") -> Iterator[Outcome]:
             yield Outcome(mistake, not proof.same, (*causes, *filter(None, [proof.error])))
 
 
+def name_of(mistake: Planted) -> str:
+    """Script and words; the file, too, where an earlier mistake of the script has the same words."""
+    alike = [m for m in MISTAKES if (m.script, m.words) == (mistake.script, mistake.words)]
+    file = "" if mistake == alike[0] else f", {mistake.file}"
+    return f"{mistake.script}{file}: {mistake.words}"
+
+
 def plant(folder: Path, mistake: Planted) -> None:
     """Put a mistake into a program.
 
@@ -215,7 +222,7 @@ def main() -> None:
                 flush=True,
             )
             row = {
-                "mistake": f"{mistake.script}, {mistake.file}: {mistake.words}",
+                "mistake": name_of(mistake),
                 "found": "yes" if outcome.found else "no",
                 "named": "yes" if outcome.named else "no",
                 "cause": first,

@@ -81,7 +81,8 @@ def judge(
     if step.eager_bytes > judged.available:
         return _too_big_one_by_one(judged, step.eager_bytes)
     together = any(part.arguments or part.program.partitioned for part in step.parts)
-    if step.trains and together and product.devices > 1 and not judged.collectives:
+    parts = step.trains and together and not step.repeated
+    if parts and product.devices > 1 and not judged.collectives:
         return replace(
             judged,
             state="no collectives",

@@ -54,7 +54,6 @@ from migrate.model.objects.feeding import feeding_of
 from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
 from migrate.model.objects.given_parameters import given_parameters
-from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
 from migrate.model.objects.nested import nested_of
 from migrate.model.objects.objects import placed_models
@@ -68,7 +67,7 @@ from migrate.model.objects.sampling import (
     samplers_of,
 )
 from migrate.model.objects.ties import FileTies, ties_of
-from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
+from migrate.model.objects.unfollowed import halves_of, is_of_known_package, unfollowed_of
 from migrate.model.processes.acting import (
     acting_of,
     combining_of,
@@ -82,13 +81,11 @@ from migrate.model.processes.acting import (
 from migrate.model.processes.early_ranks import importing_ranks
 from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
-from migrate.model.processes.joins import may_join
-from migrate.model.processes.launching import joining_of, joins_by, launching_of
-from migrate.model.processes.one_by_one import starting_replicas
+from migrate.model.processes.launching import joining_of, joins_by, launching_of, may_join
 from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
-from migrate.model.processes.started import is_distributed_training
+from migrate.model.processes.started import is_distributed_training, starting_replicas
 from migrate.model.processes.threads import handlers_in_threads
 from migrate.model.project.project import Project, SourceModule, file_of
 from migrate.model.project.read_attributes import read_attributes, set_attributes

@@ -65,6 +65,11 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
             "change"
         )
+    if per_epoch := {s.per_epoch for s in recorded["optimizer"].schedules} - {0}:
+        notes.append(
+            f"an epoch is longer than the watched updates: the script was hurried through it, without "
+            f"training. Its schedule is stepped after each epoch of {many(max(per_epoch), 'update')}"
+        )
     if recorded["fixed"]:
         notes.append(
             "each module of the model is written in the mode that it has in the script's training"

@@ -19,7 +19,12 @@ from migrate.train.find import loss_of_update, own_source, script_loop
 from migrate.train.options import TrainOptions
 from migrate.train.proof.data_child import FLOAT_LIMIT
 from migrate.train.proof.stability import STABLE, Echo, decided, moved
-from migrate.train.slice.loops import TrainingCalls, loop_level, loop_statements
+from migrate.train.slice.loops import (
+    TrainingCalls,
+    loop_ends,
+    loop_level,
+    loop_statements,
+)
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
 from migrate.train.slice.reads import read_names
@@ -273,6 +278,7 @@ def _run(
         "loop": [loop.function, loop.first],
         "statements": tuple(loop_statements(script, loop)),
         "batches": script_loop(script, events),
+        "ends": loop_ends(script, loop),
         "updates": options.updates,
         "backwards": events.backwards,
         "statements_of_loss": loss.lines,
@@ -284,7 +290,7 @@ def _run(
         "known": known,
         "losses": [(own.frame.function, own.frame.first, own.lines) for own in (loss, *others)],
         "steps": [step[0].line for step in events.steps],
-        "reads": read_names(script, loss),
+        "reads": read_names(script, loss, events.backward),
         "rate": rate_function(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),

@@ -41,6 +41,13 @@ def test_rows_are_divided_over_the_devices(tmp_path: Path) -> None:
     assert [kinds.count(kind) for kind in ("parameter", "statistics", "input")] == [5, 2, 4]
     assert '"data"=8' in text
     assert text.count('[{"data"}') >= 4
+    assert not answer["repeated"]
+
+
+def test_rows_that_cannot_be_divided_are_computed_by_each_device(tmp_path: Path) -> None:
+    answer, _ = lowered(tmp_path, devices=3)
+    assert answer["repeated"]  # nothing has to bring gradients together
+    assert "they cannot be divided by 3 devices" in answer["notes"][0]
 
 
 def test_options_of_models_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from migrate.train.frames import Frame
+from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, common, observe
 from migrate.train.watch.constructors import Built
@@ -20,6 +22,8 @@ from migrate.train.watch.functions import Output, PortedFunction, outputs, run, 
 from migrate.train.watch.step import bind, build, children, flat
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
 from migrate.train.write.functions import LOOP, PART, UPDATE, FunctionTexts, Role, helpers
+from migrate.train.write.public import missing_methods
+from migrate.train.write.roles import training_roles
 
 SCRIPT = '''
 import torch
@@ -350,3 +354,52 @@ def test_a_step_that_unpacks_its_batch_takes_the_batch(
     assert "step(model, [{'x': batch[0], 'y': batch[1]}])" in text
     assert "'batch'" not in text  # it is taken
     assert not FunctionTexts(script, [], roles, ["x", "z"], {}, parts).function(node)
+
+
+APART = """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def backward(self, batch):
+        self.model(batch).mean().backward()
+
+    def update(self):
+        self.optimizer.step()
+
+    def fit(self, loader):
+        for batch in loader:
+            self.backward(batch)
+            self.update()
+"""
+
+
+def test_an_object_updates_by_the_gradients_of_its_other_method() -> None:
+    script = ScriptText("toy.py", APART)
+    backward = (Frame(7, "backward", 6), Frame(14, "fit", 12))
+    step = (Frame(10, "update", 9), Frame(15, "fit", 12))
+    seen = SeenCall(
+        "Trainer.backward", 6, {"self": ("other", None), "batch": ("data", {})}, held=("model",)
+    )
+    recorded = {"frames": [seen], "updates": [{"micro": [{}, {}]}]}
+    roles = training_roles(script, TrainingCalls(backward, (step,), ()), recorded)
+    assert {name: role.kind for name, role in roles.items()} == {
+        "Trainer.backward": "gradient",
+        "Trainer.update": "apply",
+    }
+    (node,) = script.tree.body
+    assert isinstance(node, ast.ClassDef)
+    text = FunctionTexts(script, [], roles, ["batch"], {}, {}).class_(node)
+    namespace: dict[str, Any] = {
+        "loss_and_gradients": lambda state, batch: (state, batch),
+        "step": lambda state, micro: (f"{state}'", [batch["batch"] for batch in micro]),
+    }
+    exec(text, namespace)
+    trainer = namespace["Trainer"]("first")
+    assert trainer.backward(1) == ("first", {"batch": 1})
+    trainer.backward(2)
+    assert trainer.update() == ("first'", [1, 2])
+    assert trainer.state == "first'"
+    trainer.backward(3)
+    assert trainer.update() == ("first''", [3])
+    assert missing_methods(node, text) == ["fit"]

@@ -116,6 +116,24 @@ def test_what_fetches_a_batch_is_no_part_of_the_loss(fetch: str) -> None:
     assert loss.free == ("model", "x", "y")
 
 
+def test_a_loader_that_begins_again_is_no_part_of_the_loss() -> None:
+    source = """
+    for step in range(100):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            epoch += 1
+            batches = iter(loader)
+            batch = {0}
+        loss = model(batch)
+        loss.backward()
+    """
+    loss = cut(source.replace("{0}", "next(batches)"))
+    assert (loss.text, loss.free) == ("loss = model(batch)", ("model", "batch"))
+    with pytest.raises(TrainError, match="control flow leaves"):
+        cut(source.replace("{0}", "first * 2"))
+
+
 def test_a_batch_that_is_unpacked_first_has_the_names_of_its_parts() -> None:
     body = """
     def step(model, optimizer, batch):
@@ -135,6 +153,42 @@ def test_a_batch_that_is_unpacked_first_has_the_names_of_its_parts() -> None:
         "(ids, mask), _ = batch",
     ):
         assert not cut(body.format(statement, "2"), "step").unpacked
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        ("loss_of(model, *batch)", ["ids", "mask"]),
+        ("loss_of(*batch)", ["model", "ids", "mask"]),
+        ("loss_of(model, *batch) / len(batch)", []),  # the batch is read elsewhere, too
+        ("loss_of(model, *batch) + ids.sum()", []),  # a name of the loop
+        ("scaled(model, *batch)", []),  # two items, or three
+        ("every(model, *batch)", []),
+        ("loss_of(model, *batch, mask=mask)", []),
+        ("library.loss_of(model, *batch)", []),
+    ],
+)
+def test_a_batch_that_is_spread_has_the_names_of_parameters(call: str, names: list[str]) -> None:
+    source = f"""
+    def loss_of(model, ids, mask):
+        return model(ids)[mask].mean()
+
+    def scaled(model, ids, mask, factor=1.0):
+        return model(ids)[mask].mean() * factor
+
+    def every(model, *parts):
+        return model(*parts).mean()
+
+    for batch in loader:
+        loss = {call}
+        loss.backward()
+    """
+    loss = cut(source)
+    assert list(loss.selected) == names
+    assert ("*batch" in loss.text) is not bool(names)
+    assert ("batch" in loss.free) is not bool(names)
+    if names:
+        assert loss.selected["ids"] == f"batch[{names.index('ids')}]"
 
 
 def test_what_a_changing_number_selects_belongs_to_the_data() -> None:

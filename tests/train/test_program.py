@@ -272,6 +272,15 @@ def test_a_schedule_of_epochs_is_seen_after_the_compared_updates(tmp_path: Path)
     assert "scheduler.step" not in result.stdout
 
 
+def test_a_schedule_of_epochs_that_are_longer_than_the_watched_updates(tmp_path: Path) -> None:
+    source = LATE.replace("CHANGE", "pass").replace("range(7)", "range(400)")
+    result = train(tmp_path, source, "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    program = tmp_path / "jax_program"
+    assert "updates_per_epoch = 400" in (program / "optimizer.py").read_text()
+    assert "after each epoch of 400 updates" in (program / "README.md").read_text()
+
+
 def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:
     source = LATE.replace("CHANGE", "raise ValueError('no more')")
     result = train(tmp_path, source, "--updates", "9")

@@ -78,6 +78,28 @@ def test_names_are_read_in_functions_that_the_loss_calls() -> None:
     assert "x" not in variables
 
 
+def test_a_call_with_the_training_loop_is_no_part_of_the_loss() -> None:
+    source = """
+    class Run:
+        def part(self, x):
+            loss = self.model(x).mean()
+            loss.backward()
+
+        def __call__(self):
+            for x in self.loader:
+                self.part(x)
+                self.count += 1
+                if self.count % 5 == 0:
+                    print(self.count)
+
+    Run()()
+    """
+    script = ScriptText("train.py", textwrap.dedent(source))
+    running = [Frame(5, "part", 3), Frame(9, "__call__", 7), Frame(14, "<module>", 1)]
+    attributes, _ = read_names(script, loss_slice(script, running[0]), running)
+    assert {"model"} == {"model", "loader", "count"} & set(attributes)
+
+
 @pytest.mark.parametrize(
     ("first", "later", "described"),
     [

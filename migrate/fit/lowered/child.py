@@ -95,6 +95,7 @@ def main(request: Path, answer: Path, program: Path) -> None:
             "notes": step.notes,
             "package": step.package,
             "eager_bytes": step.eager_bytes,
+            "repeated": step.repeated,
         }
     written = answer.with_suffix(".part")
     written.write_text(json.dumps(said))

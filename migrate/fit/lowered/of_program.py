@@ -90,7 +90,12 @@ def lower_program(wanted: Wanted) -> LoweredStep:
         text = lowered.as_text(debug_info=True)
     program = CompilerProgram(wanted.target, "stablehlo", text.encode(), partitioned=True)
     rows = next(len(x) for x in jax.tree.leaves(loss.inputs_of(micro[0])) if getattr(x, "ndim", 0))
-    return LoweredStep((StepProgram(program, _arguments(args)),), True, (_note(rows, wanted),))
+    return LoweredStep(
+        (StepProgram(program, _arguments(args)),),
+        True,
+        (_note(rows, wanted),),
+        repeated=rows % wanted.devices != 0,
+    )
 
 
 def _note(rows: int, wanted: Wanted) -> str:

@@ -70,6 +70,7 @@ def lowered(wanted: Wanted, *, timeout: float) -> LoweredStep:
         tuple(facts["notes"]),
         package=facts["package"],
         eager_bytes=facts["eager_bytes"],
+        repeated=facts["repeated"],
     )
 
 

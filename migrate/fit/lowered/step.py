@@ -85,6 +85,7 @@ class LoweredStep:
         backward: the line that began the backward pass, as a place in a file that ran; "" if unknown.
         package: package that made the programs; "": torch_xla or JAX, by their format.
         eager_bytes: the most bytes of tensors alive at once, where operators run one by one; else 0.
+        repeated: whether each device computes the whole batch: no gradients are brought together then.
     """
 
     parts: tuple[StepProgram, ...]
@@ -96,6 +97,7 @@ class LoweredStep:
     backward: str = ""
     package: str = ""
     eager_bytes: int = 0
+    repeated: bool = False
 
     @property
     def framework(self) -> str:

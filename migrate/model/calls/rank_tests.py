@@ -20,6 +20,7 @@ from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import Values
 from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import children
 
 
 class RankEvaluator(Protocol):
@@ -147,7 +148,7 @@ def _is_true(node: ast.AST | None) -> bool:
 @lru_cache(maxsize=256)
 def parents(module: SourceModule) -> dict[ast.AST, ast.AST]:
     """Return the parent of each node of a module."""
-    return {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
+    return {child: node for node in module.nodes for child in children(node)}
 
 
 def last_part(node: ast.expr) -> str:

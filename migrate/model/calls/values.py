@@ -59,7 +59,7 @@ from migrate.model.calls.scopes import (
     lambda_name,
 )
 from migrate.model.project.project import Project, file_of
-from migrate.syntax.unwarned import syntax_tree
+from migrate.syntax.interpreter import syntax_tree
 
 DEEPEST = 60
 Key = tuple[str, int, int]

@@ -32,7 +32,7 @@ from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
 from migrate.model.calls.scopes import Class, Function
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
-from migrate.syntax.walk_ast import walk
+from migrate.syntax.walk_ast import children, walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -148,12 +148,12 @@ def _has_iterators(analysis: Analysis) -> bool:
 def _within(scope: Scope) -> Iterator[ast.AST]:
     """Yield the nodes of a function or of the top of a file, without those of the functions in it."""
     definition = getattr(scope, "definition", scope.module.tree)
-    waiting = list(ast.iter_child_nodes(definition)) if definition is not None else []
+    waiting = children(definition) if definition is not None else []
     while waiting:
         node = waiting.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
 
 
 def _is_iterator(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.notebook.cells import code_of
-from migrate.syntax.unwarned import syntax_tree
 from migrate.syntax.walk_ast import walk
 
 # Files that mark the folder of a project, as seen from a script in it.

@@ -206,8 +206,8 @@ def _require_same(
 
 
 def _of_schedulers(recorded: RecordedOptimizer) -> list[Any]:
-    steps = steps_of(recorded, recorded.schedules[0].counts)
-    if any(steps_of(recorded, item.counts) != steps for item in recorded.schedules):
+    steps = steps_of(recorded, recorded.schedules[0])
+    if any(steps_of(recorded, item) != steps for item in recorded.schedules):
         raise TrainError(
             f"{recorded.at}: its schedulers are stepped at different times",
             "step all schedulers together",
@@ -270,7 +270,7 @@ def _far_rates(recorded: RecordedOptimizer, expected: Sequence[Any]) -> dict[int
         functions = list(item.functions)
         pythons = [python_function(function) for function in functions]
         factors = [initial_rate(group) for group in recorded.groups]
-        steps = steps_of(recorded, item.counts)
+        steps = steps_of(recorded, item)
         argument, start, stride = steps.count, steps.offset, steps.factor / steps.every
     else:
         return {}
@@ -460,7 +460,7 @@ def _affine(call: RecordedCall, recorded: RecordedOptimizer) -> str:
 
 def _schedule_texts(recorded: RecordedOptimizer, style: ScheduleStyle, lr_name: str) -> RateTexts:
     names = ModuleNames()
-    steps = steps_of(recorded, recorded.schedules[0].counts)
+    steps = steps_of(recorded, recorded.schedules[0])
     if steps.every > 1:
         names.constant("updates_per_epoch", steps.every)
     initial = [initial_rate(group) for group in recorded.groups]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from migrate.train.noise import jax_noise
-from migrate.train.watch.values import array_of
+from migrate.train.watch.values import plain
 
 OWN = ("load", "weights", "loss_and_gradients", "step", "batches")
 # Outputs of two frameworks in float32, relative L2.
@@ -85,7 +85,7 @@ def _named(recorded: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
     for name, tensor in recorded["state"].items():
         module, _, rest = name.partition(".")
-        named.setdefault(module, {})[rest] = array_of(tensor)
+        named.setdefault(module, {})[rest] = plain(tensor)
     return named
 
 

@@ -10,7 +10,16 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.statements import every_statement
-from migrate.train.slice.text import FunctionNode, ScriptText, first_line, path_to
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    blocks,
+    first_line,
+    loads,
+    path_to,
+    root,
+    stores,
+)
 
 LOOPS = ast.For | ast.While | ast.AsyncFor
 
@@ -182,3 +191,52 @@ def line_in(frames: Sequence[Frame], position: tuple[str, int]) -> int | None:
         if (frame.function, frame.first) == position:
             return frame.line
     return None
+
+
+def loop_ends(script: ScriptText, frame: Frame) -> list[list[str]]:
+    """Tests around each `break` and `return` in the loop over batches, without those that it changes."""
+    loop = loops_around(script, frame)[-1]
+    changed = _changed_in(script, loop)
+    result: list[list[str]] = []
+
+    def look(block: Sequence[ast.stmt], tests: list[str], *, own: bool) -> None:
+        for statement in block:
+            if isinstance(statement, FunctionNode | ast.ClassDef):
+                continue
+            if isinstance(statement, ast.Return) or (own and isinstance(statement, ast.Break)):
+                result.append(tests)
+            test = getattr(statement, "test", None)
+            fixed = isinstance(statement, ast.If) and not _reads(statement.test) & changed
+            for inner in blocks(statement):
+                around = tests
+                if fixed and test is not None:
+                    is_body = inner is statement.body  # type: ignore[attr-defined]
+                    around = [
+                        *tests,
+                        ast.unparse(test) if is_body else f"not ({ast.unparse(test)})",
+                    ]
+                look(inner, around, own=own and not isinstance(statement, LOOPS))
+
+    look(loop.body, [], own=True)  # type: ignore[attr-defined]
+    return result
+
+
+def _changed_in(script: ScriptText, loop: ast.stmt) -> set[str]:
+    """Names that a loop binds or changes, hands to a call or calls methods of; names that functions bind.
+
+    The empty name is in it: what a call returns may change.
+    """
+    changed = {"", *(n for s in every_statement(loop) for names in stores(s) for n in names)}
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Call):
+            handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+            held = [n.value if isinstance(n, ast.Starred) else n for n in handed]
+            changed |= {n.id for n in held if isinstance(n, ast.Name)}
+            changed |= {root(node.func)} if isinstance(node.func, ast.Attribute) else set()
+    named = (node for node in ast.walk(script.tree) if isinstance(node, ast.Global | ast.Nonlocal))
+    return changed.union(*(node.names for node in named))
+
+
+def _reads(test: ast.expr) -> set[str]:
+    """Names that a test reads; the empty name for a call."""
+    return loads(test) | ({""} if any(isinstance(n, ast.Call) for n in ast.walk(test)) else set())

@@ -108,6 +108,8 @@ def loss_slice(
     cut.selections = Selections(script, code, changing)
     for block, index in reversed(_within_loop(path)):
         cut.backwards(block[:index])
+    batch, items = cut.selections.spread(cut.taken, result)
+    cut.needed = (cut.needed - {batch}) | set(items)
     cut.leave_selections(result, _loop_names(path))
     cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
@@ -257,6 +259,8 @@ class _Cut:
             return
         if _is_source(statement) or not self._is_needed(statement):
             return
+        if isinstance(statement, ast.Try) and all(map(_is_source, self._needed_in(statement))):
+            return  # try: batch = next(batches) except StopIteration: …
         if self.draws_apart and _is_draw(statement):
             names = stores(statement)[0] & self.needed
             self.drawn |= {name: first_line(statement) for name in names - set(self.drawn)}
@@ -284,6 +288,11 @@ class _Cut:
         self.needed |= reads
         self.needed |= {root(node) for node in _changed(statement)} - {""}
         self.taken.append(statement)
+
+    def _needed_in(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Statements without others inside of them that are needed, in the blocks of a statement."""
+        inner = [s for block in blocks(statement) for s in block if self._is_needed(s)]
+        return [part for s in inner for part in (self._needed_in(s) or [s])]
 
     def _has_no_effect(self, item: ast.withitem) -> bool:
         words = ast.unparse(item.context_expr)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from migrate.train.frames import Frame
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, free_names
 
 
-def read_names(script: ScriptText, loss: LossSlice) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def read_names(
+    script: ScriptText, loss: LossSlice, running: Iterable[Frame] = ()
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Attributes, and global variables, that the statements and functions of the script they call read.
 
     What is filled only, as `self.history` in `self.history.append(x)`, is not read. A function
     counts as called if its name is read; `forward` and `__call__` always count. The statements'
     own free names are not among the global variables.
+
+    Args:
+        script: the script.
+        loss: the statements.
+        running: frames that run while the loss is computed: their functions, the `__call__` of a trainer
+            with the training loop among them, are not called by it.
     """
+    around = {script.code(frame.first, frame.function) for frame in running}
     functions: dict[str, list[ast.AST]] = {}
     for node in ast.walk(script.tree):
-        if isinstance(node, FunctionNode):
+        if isinstance(node, FunctionNode) and node not in around:
             functions.setdefault(node.name, []).append(node)
     pending: list[ast.AST] = [ast.parse(loss.text), ast.parse(loss.result)]
     pending += [node for name in ("forward", "__call__") for node in functions.pop(name, [])]

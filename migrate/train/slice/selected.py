@@ -74,6 +74,52 @@ class Selections:
         new = self._written.get(statement)
         return self._script.text(statement) if new is None else ast.unparse(new)
 
+    def spread(self, statements: Sequence[ast.stmt], result: ast.expr) -> tuple[str, list[str]]:
+        """Give the items of a batch in `loss_of(model, *batch)` the names of the function's parameters.
+
+        Args:
+            statements: the statements of the loss.
+            result: expression of the loss.
+
+        Returns:
+            The batch's name, and those of its items; empty if the batch is read elsewhere too, or if the
+            parameters do not say how many items it has.
+        """
+        stars = [
+            (statement, call)
+            for statement in statements
+            for call in ast.walk(statement)
+            if isinstance(call, ast.Call) and any(isinstance(a, ast.Starred) for a in call.args)
+        ]
+        if len(stars) != 1 or stars[0][0] in self._written:
+            return "", []
+        statement, call = stars[0]
+        star, names = call.args[-1], self._rest(call)
+        if not isinstance(star, ast.Starred) or not isinstance(star.value, ast.Name) or not names:
+            return "", []
+        batch = star.value.id
+        every = [n for s in (*statements, result) for n in ast.walk(s) if isinstance(n, ast.Name)]
+        alone = sum(name.id == batch for name in every) == 1
+        if not alone or (self._names | {n.id for n in every} | self._changing) & set(names):
+            return "", []
+        self.expressions |= {name: f"{batch}[{n}]" for n, name in enumerate(names)}
+        new = copy.deepcopy(statement)
+        for node in ast.walk(new):
+            if isinstance(node, ast.Call) and ast.dump(node) == ast.dump(call):
+                node.args[-1:] = [ast.copy_location(ast.Name(n, ast.Load()), star) for n in names]
+        self._written[statement] = ast.fix_missing_locations(new)
+        return batch, names
+
+    def _rest(self, call: ast.Call) -> list[str]:
+        """Parameters of a function of the script that the last argument `*batch` of a call fills."""
+        function = self._functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        if function is None or any(isinstance(a, ast.Starred) for a in call.args[:-1]):
+            return []
+        args = function.args
+        names = [a.arg for a in (*args.posonlyargs, *args.args)][len(call.args) - 1 :]
+        fixed = args.vararg is None and not call.keywords and len(args.defaults) == 0
+        return names if fixed else []
+
     def require_first(self, taken: Sequence[ast.stmt]) -> None:
         """Require that no statement of the loss computes what an argument selects from.
 

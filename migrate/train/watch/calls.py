@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from migrate.train.frames import script_frames
-from migrate.train.watch.values import array_of, is_data, leaves, snapshot
+from migrate.train.watch.values import is_data, leaves, plain, snapshot
 
 _VARIABLE = 0x04 | 0x08  # code flags: *args, **kwargs
 # Fields of a model's output that stand for all of it.
@@ -268,7 +268,7 @@ def _outermost_calls(
             return
         main = next((getattr(output, name) for name in _MAIN if hasattr(output, name)), output)
         several = main if isinstance(main, list | tuple) else [main]
-        outputs.extend(array_of(value) for value in several if isinstance(value, torch.Tensor))
+        outputs.extend(plain(value) for value in several if isinstance(value, torch.Tensor))
 
     handles = [
         hooks.register_module_forward_pre_hook(before),

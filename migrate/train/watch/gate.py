@@ -49,7 +49,7 @@ from migrate.train.watch.step import (
 )
 from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import rounding_of_loss, size_of_terms
-from migrate.train.watch.values import array_of, held_modules, holds_data, leaves, plain, snapshot
+from migrate.train.watch.values import held_modules, holds_data, leaves, plain, snapshot
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
 _LIMIT = 1e-6
@@ -286,7 +286,7 @@ class Gate:
         return [
             list(owners[id(p)])
             if id(p) in owners
-            else hashlib.sha256(array_of(p).tobytes()).hexdigest()
+            else hashlib.sha256(plain(p).tobytes()).hexdigest()
             for p in module.parameters()
         ]
 

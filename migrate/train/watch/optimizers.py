@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,7 @@ from migrate.train.optimizer.recorded import (
     RecordedOptimizer,
     RecordedSchedule,
 )
+from migrate.train.optimizer.stepping import shown_steps
 
 # Options of a group that schedules change.
 _SCHEDULED = ("lr", "betas", "momentum")
@@ -74,6 +76,27 @@ class OptimizerRecorder:
         self.lines.add(self._line())
         self._steps[id(scheduler)] = self._steps.get(id(scheduler), 0) + 1
 
+    def shows_steps(self) -> bool:
+        """Whether the updates until now show when each schedule is stepped."""
+        return all(not counts or shown_steps(counts) for _, _, counts in self._schedules)
+
+    def with_epochs(
+        self, recorded: RecordedOptimizer, epochs: Mapping[int, int]
+    ) -> RecordedOptimizer:
+        """The record, with the updates in an epoch of each schedule.
+
+        Args:
+            recorded: the record.
+            epochs: identity of a schedule → updates.
+        """
+        known = [epochs.get(id(s), 0) for s, _, counts in self._schedules if counts]
+        schedules = zip(recorded.schedules, known, strict=True)
+        return replace(recorded, schedules=tuple(replace(s, per_epoch=n) for s, n in schedules))
+
+    def schedulers(self) -> list[int]:
+        """Identities of the schedules."""
+        return [id(scheduler) for scheduler, _, _ in self._schedules]
+
     def before_update(
         self, optimizer: Any, names: Mapping[int, str], frame: FrameType | None
     ) -> list[float]:
@@ -113,11 +136,9 @@ class OptimizerRecorder:
 
     def recorded(self, without_gradient: tuple[str, ...], file: str) -> RecordedOptimizer:
         """Everything that was noted. Gradients are summed by the program, not by its optimizer."""
-        import dataclasses
-
         constant = len(set(self._momenta)) == 1
         schedules = tuple(
-            dataclasses.replace(recorded, counts=tuple(counts))
+            replace(recorded, counts=tuple(counts))
             for _, recorded, counts in self._schedules
             if counts
         )

@@ -30,11 +30,12 @@ from migrate.train.watch.averages import Averages
 from migrate.train.watch.calls import building_call, common
 from migrate.train.watch.constructors import Constructors
 from migrate.train.watch.copies import CopyWatch
+from migrate.train.watch.epochs import Epochs
 from migrate.train.watch.factors import common_factor
 from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.optimizers import OptimizerRecorder
-from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STATEMENT
+from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STATEMENT, TURN
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
@@ -110,6 +111,7 @@ class _Recorder:
         self._noise = StatementNoise(script, self._question)
         self._wide = WideRun() if self._question.get("wide") else None
         self._done = False
+        self._epochs = Epochs(script, self._question["batches"], self._question["ends"])
 
     def start(self) -> None:
         """Replace the calls that train, and follow the script's lines."""
@@ -119,7 +121,8 @@ class _Recorder:
         listening.to_steps(self._before_step, self._after_step)
         self._constructors.follow()
         listening.to_optimizers(self._built_optimizer)
-        listening.to_schedules(self._built_schedule, self._optimizers.stepped_schedule)
+        listening.to_schedules(self._built_schedule, self._stepped_schedule)
+        self._epochs.follow()
         listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
         original = sys.excepthook
@@ -132,6 +135,7 @@ class _Recorder:
         setattr(builtins, BEGINS, self._begins)
         setattr(builtins, STATEMENT, self._note_draws)
         setattr(builtins, LOOP, self._note_loop)
+        setattr(builtins, TURN, self._turn)
         setattr(builtins, DRAWN, self._drawn)
         setattr(builtins, ENDS, self._write_port)
 
@@ -187,6 +191,14 @@ class _Recorder:
         """Keep the state of the random generators before each run of the loop over batches."""
         if len(self._loops) < _MOST_LOOPS and not self._done:
             self._loops.append(_generators())
+        self._epochs.begin()
+        if self._epochs.shown and os.getpid() == self._process:
+            self._write_epochs(ended=False)
+            self._leave()
+
+    def _turn(self, local: dict[str, Any], of_module: dict[str, Any]) -> bool:
+        """Note a turn of the loop over batches; return whether to skip it."""
+        return self._epochs.turn(local, of_module)
 
     def _autocast(self, autocast: Any) -> None:
         frames, _, between = script_frames(self._script)
@@ -205,6 +217,10 @@ class _Recorder:
     def _built_schedule(self, scheduler: Any) -> None:
         self._optimizers.built_schedule(scheduler)
         self._record["schedule_builder"] = building_call(self._script)
+
+    def _stepped_schedule(self, scheduler: Any) -> None:
+        self._optimizers.stepped_schedule(scheduler)
+        self._epochs.step(id(scheduler))
 
     def _backward(self, loss: Any, run: Any) -> None:
         frames, frame, _ = script_frames(self._script)
@@ -562,8 +578,7 @@ class _Recorder:
             self._later += 1
             self._stepping = False
             if self._has_seen_enough():
-                self._write()
-                self._leave()
+                self._end_watch()
             return
         if self._statistics is not None:
             self._statistics.updated()
@@ -598,13 +613,38 @@ class _Recorder:
 
     def _alarm(self, number: int, frame: Any) -> None:
         """End the watch, unless an update is just being made: its end does."""
+        if self._epochs.hurried and os.getpid() == self._process:
+            self._write_epochs(ended=False)
+            self._leave()
         if self._stepping or os.getpid() != self._process or self._done:
             return
         if not self._has_seen_enough():
             signal.setitimer(signal.ITIMER_REAL, 1.0)
         else:
-            self._write()
+            self._end_watch()
+
+    def _end_watch(self) -> None:
+        """End the run, or hurry through an epoch if the updates do not show when a schedule is stepped."""
+        self._write()
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or self._optimizers.shows_steps():
             self._leave()
+        self._epochs.hurry()
+        signal.signal(signal.SIGALRM, self._alarm)
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+
+    def _write_epochs(self, *, ended: bool) -> None:
+        """Write the record again, with the updates in an epoch of each schedule that is stepped after it."""
+        counts = {len(update["micro"]) for update in self._record["updates"]}
+        epochs = {}
+        for scheduler in self._optimizers.schedulers():
+            turns = self._epochs.turns(scheduler, ended=ended)
+            if len(counts) == 1 and turns % (count := max(counts)) == 0:
+                epochs[scheduler] = turns // count
+        recorded = self._record["optimizer"]
+        self._record["optimizer"] = self._optimizers.with_epochs(recorded, epochs)
+        self._record["schedule_lines"] = sorted(self._optimizers.lines)
+        self._dump()
 
     def _has_seen_enough(self) -> bool:
         """Whether the watch may end."""
@@ -631,7 +671,11 @@ class _Recorder:
         self._leave()
 
     def _end_of_script(self) -> None:
-        if os.getpid() != self._process or self._done or self._gate is None:
+        if os.getpid() != self._process or self._gate is None:
+            return
+        if self._done:
+            if self._epochs.hurried:
+                self._write_epochs(ended="failed" not in self._record)
             return
         if self._record["updates"]:
             self._observe_averages()
@@ -662,6 +706,9 @@ class _Recorder:
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
             self._record["builder"] = self._builders.get(id(self._optimizer))
+        self._dump()
+
+    def _dump(self) -> None:
         temporary = self._folder / f"{RECORD}.new"
         with temporary.open("wb") as file:
             pickle.dump(self._record, file)

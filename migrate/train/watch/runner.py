@@ -21,7 +21,8 @@ from migrate.train.watch.seeds import seed_host
 
 QUESTION, ECHO, PORT = "question.json", "echo.json", "port.pickle"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
-LOOP, DRAWN, ENDS = "__migrate_loop__", "__migrate_drawn__", "__migrate_ends__"
+LOOP, TURN = "__migrate_loop__", "__migrate_turn__"
+DRAWN, ENDS = "__migrate_drawn__", "__migrate_ends__"
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
         BEGINS,
         STATEMENT,
         LOOP,
+        TURN,
         DRAWN,
         ENDS,
     ):  # until torch is imported, and with it the recorder
@@ -81,6 +83,11 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
         if isinstance(block[index], ast.Import | ast.ImportFrom) or _is_text(block[index]):
             continue  # a docstring and `from __future__` come first
         block.insert(index, _call(call, block[index]))
+    name, first = question["loop"]
+    for loop in ast.walk(twin.code(first, name) or ast.Module([], [])):
+        if isinstance(loop, ast.For) and first_line(loop) == question["batches"]:
+            skip = f"if {TURN}(locals(), globals()):\n    continue"
+            loop.body.insert(0, _call(skip, loop.body[0]))
 
 
 def _call(text: str, at: ast.stmt) -> ast.stmt:

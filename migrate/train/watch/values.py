@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
+
+from converters.checkpoint.dtypes import torch_to_numpy
 
 Path = tuple[Any, ...]
 
@@ -62,20 +63,10 @@ def snapshot(value: Any) -> Any:
     return changed(value, lambda path, tensor: tensor.detach().clone())
 
 
-def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a copy of a tensor as a NumPy array; bfloat16, which torch does not hand over, by ml_dtypes."""
-    values = tensor.detach().cpu()
-    if values.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return values.float().numpy().astype(ml_dtypes.bfloat16)
-    return values.numpy().copy()
-
-
 def plain(value: Any) -> Any:
     """Return nested data as dictionaries, lists and NumPy arrays."""
     if isinstance(value, torch.Tensor):
-        return array_of(value)
+        return torch_to_numpy(value, "a tensor of the script").copy()
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     items = list(_items(value))

@@ -12,7 +12,7 @@ from migrate.train.slice.text import FunctionNode, ScriptText, free_names
 from migrate.train.watch.calls import MODULE, PLAIN, SeenCall, is_plain
 from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, Attributes, Output, PortedFunction
 
-LOOP, PART, UPDATE, GRADIENT = "loop", "part", "update", "gradient"
+LOOP, PART, UPDATE, GRADIENT, APPLY = "loop", "part", "update", "gradient", "apply"
 OPTIMIZER, SCHEDULE = "optimizer", "schedule"
 
 
@@ -22,7 +22,8 @@ class Role:
 
     Attributes:
         kind: "loop" (all of it), "part" (some updates, each time it is called), "update", "gradient" (of one
-            micro-batch), "optimizer" or "schedule" (which the function builds).
+            micro-batch), "apply" (an update by the gradients that another method of the object gave),
+            "optimizer" or "schedule" (which the function builds).
         call: a call of the function.
         sites: numbers of the updates that it makes.
     """
@@ -82,6 +83,8 @@ class FunctionTexts:
         init = next((m for m in node.body if getattr(m, "name", "") == "__init__"), None)
         assert init is None or isinstance(init, ast.FunctionDef)
         base, start = self._constructor(node, init)
+        if self._applies(node.name):
+            start += f"    {_SINCE} = []\n"
         body = [f'"""`{node.name}` over states, as `load` gives them."""', start, *methods]
         lines = "\n\n".join(part.rstrip("\n") for part in body if part)
         return f"class {node.name}{base}:\n" + _indented(lines) + "\n"
@@ -119,6 +122,13 @@ class FunctionTexts:
                 f"{head(init)}\n    super().__init__({arguments})\n    self.state = _fresh()\n"
             )
         return "", "def __init__(self, state):\n    self.state = state\n"
+
+    def _applies(self, owner: str) -> bool:
+        """Whether an object computes gradients in one method, and updates the weights in another."""
+        return any(
+            role.kind == APPLY and name.rpartition(".")[0] == owner
+            for name, role in self._roles.items()
+        )
 
     def _runs_in_data(self, node: ast.ClassDef) -> bool:
         """Whether an object of `data.py` makes rollouts, or trains on them."""
@@ -259,9 +269,19 @@ class FunctionTexts:
                 f'    Returns the new state, and what `step` gives beside it.\n    """\n{checks}'
                 f"    return step({state}, [{{{batch}}}]{self._site(role)})\n"
             )
-        elif role.kind == GRADIENT:
+        elif role.kind == APPLY:
             text = (
-                f'    """`{call.function}`: the loss of a micro-batch and its gradients{where}."""\n{checks}'
+                f'    """`{call.function}`: one update over the micro-batches since the last one.\n\n'
+                f'    Returns the new state, and what `step` gives beside it.\n    """\n'
+                f"    self.state, report = step(self.state, {_SINCE})\n"
+                f"    {_SINCE} = []\n    return self.state, report\n"
+            )
+        elif role.kind == GRADIENT:
+            applied = state == "self.state" and self._applies(call.function.rpartition(".")[0])
+            since = f"    {_SINCE}.append({{{batch}}})\n" if applied else ""
+            text = (
+                f'    """`{call.function}`: the loss of a micro-batch and its gradients{where}."""\n'
+                f"{checks}{since}"
                 f"    return loss_and_gradients({state}, {{{batch}}}{self._site(role)})\n"
             )
         else:
@@ -314,6 +334,8 @@ class FunctionTexts:
 
 # An object of the script as `data.py` has it, in torch.
 _OF_DATA = "self._of_data"
+# Micro-batches of an object since its last update.
+_SINCE = "self.micro_batches"
 
 
 _HELPERS = '''
@@ -459,9 +481,11 @@ def _default(node: ast.FunctionDef, name: str) -> str:
     known = {a.arg: d for a, d in pairs} | {
         a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d
     }
-    if name not in known or not isinstance(known[name], ast.Constant):
+    try:
+        value = ast.literal_eval(known[name]) if name in known else None
+    except ValueError:  # it names something
         return ""
-    return "" if known[name].value is None else f", {ast.unparse(known[name])}"  # type: ignore[attr-defined]
+    return "" if value is None else f", {ast.unparse(known[name])}"
 
 
 def _result(shape: Any) -> str:

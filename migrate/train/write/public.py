@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.text import FunctionNode, ScriptText, loads
+from migrate.train.slice.text import FunctionNode, ScriptText, loads, root
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
 from migrate.train.write.averages import average_class
 from migrate.train.write.constructors import (
@@ -19,7 +20,7 @@ from migrate.train.write.constructors import (
     constructor_text,
     makes_models,
 )
-from migrate.train.write.functions import FunctionTexts
+from migrate.train.write.functions import FunctionTexts, absent
 from migrate.train.write.numbers import function_of_numbers
 from migrate.train.write.texts import ProgramFacts
 
@@ -30,6 +31,7 @@ EXPERIENCE, ROLLOUT = "experience", "rollout"
 _CONFIGS = re.compile(r"\b(\w*StepConfig)\(\)")
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
+_NO_COUNTERPART = "the program has no counterpart with these parameters"
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class PublicNames:
             text = constructors.get(name, "")
             if name not in self._own and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
+                text = text or self._groups(node)
                 text = text or self._texts.function(node)
                 for write in (changes_model, makes_models):
                     text = text or write(self._script, node, self._recorded["children"])
@@ -132,8 +135,10 @@ class PublicNames:
             if text:
                 written.functions.append(text)
                 written.names.add(name)
+                for method in missing_methods(node, text):
+                    written.missing[f"{name}.{method}"] = _NO_COUNTERPART
             else:
-                written.missing[name] = "the program has no counterpart with these parameters"
+                written.missing[name] = _NO_COUNTERPART
         # Class of the methods that are functions of the script → class of its sizes.
         classes_of = self._recorded.get("function_classes", {"Functions": "StepConfig"})
         if self._recorded.get("functions"):
@@ -232,6 +237,52 @@ class PublicNames:
             f"{checks}    return _optimizer.{node.name}({', '.join(passed)})\n"
         )
 
+    def _groups(self, node: ast.FunctionDef) -> str:
+        """A function that makes the groups of the optimizer; "" if it is none."""
+        recorded = self._recorded["optimizer"]
+        if node.name not in _groups_from(self._script, recorded.line):
+            return ""
+        displays = [n for n in ast.walk(node) if isinstance(n, ast.Dict)]
+        entries = [
+            (key.value, value)
+            for display in displays
+            for key, value in zip(display.keys, display.values, strict=True)
+            if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ]
+        keys = {key for key, _ in entries} - {"params"}
+        if any(not keys <= set(group.options) for group in recorded.groups):
+            return ""
+        groups = [
+            {"params": [*group.names], **{key: group.options[key] for key in sorted(keys)}}
+            for group in recorded.groups
+        ]
+        # What gives the parameters is a state here.
+        models = {
+            root(call.func)
+            for call in ast.walk(node)
+            if isinstance(call, ast.Call) and last_part(call.func).endswith("parameters")
+        }
+        checks = ""
+        for name in _parameters(node):
+            values = [
+                group[key]
+                for group in groups
+                for key, value in entries
+                if key in keys and isinstance(value, ast.Name) and value.id == name
+            ]
+            known = [value for value in values if value]  # another group has none
+            if name not in models:
+                checks += (
+                    f"    _require({name!r}, {name}, {known[0]!r})\n"
+                    if len(set(known)) == 1
+                    else absent(node, name)
+                )
+        return (
+            f"{_signature(node)}\n"
+            f'    """`{node.name}`: the groups of the optimizer; parameters are names of torch."""\n'
+            f"{checks}    return {groups!r}\n"
+        )
+
     @staticmethod
     def _returns(node: ast.FunctionDef, line: int) -> bool:
         """Whether all that a function returns is the object that is built at a line."""
@@ -270,6 +321,35 @@ class PublicNames:
             f'{_signature(node)}\n    """The model of `{node.name}` in Flax, without weights."""\n'
             f"    return {name}({config_class(self._files.model[name]) or 'StepConfig'}())\n"
         )
+
+
+def missing_methods(node: ast.stmt, text: str) -> list[str]:
+    """Public methods of a class that its text in the interface does not have."""
+    if not isinstance(node, ast.ClassDef) or not text.startswith(f"class {node.name}"):
+        return []
+    names = [m.name for m in node.body if isinstance(m, FunctionNode) and m.name[0] != "_"]
+    return [name for name in names if f"def {name}(" not in text]
+
+
+def _groups_from(script: ScriptText, line: int) -> set[str]:
+    """Functions of the script whose value is the first argument of the optimizer that a line builds."""
+    names: set[str] = set()
+    calls = [n for n in ast.walk(script.tree) if isinstance(n, ast.Call)]
+    for call in calls:
+        if not call.args or not call.lineno <= line <= (call.end_lineno or 0):
+            continue
+        value: ast.expr = call.args[0]
+        if isinstance(value, ast.Name):
+            bound = [
+                n.value
+                for n in ast.walk(script.tree)
+                if isinstance(n, ast.Assign)
+                and [ast.unparse(target) for target in n.targets] == [value.id]
+            ]
+            value = bound[0] if len(bound) == 1 else value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            names.add(value.func.id)
+    return names
 
 
 def _over(factor: float) -> str:

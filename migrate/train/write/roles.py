@@ -6,9 +6,20 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.train.frames import Frame
 from migrate.train.slice.loops import TrainingCalls, loop_level, outermost_level
 from migrate.train.slice.text import FunctionNode, ScriptText
-from migrate.train.write.functions import GRADIENT, LOOP, OPTIMIZER, PART, SCHEDULE, UPDATE, Role
+from migrate.train.watch.calls import OTHER, SeenCall
+from migrate.train.write.functions import (
+    APPLY,
+    GRADIENT,
+    LOOP,
+    OPTIMIZER,
+    PART,
+    SCHEDULE,
+    UPDATE,
+    Role,
+)
 
 
 def training_roles(
@@ -43,12 +54,29 @@ def training_roles(
             roles[call.function] = Role(GRADIENT, call)
         elif single:
             roles[call.function] = Role(UPDATE, call)
+    for step in events.steps:
+        frame = step[0]
+        owner = _owner(script, frame) if (frame.function, frame.first) not in positions else ""
+        gradients = [name for name, role in roles.items() if role.kind == GRADIENT]
+        if owner and any(name.rpartition(".")[0] == owner for name in gradients):
+            name = f"{owner}.{frame.function}"
+            roles[name] = Role(APPLY, SeenCall(name, frame.first, {"self": (OTHER, None)}))
     builds = ((OPTIMIZER, recorded.get("builder")), (SCHEDULE, recorded.get("schedule_builder")))
     for kind, call in builds:
         # A function that does more than to build it returns something else.
         if call is not None and call.function not in roles and _builds(script, call.first, kind):
             roles[call.function] = Role(kind, call)
     return roles
+
+
+def _owner(script: ScriptText, frame: Frame) -> str:
+    """Class whose method without further parameters a frame runs; "" if it runs none."""
+    code = script.code(frame.first, frame.function)
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.ClassDef) and any(member is code for member in node.body):
+            assert isinstance(code, FunctionNode)
+            return node.name if [a.arg for a in code.args.args] == ["self"] else ""
+    return ""
 
 
 def _builds(script: ScriptText, first: int, kind: str) -> bool:

@@ -12,6 +12,7 @@ from migrate.train.optimizer.choice import choose_rates, reference
 from migrate.train.optimizer.live import recorded_groups, recorded_schedule
 from migrate.train.optimizer.recorded import RecordedOptimizer
 from migrate.train.optimizer.replay import momentum_of
+from migrate.train.optimizer.stepping import ScheduleSteps, shown_steps
 
 warmup_iters, lr_decay_iters, learning_rate, min_lr = 20, 120, 6e-4, 6e-5
 
@@ -148,6 +149,27 @@ def test_schedule_that_no_record_shows_the_steps_of_is_refused():
     )
     with pytest.raises(TrainError, match="stepped in an order"):
         choose_rates(unknown)
+
+
+def test_schedule_of_an_epoch_that_is_longer_than_the_record():
+    recorded = record(CASES["step"][0], every=100)
+    (schedule,) = recorded.schedules
+    known = dataclasses.replace(recorded, schedules=(dataclasses.replace(schedule, per_epoch=100),))
+    assert "updates_per_epoch = 100" in choose_rates(known).source
+
+
+@pytest.mark.parametrize(
+    ("counts", "per_epoch", "steps"),
+    [
+        ((0, 0, 0, 0), 0, None),
+        ((0, 0, 0, 0), 7, ScheduleSteps(every=7)),
+        ((1, 1, 1, 1), 7, ScheduleSteps(every=7, offset=1)),
+        ((0, 0, 1, 1), 7, None),  # stepped within the epoch, too
+        ((0, 0, 1, 1, 2), 0, ScheduleSteps(every=2)),
+    ],
+)
+def test_steps_that_the_first_updates_show(counts, per_epoch, steps):
+    assert shown_steps(counts, per_epoch) == steps
 
 
 def test_cosine_within_a_known_training_is_optaxs():

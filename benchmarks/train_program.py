@@ -1,0 +1,245 @@
+"""A program of `migrate train` beside a hand-written one and its script: speed, data, kills, lines, names.
+
+    python benchmarks/train_program.py --program FOLDER [--only step|data|kills|lines]
+
+FOLDER is what `migrate train benchmarks/t2j/scripts/gpt2_sft.py` wrote; the hand-written program is
+benchmarks/t2j/reference/gpt2_sft. Lines are lines of code, without docstrings and comments. `model.py` does
+not count: the script has its model from transformers. Nor do `interface.py` and `test_same.py`, without which
+the program trains. Names: the share of the arguments and variables of the program's functions that have a
+name of the script, as benchmarks/port_source.py counts them, and the share of the script's names that the
+program binds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.history import append  # noqa: E402
+from benchmarks.zoo_models.measured import code_lines  # noqa: E402
+
+T2J = ROOT / "benchmarks" / "t2j"
+SCRIPT, REFERENCE = T2J / "scripts" / "gpt2_sft.py", T2J / "reference" / "gpt2_sft"
+ROUNDS, KILLS = 5, 10
+# Files that `migrate train` writes alike into each program: checkpoints, devices, names.
+CARRIED = ("checkpoints.py", "devices.py", "torch_names.py")
+# Files whose functions come from the script.
+FROM_SCRIPT = ("loss.py", "functions.py", "optimizer.py", "data.py")
+UNCOUNTED = ("model.py", "interface.py", "test_same.py")
+
+_CHILD = """
+import pickle, sys, time
+from pathlib import Path
+
+folder, what, shared = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+sys.path.insert(0, folder)
+import data, interface, jax, train
+
+if what == "weights":  # of the program
+    micro = next(iter(data.batches()))
+    shared.write_bytes(pickle.dumps((micro, interface.weights(train.load()))))
+elif what == "step":
+    micro, weights = pickle.loads(shared.read_bytes())
+    state, times = interface.load(weights), []
+    for _ in range(220):
+        begin = time.perf_counter()
+        state, losses, _ = train.train_step(state, micro)
+        jax.block_until_ready((state.params, losses))
+        times.append(time.perf_counter() - begin)
+    print(sorted(times[20:])[20], sum(map(float, losses)))
+else:
+
+    def rows():
+        if hasattr(data, "batches"):
+            return sum(len(micro) for micro in data.batches())
+        return sum(1 for _ in range(data.max_epochs) for _ in data.train_loader())
+
+    times = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        count = rows()
+        times.append(time.perf_counter() - begin)
+    print(min(times), count)
+"""
+
+
+def main() -> None:
+    """Measure, print, and append a line for each figure."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--program", type=Path, required=True)
+    parser.add_argument("--only", choices=["step", "data", "kills", "lines"])
+    asked = parser.parse_args()
+    program = asked.program.resolve()
+    measures = {"step": step, "data": loading, "kills": kills, "lines": lines}
+    for name, measure in measures.items():
+        if asked.only in (None, name):
+            for row in measure(program):
+                print(row, flush=True)
+                append("train-program", row)
+
+
+def step(program: Path) -> Iterator[dict[str, object]]:
+    """An update under jit, beside the hand-written one: tenth percentile of 200, least of the rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        shared = Path(folder) / "weights.pickle"
+        child(program, "weights", shared)
+        ours, theirs = alternating(program, "step", shared)
+    yield row("update under jit ÷ hand-written JAX", ours / theirs, "at most 1.05")
+
+
+def loading(program: Path) -> Iterator[dict[str, object]]:
+    """Batches in a second, beside those of the script's DataLoader alone: three epochs, best of five."""
+    ours, theirs = alternating(program, "data", Path())
+    yield row("batches a second ÷ the script's DataLoader alone", theirs / ours, "at least 1.0")
+
+
+def alternating(program: Path, what: str, shared: Path) -> tuple[float, float]:
+    """Least seconds of the program and of the hand-written one, measured in turn."""
+    times: list[tuple[float, float]] = []
+    for _ in range(ROUNDS):
+        (ours, value), (theirs, other) = (child(p, what, shared) for p in (program, REFERENCE))
+        if abs(value - other) > 1e-3 * abs(other):
+            raise SystemExit(f"the two do not compute the same: {value} and {other}")
+        times.append((ours, theirs))
+    return min(a for a, _ in times), min(b for _, b in times)
+
+
+def child(folder: Path, what: str, shared: Path) -> tuple[float, float]:
+    """Seconds, and what has to be equal, of one process."""
+    command = [sys.executable, "-c", _CHILD, str(folder), what, str(shared)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    words = done.stdout.split()
+    return (float(words[0]), float(words[1])) if words else (0.0, 0.0)
+
+
+def environment() -> dict[str, str]:
+    """The environment of the programs."""
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+
+
+def kills(program: Path) -> Iterator[dict[str, object]]:
+    """A run that is killed (SIGKILL) at random updates, and started again each time."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        whole, code = run(program, ["--save", str(place / "whole")])
+        if code:
+            raise SystemExit("the program does not run")
+        equal, losses = 0, dict[int, str]()
+        words = ["--checkpoints", str(place / "run"), "--every", "2", "--save", str(place / "last")]
+        for update in sorted(random.Random(40).sample(range(2, max(whole)), KILLS)):
+            seen, _ = run(program, words, update)
+            equal += all(whole[number] == text for number, text in seen.items()) and bool(seen)
+            losses |= seen
+        seen, _ = run(program, words)
+        losses |= seen
+        same = losses == whole and (place / "last").read_bytes() == (place / "whole").read_bytes()
+    note = f"killed {KILLS} times in one training of {len(whole)} updates, a checkpoint every 2; "
+    note += f"final weights {'equal bit for bit' if same else 'differ'}"
+    yield row(
+        "killed at random updates, the same losses after it", f"{equal} of {KILLS}", "all", note
+    )
+
+
+def run(
+    program: Path, words: Sequence[str], until: int | None = None
+) -> tuple[dict[int, str], int]:
+    """Losses of the updates as they are printed, and the exit code; killed once `until` is printed."""
+    command = [sys.executable, "train.py", *words]
+    losses = {}
+    with subprocess.Popen(
+        command, cwd=program, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.match(r"update (\d+): (.*)", line):
+                losses[int(found[1])] = found[2]
+                if until is not None and int(found[1]) >= until:
+                    process.kill()
+                    break
+        process.stdout.close()
+    return losses, process.returncode
+
+
+def lines(program: Path) -> Iterator[dict[str, object]]:
+    """Lines of code of the program, of the hand-written one and of the script, without the model; names."""
+    script = SCRIPT.read_text()
+    of_script = code_lines(script)
+    files = {f.name: f.read_text() for f in program.glob("*.py") if f.name not in UNCOUNTED}
+    own = sum(code_lines(text) for name, text in files.items() if name not in CARRIED)
+    carried = sum(code_lines(text) for name, text in files.items() if name in CARRIED)
+    by_hand = sum(
+        code_lines(f.read_text()) for f in REFERENCE.glob("*.py") if f.name not in UNCOUNTED
+    )
+    note = f"{own} lines in all but {', '.join(CARRIED)}, {carried} in these; the script has {of_script}"
+    yield row(
+        "lines of the program ÷ lines of the script",
+        (own + carried) / of_script,
+        "at most 1.0",
+        note,
+    )
+    yield row(
+        "the same, without the three files that all programs have", own / of_script, "at most 1.0"
+    )
+    yield row("lines of the hand-written program ÷ lines of the script", by_hand / of_script, "")
+    wanted, there = names(script), set[str]().union(*map(names, files.values()))
+    from_script = [files[name] for name in FROM_SCRIPT if name in files]
+    values = [value for text in from_script for value in values_of(text)]
+    named = [value for value in values if re.sub(r"_\d+$|_$", "", value) in wanted]
+    yield row(
+        "names in the program that are the script's",
+        len(named) / len(values),
+        "at least 0.9",
+        f"{len(values)} in {', '.join(FROM_SCRIPT)}; others: {', '.join(sorted({*values} - {*named}))}",
+    )
+    lost = sorted(wanted - there)
+    yield row(
+        "names of the script that the program has",
+        len(wanted & there) / len(wanted),
+        "at least 0.9",
+        f"of {len(wanted)}; not there: {', '.join(lost)}",
+    )
+
+
+def values_of(source: str) -> Iterator[str]:
+    """Arguments and variables of each function, each once."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef):
+            nodes = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+            stored = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+            yield from stored | {a.arg for a in function.args.args} - {"self", "_"}
+
+
+def names(source: str) -> set[str]:
+    """Names that a source binds: variables, arguments, functions, classes, attributes of `self`."""
+    result = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            result.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.arg):
+            result.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            result.add(node.name)
+    return result - {"_", "self"}
+
+
+def row(what: str, figure: float | str, goal: str, note: str = "") -> dict[str, object]:
+    """A line of the history."""
+    shown = f"{figure:.2f}" if isinstance(figure, float) else figure
+    return {"what": what, "figure": shown, "goal": goal, "detail": note}
+
+
+if __name__ == "__main__":
+    main()
