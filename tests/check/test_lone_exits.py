@@ -153,7 +153,9 @@ def test_a_function_that_makes_a_part_of_the_step(
 ) -> None:
     (tmp_path / "train.py").write_text(STEP.format(update=update, test=test))
     (file,) = rewrite_folder(tmp_path, processes=1).files
-    assert [note.line for note in file.findings if note.rule == "XLA879"] == ([13] if is_reported else [])
+    assert [note.line for note in file.findings if note.rule == "XLA879"] == (
+        [13] if is_reported else []
+    )
 
 
 OF_THE_FORWARD = """\
@@ -183,7 +185,11 @@ def main(trainer, loader):
 
 @pytest.mark.parametrize(
     ("test", "lines"),
-    [("torch.isnan(out).any()", [9]), ("out.isfinite().all().logical_not()", [9]), ("self.kind > 3", [])],
+    [
+        ("torch.isnan(out).any()", [9]),
+        ("out.isfinite().all().logical_not()", [9]),
+        ("self.kind > 3", []),
+    ],
 )
 def test_a_function_that_the_step_calls_asks_for_finite_numbers(
     tmp_path: Path, test: str, lines: list[int]

@@ -109,8 +109,12 @@ main([])
 """
 
 
-@pytest.mark.parametrize(("joins", "lines"), [("pass", [11]), ("dist.init_process_group('nccl')", [])])
-def test_the_state_alone_joins_no_group_either(tmp_path: Path, joins: str, lines: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("joins", "lines"), [("pass", [11]), ("dist.init_process_group('nccl')", [])]
+)
+def test_the_state_alone_joins_no_group_either(
+    tmp_path: Path, joins: str, lines: list[int]
+) -> None:
     (tmp_path / "train.py").write_text(STATE_ALONE.format(joins=joins))
     (file,) = rewrite_folder(tmp_path, processes=1).files
     found = [note for note in file.findings if code_of(note) == "XLA885"]

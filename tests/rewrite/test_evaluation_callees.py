@@ -349,6 +349,7 @@ def look(model, layers, parts):
 def test_keys_of_a_mapping_are_no_inputs_and_a_hook_that_is_defined_is_no_forward() -> None:
     done = rewrite_source(parse(OF_A_MAPPING.encode(), Path("look.py")))
     text = done.data.decode()
-    assert "name.to(" not in text and "name, x = " not in text
+    assert "name.to(" not in text
+    assert "name, x = " not in text
     assert text.count("with torch_xla.step():") == 2
     assert text.index("hook_of(name)") < text.index("with torch_xla.step():")

@@ -98,7 +98,9 @@ class NoGroup(Hazard):
             for name, at in lines.items()
         )
         if facts.context.calls.led is None:  # its own loop, with the state of Accelerate alone
-            instead = {"`torch.distributed.init_process_group('xla', init_method='xla://')` first": None}
+            instead = {
+                "`torch.distributed.init_process_group('xla', init_method='xla://')` first": None
+            }
         else:
             instead = dict.fromkeys(f"`{instead_of(call, facts.context)}`" for call in calls)
         verb = "raises" if len(lines) == 1 else "raise"
