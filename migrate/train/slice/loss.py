@@ -52,8 +52,8 @@ class LossSlice:
         text: the statements, without indentation.
         result: the expression of the loss.
         free: names that they read from outside, in order.
-        unpacked: names of the parts of the batch, where its first statement unpacks it, or a call spreads it →
-            `batch[0]`.
+        unpacked: names of the parts of the batch, where its first statement unpacks it or a call spreads
+            it → `batch[0]`.
         selected: names of arguments that select the batch → their expressions, `buffer.tokens[rows]`.
         drawn: names of random numbers that belong to the batch → line of the statement that draws them.
     """
