@@ -450,3 +450,33 @@ def test_a_function_that_makes_the_groups_of_the_optimizer_gives_them() -> None:
     ]
     with pytest.raises(ValueError, match="decay"):
         namespace["groups_of"]("state", 0.1)
+
+
+def test_a_method_that_gives_the_learning_rate_is_in_the_interface() -> None:
+    source = """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def train(self):
+        pass
+
+    def rate(self, step):
+        return min(1.0, step / 10)
+"""
+    (node,) = ScriptText("toy.py", source).tree.body
+    assert isinstance(node, ast.ClassDef)
+    train = SeenCall("Trainer.train", 6, {"self": ("other", None)}, held=("model",))
+    for line, there in ((9, True), (10, False)):
+        texts = FunctionTexts(
+            ScriptText("toy.py", source),
+            [],
+            {"Trainer.train": Role(LOOP, train)},
+            [],
+            {},
+            {},
+            rates={line: ("rate", ["step"])},
+        )
+        text = texts.class_(node)
+        assert ("return _optimizer.rate(step)" in text) is there
+        assert missing_methods(node, text) == ([] if there else ["rate"])
