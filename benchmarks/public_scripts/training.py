@@ -60,7 +60,7 @@ TRAINED = (
     Script(
         "pytorch+examples",
         "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 13 --lr 0.0001 --seed 1",
+        "{data} -a resnet18 -b 8 -j 0 --epochs 10 --lr 0.00001 --seed 1",
         stands_in=f"{DATA}; 64 of 224 pixels",
         prepare=smaller(
             ("imagenet/main.py", "RandomResizedCrop(224)", "RandomResizedCrop(64)"),
