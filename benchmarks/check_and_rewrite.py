@@ -1,6 +1,6 @@
 """Whether `migrate check` says of whole projects exactly what `migrate rewrite` does.
 
-python benchmarks/check_and_rewrite.py PROJECT ... [--csv FILE]
+python benchmarks/check_and_rewrite.py PROJECT ... [--target torch_xla|torch_tpu] [--csv FILE]
 
 For each project: findings without a mark that the rewrite does not leave, what it leaves and check does not
 say, edits without a marked finding on their line, and marks in the rewritten project. All four must be 0.
@@ -12,15 +12,17 @@ import argparse
 import csv
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from migrate.catalogue.target import TARGETS, XLA, Target
 from migrate.check import project as checking
 from migrate.check.config import Config
 from migrate.check.finding import Finding, Fix
 from migrate.rewrite.check_findings import findings_of
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.write import rewrite_into
 from migrate.syntax.notebook.text import SUFFIX
 
@@ -31,6 +33,7 @@ class Row:
 
     Args:
         project: its name.
+        target: the package that drives the TPU.
         findings, marked: what check says, and how much of it the rewrite mends.
         check_only, rewrite_only: what one of the commands leaves and the other does not name.
         unmarked_edits: edits on lines without a marked finding.
@@ -39,6 +42,7 @@ class Row:
     """
 
     project: str
+    target: Target
     findings: int
     marked: int
     check_only: int
@@ -56,14 +60,16 @@ class Row:
         )
 
 
-def measured(folder: Path) -> Row:
+def measured(folder: Path, target: Target = XLA) -> Row:
     """Return what both commands say of a project."""
+    config = Config(root=folder, target=target)
+    options = RewriteOptions(config=config)
     began = _cpu_seconds()
-    found = _within(findings_of([folder], Config(root=folder))[1], folder)
+    found = _within(findings_of([folder], config)[1], folder)
     checked = _cpu_seconds()
-    done = rewrite_folder(folder)
+    done = rewrite_folder(folder, options=options)
     rewritten = _cpu_seconds()
-    code = set(checking.python_files(folder, Config(root=folder)))
+    code = set(checking.python_files(folder, config))
     files = [
         file
         for file in done.files
@@ -90,10 +96,11 @@ def measured(folder: Path) -> Row:
     ]
     with tempfile.TemporaryDirectory() as place:
         after = Path(place) / folder.name
-        rewrite_into(folder, after)
-        again = _within(findings_of([after], Config(root=after))[1], after)
+        rewrite_into(folder, after, options=options)
+        again = _within(findings_of([after], replace(config, root=after))[1], after)
     return Row(
         folder.name,
+        target,
         len(found),
         sum(one.fix is not Fix.NONE for one in found),
         len(said - left),
@@ -120,11 +127,12 @@ def main() -> int:
     """Measure the projects that the user names; return 1 where the commands disagree."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("projects", nargs="+", type=Path)
+    parser.add_argument("--target", choices=TARGETS, default=XLA)
     parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     rows = []
     for folder in asked.projects:
-        rows.append(measured(folder.resolve()))
+        rows.append(measured(folder.resolve(), asked.target))
         print(rows[-1], flush=True)
         if asked.csv is not None:
             with asked.csv.open("w", newline="") as out:

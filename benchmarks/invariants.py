@@ -19,10 +19,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import cast
 
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.notebook.cells import join
 from migrate.syntax.notebook.text import SUFFIX, parse_notebook
 from migrate.syntax.origins import origins
-from migrate.syntax.unwarned import syntax_tree
 
 # Words that stand for one process of several, in a test or in the name of a decorator.
 RANK_WORDS = re.compile(

@@ -72,7 +72,7 @@ import resource, sys
 from pathlib import Path
 import libcst
 from libcst import metadata
-from migrate.syntax.memory import collect_seldom
+from migrate.syntax.interpreter import collect_seldom
 from migrate.rewrite.folder import files_of
 collect_seldom()
 ASKED = [
@@ -92,7 +92,7 @@ for path in files_of(Path(sys.argv[1])):
 GROWTH = """
 import sys, time
 from pathlib import Path
-from migrate.syntax.memory import collect_seldom
+from migrate.syntax.interpreter import collect_seldom
 from migrate.syntax.source import parse
 from migrate.rewrite.pipeline import rewrite_source
 collect_seldom()

@@ -149,7 +149,7 @@ def _named(
                     [f"the mapping and --{other} both set the kind of each key"],
                     "leave one of them out",
                 )
-        return _by_mapping(load_mapping(file), stored, options.to)
+        return _by_mapping(load_mapping(file, options.sizes), stored, options.to)
     api = options.to or "linen"
     trust = options.trust_remote_code
     model, notes = _model(checkpoint, stored, options.model, trust)

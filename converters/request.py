@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from converters.checkpoint import Format
 from converters.checkpoint.source import Source
@@ -34,6 +34,7 @@ class PlanOptions:
             "tok.*=Embedding", "heads=8".
         mapping: a mapping file (`converters.mapping.file`) with the outcome of every key, instead
             of a model.
+        sizes: values of the names in the mapping file's `sizes`; other names are passed over.
         key: the entry that holds the weights, in a training checkpoint of `torch.save`.
         as_stored: also convert a checkpoint that looks quantized, with its numbers unchanged; False
             to refuse it.
@@ -56,6 +57,7 @@ class PlanOptions:
     example: Sequence[tuple[int, ...]] | None = None
     assume: Sequence[str] = ()
     mapping: Path | str | None = None
+    sizes: Mapping[str, Any] | None = None
     key: str | None = None
     as_stored: bool = False
     trust_remote_code: bool = False
@@ -75,6 +77,7 @@ class PlanKeywords(TypedDict, total=False):
     example: Sequence[tuple[int, ...]] | None
     assume: Sequence[str]
     mapping: Path | str | None
+    sizes: Mapping[str, Any] | None
     key: str | None
     as_stored: bool
     trust_remote_code: bool

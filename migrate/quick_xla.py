@@ -14,6 +14,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 FLAGS = "XLA_FLAGS"
+_EXCESS = "--xla_allow_excess_precision"
+# Values are rounded to 16 bits wherever the program says so, not only where a fusion ends.
+AS_WRITTEN = f"{_EXCESS}=false"
 _LEVEL = "--xla_backend_optimization_level"
 _SPLIT = "--xla_cpu_parallel_codegen_split_count"
 _EMITTERS = "--xla_cpu_use_fusion_emitters"
@@ -38,6 +41,16 @@ def compiling_quickly(environment: Mapping[str, str]) -> dict[str, str]:
         ours.append(f"{_EMITTERS}=false")
     more = [flag for flag in ours if flag.partition("=")[0] not in flags]
     return {FLAGS: " ".join([flags, *more]).strip()}
+
+
+def rounding_as_written(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make XLA round to 16 bits as written; empty if the user has set the flag.
+
+    Args:
+        environment: of the program.
+    """
+    flags = environment.get(FLAGS, "")
+    return {} if _EXCESS in flags else {FLAGS: f"{flags} {AS_WRITTEN}".strip()}
 
 
 @cache

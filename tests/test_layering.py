@@ -67,7 +67,7 @@ MAY_IMPORT = {
     "port": {"parity", "place", "process"},
     "fit": {"compiler", "parity", "place", "process", "quick_xla"},
     "prove": {"catalogue", "observe", "place", "process", "quick_xla"},
-    "parity": {"compiler", "process"},
+    "parity": {"compiler", "process", "quick_xla"},
     "observe": set(),
     "compiler": {"process"},
     "devices": {"process"},

@@ -10,7 +10,7 @@ import pytest
 
 from migrate import quick_xla
 from migrate.prove.run import run_script
-from migrate.quick_xla import compiling_quickly
+from migrate.quick_xla import AS_WRITTEN, compiling_quickly, rounding_as_written
 from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
@@ -76,6 +76,14 @@ def test_no_xla_is_given_a_flag_that_it_does_not_know(
 
 def test_a_level_that_the_user_names_stands() -> None:
     assert compiling_quickly({"XLA_FLAGS": "--xla_backend_optimization_level=3"}) == {}
+
+
+def test_rounding_as_written_adds_a_flag_unless_the_user_has_it() -> None:
+    assert rounding_as_written({}) == {"XLA_FLAGS": AS_WRITTEN}
+    assert rounding_as_written({"XLA_FLAGS": "--xla_a=1"}) == {
+        "XLA_FLAGS": f"--xla_a=1 {AS_WRITTEN}"
+    }
+    assert rounding_as_written({"XLA_FLAGS": "--xla_allow_excess_precision=true"}) == {}
 
 
 def test_a_simulated_run_compiles_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

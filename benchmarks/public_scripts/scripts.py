@@ -186,6 +186,13 @@ SHARDED = (
         prepare=_initialized("train.py"),
         project=".",
     ),
+    Script(
+        "marked23+fsdp2-minimal-rocm",
+        "train.py",
+        stands_in=INITIALIZED,
+        prepare=_initialized("train.py"),
+        project=".",
+    ),
 )
 
 SCRIPTS = (

@@ -29,6 +29,10 @@ class Hole(ast.expr):
         self.value = value
 
 
+# The number of a module in its list, in the expression of a setting.
+INDEX = "i"
+
+
 class SettingInt(int):
     """An integer computed from the model's settings.
 
@@ -36,11 +40,14 @@ class SettingInt(int):
         text: its expression: "hidden_size // num_attention_heads"; "" if no setting gives it.
         parts: the settings in `text`, with their values.
         local: the name of the number in its module; "" if unknown.
+        holder: path of the list of modules whose member the number belongs to, if `text` has that member's
+            number (`INDEX`); else "".
     """
 
     text: str
     parts: Mapping[str, Any]
     local: str
+    holder: str
 
     def __new__(
         cls,
@@ -48,10 +55,12 @@ class SettingInt(int):
         text: str = "",
         parts: Mapping[str, Any] | None = None,
         local: str = "",
+        holder: str = "",
     ) -> SettingInt:
         """The number, with its expression."""
         number = super().__new__(cls, value)
         number.text, number.parts, number.local = text, parts or {}, local
+        number.holder = holder
         return number
 
 
@@ -61,6 +70,7 @@ class SettingFloat(float):
     text: str
     parts: Mapping[str, Any]
     local: str
+    holder: str
 
     def __new__(
         cls,
@@ -68,10 +78,12 @@ class SettingFloat(float):
         text: str = "",
         parts: Mapping[str, Any] | None = None,
         local: str = "",
+        holder: str = "",
     ) -> SettingFloat:
         """The number, with its expression."""
         number = super().__new__(cls, value)
         number.text, number.parts, number.local = text, parts or {}, local
+        number.holder = holder
         return number
 
 

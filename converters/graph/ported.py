@@ -156,6 +156,8 @@ class Port:
         cache: its cache; None: it has none.
         stacks: lists of layers whose weights are stacked.
         outputs: the tensors that its forward returns.
+        layer_sizes: path of a layer of the original → its attribute → expression of settings, where the
+            arrangement of its weights depends on it.
     """
 
     modeling: str
@@ -195,6 +197,7 @@ class Port:
     cache: Cache | None = None
     stacks: tuple[LayerStack, ...] = ()
     outputs: tuple[Output, ...] = ()
+    layer_sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that reject sizes outside these limits."""
@@ -416,6 +419,7 @@ def _port(
         outputs=tuple(
             _outputs(graph, graph.outputs, "outputs", "", recorded.returned, records.written)
         ),
+        layer_sizes=model.layer_sizes,
     )
 
 

@@ -15,7 +15,6 @@ from converters.inference.words import (
     words,
 )
 
-CONV = "Conv"
 TRANSPOSED = "ConvTranspose"
 # Longer kernels are doubtful in a layer that is not called a convolution.
 LONGEST_KERNEL = 16

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,23 @@ class Layout(ABC):
     def computes(self) -> bool:
         """Whether elements change their values: then the way back is exact only up to rounding."""
         return False
+
+    def at(self, shape: Shape) -> Layout:
+        """The layout of an array of this shape, without open sides (`REST`).
+
+        Raises:
+            ValueError: the open side is not a whole number there.
+        """
+        return self
+
+    def opened(self, sides: Mapping[str, str]) -> str:
+        """The form for arrays of any size: what follows from the array's shape is left open.
+
+        Args:
+            sides: attribute of torch's layer → expression of the sizes that it follows from; without one, the
+                attribute's number is written.
+        """
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -127,12 +144,24 @@ class Flip(Layout):
         return f"flip({', '.join(map(str, self.axes))})"
 
 
+# The side of a split or merge that follows from the array's shape.
+REST = -1
+
+
 @dataclass(frozen=True)
 class Split(Layout):
-    """Split of one axis into several, the first varying slowest: heads and their features."""
+    """Split of one axis into several, the first varying slowest: heads and their features.
+
+    Attributes:
+        axis: the axis.
+        sides: its parts.
+        first: attribute of torch's layer that the first part is, if the last part follows from it and the
+            array's shape; "" if it is a plain number, None if all parts are numbers of their own.
+    """
 
     axis: int
     sides: tuple[int, ...]
+    first: str | None = field(default=None, compare=False)
 
     def apply(self, array: Array) -> Array:
         """Return the array with the axis split."""
@@ -147,7 +176,21 @@ class Split(Layout):
     @property
     def inverse(self) -> Layout:
         """The axes merged again."""
-        return Merge(self.axis, self.sides)
+        return Merge(self.axis, self.sides, self.first)
+
+    def at(self, shape: Shape) -> Layout:
+        """See `Layout`."""
+        if REST not in self.sides or self.axis >= len(shape):
+            return self
+        known = -math.prod(self.sides)
+        if known < 1 or shape[self.axis] % known:
+            raise ValueError(f"axis {self.axis} of {shape} is no multiple of {known}")
+        whole = shape[self.axis] // known
+        return Split(self.axis, tuple(whole if side == REST else side for side in self.sides))
+
+    def opened(self, sides: Mapping[str, str]) -> str:
+        """See `Layout`."""
+        return _opened("split", self, sides)
 
     def __str__(self) -> str:
         return f"split({', '.join(map(str, (self.axis, *self.sides)))})"
@@ -155,10 +198,17 @@ class Split(Layout):
 
 @dataclass(frozen=True)
 class Merge(Layout):
-    """Merge of several axes with these sizes, from `axis` on: the inverse of `Split`."""
+    """Merge of several axes with these sizes, from `axis` on: the inverse of `Split`.
+
+    Attributes:
+        axis: the first of the axes.
+        sides: their sizes.
+        first: see `Split`.
+    """
 
     axis: int
     sides: tuple[int, ...]
+    first: str | None = field(default=None, compare=False)
 
     def apply(self, array: Array) -> Array:
         """Return the array with the axes merged."""
@@ -174,10 +224,31 @@ class Merge(Layout):
     @property
     def inverse(self) -> Layout:
         """The axis split again."""
-        return Split(self.axis, self.sides)
+        return Split(self.axis, self.sides, self.first)
+
+    def at(self, shape: Shape) -> Layout:
+        """See `Layout`."""
+        there = shape[self.axis : self.axis + len(self.sides)]
+        if REST not in self.sides or len(there) < len(self.sides):
+            return self
+        pairs = zip(self.sides, there, strict=True)
+        return Merge(self.axis, tuple(size if side == REST else side for side, size in pairs))
+
+    def opened(self, sides: Mapping[str, str]) -> str:
+        """See `Layout`."""
+        return _opened("merge", self, sides)
 
     def __str__(self) -> str:
         return f"merge({', '.join(map(str, (self.axis, *self.sides)))})"
+
+
+def _opened(name: str, layout: Split | Merge, sides: Mapping[str, str]) -> str:
+    """A split or merge whose last side is open, and whose first is an expression if there is one."""
+    if layout.first is None or len(layout.sides) < 2:
+        return str(layout)
+    first, *others = layout.sides[:-1]
+    parts = (layout.axis, sides.get(layout.first, first), *others, REST)
+    return f"{name}({', '.join(map(str, parts))})"
 
 
 @dataclass(frozen=True)
@@ -291,6 +362,18 @@ class Chain(Layout):
         """See `Layout`."""
         return any(layout.computes for layout in self.layouts)
 
+    def at(self, shape: Shape) -> Layout:
+        """See `Layout`."""
+        layouts = []
+        for layout in self.layouts:
+            layouts.append(layout.at(shape))
+            shape = layouts[-1].shape(shape)
+        return Chain(tuple(layouts))
+
+    def opened(self, sides: Mapping[str, str]) -> str:
+        """See `Layout`."""
+        return " | ".join(layout.opened(sides) for layout in self.layouts)
+
     def __str__(self) -> str:
         return " | ".join(map(str, self.layouts))
 
@@ -314,11 +397,13 @@ class Part:
         axis: the axis of the torch tensor.
         start: the first index.
         stop: the index after the last.
+        of: how many equal parts the tensor has, of which this is one; 0 if that is not said.
     """
 
     axis: int
     start: int
     stop: int
+    of: int = field(default=0, compare=False)
 
     def apply(self, array: Array) -> Array:
         """Return the slice as a view."""
@@ -339,5 +424,49 @@ class Part:
         index[self.axis] = slice(self.start, self.stop)
         return tuple(index)
 
+    def opened(self) -> str:
+        """The form for tensors of any size."""
+        if not self.of:
+            return str(self)
+        return str(Share(self.axis, self.start // (self.stop - self.start), self.of))
+
     def __str__(self) -> str:
         return f"slice({self.axis}, {self.start}, {self.stop})"
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of several equal parts of a torch tensor along one axis, whatever the axis' length.
+
+    Attributes:
+        axis: the axis of the torch tensor.
+        number: number of the part, from 0.
+        of: how many parts there are.
+    """
+
+    axis: int
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.of:
+            raise ValueError(f"there is no part {self.number} of {self.of}")
+
+    def at(self, shape: Shape) -> Part:
+        """The part of a tensor of this shape. Raise ValueError if it has no such equal parts."""
+        if self.axis >= len(shape) or shape[self.axis] % self.of:
+            raise ValueError(f"axis {self.axis} of {shape} has no {self.of} equal parts")
+        side = shape[self.axis] // self.of
+        return Part(self.axis, self.number * side, (self.number + 1) * side, self.of)
+
+    def __str__(self) -> str:
+        return f"share({self.axis}, {self.number}, {self.of})"
+
+
+def firsts(layout: Layout) -> Iterator[str]:
+    """The attributes of torch's layer that a layout's splits and merges begin with."""
+    if isinstance(layout, Chain):
+        for inner in layout.layouts:
+            yield from firsts(inner)
+    elif isinstance(layout, Split | Merge) and layout.first:
+        yield layout.first

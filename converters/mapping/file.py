@@ -14,7 +14,8 @@ Using a mapping file requires neither a module nor torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from converters.atomic import atomic_write
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MappingFileError
 from converters.layers.join import ALONE
-from converters.layers.layout import UNCHANGED
+from converters.layers.layout import UNCHANGED, firsts
 from converters.mapping.fold import Folded, FoldEntry, fold
 from converters.mapping.module_tree import Outcome, Slot, Target
 from converters.mapping.paths import Api
@@ -46,6 +47,10 @@ _HEADER = """\
 #   tied: the key whose tensor it is     drop: why it is not wanted     refuse: why it cannot be
 # transform: unchanged, transpose(1, 0), split(axis, sides), merge(axis, sides), flip(axes),
 #   times(number), over(number), plus(number); joined by |
+"""
+_SIZES = """\
+# sizes: what transforms name; convert.py sets other values. A side of -1 follows from the tensor's shape, and
+#   share(axis, number, of) is one of so many equal parts
 """
 
 
@@ -143,8 +148,12 @@ def _misfits(
     ]
 
 
-def load_mapping(path: Path | str) -> MappingFile:
+def load_mapping(path: Path | str, sizes: Mapping[str, Any] | None = None) -> MappingFile:
     """Read a mapping file.
+
+    Args:
+        path: the file.
+        sizes: values in place of those that the file's `sizes` have; other names are passed over.
 
     Raises:
         MappingFileError: the file cannot be read or is invalid; the message lists all problems with
@@ -156,13 +165,59 @@ def load_mapping(path: Path | str) -> MappingFile:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise MappingFileError(str(path), [f"it cannot be read ({reason})"], "name it") from None
-    parsed = parse_rules(text)
+    parsed = parse_rules(text, sizes)
     if parsed.problems:
         raise MappingFileError(str(path), parsed.problems, "edit these lines")
     return MappingFile(path, parsed.api, parsed.rules)
 
 
-def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bool = False) -> None:
+@dataclass(frozen=True)
+class OpenSizes:
+    """Sizes of a model on which the rules of a mapping file depend.
+
+    Attributes:
+        values: name → value.
+        layers: path of a layer of torch's → its attribute → expression of the names.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def of_key(self, key: str) -> Mapping[str, str]:
+        """The expressions of the layer that a tensor belongs to."""
+        steps = key.split(".")
+        owners = (".".join(steps[:end]) for end in range(len(steps) - 1, -1, -1))
+        return next((self.layers[owner] for owner in owners if owner in self.layers), {})
+
+    def named(self, rows: Iterable[Row]) -> dict[str, Any]:
+        """The sizes that the rules of these rows name, with their values."""
+        expressions = {
+            self.of_key(row.key)[first]
+            for row in rows
+            for target in row.targets
+            for first in firsts(target.layout)
+            if first in self.of_key(row.key)
+        }
+        names = {
+            node.id
+            for expression in expressions
+            for node in ast.walk(ast.parse(expression, mode="eval"))
+            if isinstance(node, ast.Name)
+        }
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.values.items()
+            if name in names
+        }
+
+
+def save_mapping(
+    plan: Plan,
+    path: Path | str,
+    api: Api = "linen",
+    overwrite: bool = False,
+    sizes: OpenSizes | None = None,
+) -> None:
     """Write a plan as a mapping file. Loaded again, it gives the same plan for the same checkpoint.
 
     The exception are weights that torch computes from several tensors: the file refuses them.
@@ -172,24 +227,28 @@ def save_mapping(plan: Plan, path: Path | str, api: Api = "linen", overwrite: bo
         path: the file.
         api: whose names the plan's paths are made of.
         overwrite: whether an existing file may be replaced.
+        sizes: those of the model, for rules that also hold for checkpoints of other sizes; None: the rules
+            hold for checkpoints of these shapes.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    text = mapping_text(plan, api)
+    text = mapping_text(plan, api, sizes)
     with atomic_write(Path(path), overwrite=overwrite) as file:
         file.write(text.encode())
 
 
-def mapping_text(plan: Plan, api: Api = "linen") -> str:
-    """Return the text of a plan's mapping file."""
+def mapping_text(plan: Plan, api: Api = "linen", sizes: OpenSizes | None = None) -> str:
+    """Return the text of a plan's mapping file. See `save_mapping`."""
     owners = {row.targets: row.key for row in plan.mapped}
     written = [row.refuse(_COMPUTED) if _is_computed(row) else row for row in plan.rows]
     rows = {row.key: row for row in written}
-    folded = fold([_entry(row, owners) for row in written])
-    top = {"version": VERSION, "api": api, "checkpoint": Path(plan.checkpoint).name}
-    parts = [_HEADER, _dump(top), "rules:\n"]
-    parts += [_dump([_fields(it, rows[it.first.key])]) for it in folded]
+    folded = fold([_entry(row, owners, sizes) for row in written])
+    top: dict[str, Any] = {"version": VERSION, "api": api, "checkpoint": Path(plan.checkpoint).name}
+    named = {} if sizes is None else sizes.named(written)
+    top |= {"sizes": named} if named else {}
+    parts = [_HEADER, _SIZES if named else "", _dump(top), "rules:\n"]
+    parts += [_dump([_fields(it, rows[it.first.key], sizes)]) for it in folded]
     if not folded:
         parts[-1] = "rules: []\n"
     return "".join(parts)
@@ -199,18 +258,28 @@ def _is_computed(row: Row) -> bool:
     return any(str(target.join).startswith("computed") for target in row.targets)
 
 
-def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> FoldEntry:
+def _entry(
+    row: Row, owners: Mapping[tuple[Target, ...], str], sizes: OpenSizes | None
+) -> FoldEntry:
     if row.outcome is Outcome.TIED:
         texts: tuple[str, ...] = (owners[row.targets],)
     else:
         texts = tuple(text for it in row.targets for text in (it.path, str(it.index)))
-    pieces = tuple((str(it.layout), str(it.part), str(it.join)) for it in row.targets)
+    pieces = tuple((*_layout_and_part(it, row.key, sizes), str(it.join)) for it in row.targets)
     note = "" if row.outcome is Outcome.TIED else row.note
     rest = (row.outcome, row.kind, note, row.evidence, pieces)
     return FoldEntry(row.key, texts, rest, alone=row.shape is None)
 
 
-def _fields(folded: Folded, row: Row) -> dict[str, Any]:
+def _layout_and_part(target: Target, key: str, sizes: OpenSizes | None) -> tuple[str, str]:
+    """The texts of a target's layout and part."""
+    if sizes is None:
+        return str(target.layout), str(target.part)
+    part = target.part if target.part is None else target.part.opened()
+    return target.layout.opened(sizes.of_key(key)), str(part)
+
+
+def _fields(folded: Folded, row: Row, sizes: OpenSizes | None) -> dict[str, Any]:
     """Return the fields of one rule, in a readable order."""
     fields: dict[str, Any] = {"key": folded.pattern}
     if row.outcome is Outcome.TIED:
@@ -221,7 +290,7 @@ def _fields(folded: Folded, row: Row) -> dict[str, Any]:
         fields["refuse"] = row.note
     else:
         places = [
-            _target_fields(path, index, target)
+            _target_fields(path, index, target, _layout_and_part(target, row.key, sizes))
             for path, index, target in zip(
                 folded.texts[::2], folded.texts[1::2], row.targets, strict=True
             )
@@ -234,12 +303,12 @@ def _fields(folded: Folded, row: Row) -> dict[str, Any]:
     }
 
 
-def _target_fields(path: str, index: str, target: Target) -> dict[str, Any]:
+def _target_fields(path: str, index: str, target: Target, texts: tuple[str, str]) -> dict[str, Any]:
     place = {"path": path}
     if target.part is not None:
-        place["part"] = str(target.part)
+        place["part"] = texts[1]
     if target.layout != UNCHANGED:
-        place["transform"] = str(target.layout)
+        place["transform"] = texts[0]
     if target.join != ALONE:
         place |= {"join": str(target.join), "index": index}
     return place

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from converters.checkpoint.cast import FLOATING
 from converters.checkpoint.reader import TensorInfo
 from converters.layers.join import ALONE, Join
-from converters.layers.layout import UNCHANGED, Layout, Part
+from converters.layers.layout import UNCHANGED, Layout, Part, Share
 from converters.mapping.leaves import Piece
 from converters.mapping.module_tree import Outcome, Slot, Target
 
@@ -29,20 +29,22 @@ class TargetRule:
 
     path: str
     layout: Layout = UNCHANGED
-    part: Part | None = None
+    part: Part | Share | None = None
     join: Join = ALONE
     index: str = "0"
 
-    def target(self, match: re.Match[str]) -> Target:
-        """Return the target for one key.
+    def target(self, match: re.Match[str], shape: tuple[int, ...]) -> Target:
+        """Return the target for one key, of a tensor of this shape.
 
         Raises:
-            ValueError: the index is not a number.
+            ValueError: the index is not a number, or the tensor has no such parts.
         """
         index = match.expand(self.index)
         if not index.isdecimal():
             raise ValueError(f"the index {index!r} is not a number")
-        return Target(match.expand(self.path), self.layout, self.part, self.join, int(index))
+        part = self.part.at(shape) if isinstance(self.part, Share) else self.part
+        layout = self.layout.at(shape if part is None else part.shape(shape))
+        return Target(match.expand(self.path), layout, part, self.join, int(index))
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class MappingRule:
         if self.outcome is Outcome.TIED:
             tied = match.expand(self.tied)
             return Slot(key, shape, self.kind, Outcome.MAPPED, (), self.note, tied, evidence)
-        targets = tuple(rule.target(match) for rule in self.targets)
+        targets = tuple(rule.target(match, shape) for rule in self.targets)
         for target in targets:
             Piece(key, target.layout, target.part).shape(shape)
             if target.layout.computes and info is not None and info.dtype not in FLOATING:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import yaml
 
 from converters.layers.join import ALONE, ComputedBefore, Join
 from converters.layers.layout import UNCHANGED
-from converters.layers.text import parse_join, parse_layout, parse_part
+from converters.layers.text import parse_join, parse_layout, parse_share
 from converters.mapping.module_tree import Outcome
 from converters.mapping.paths import Api
 from converters.mapping.rules import MappingRule, TargetRule, check_references
 
 VERSION = 1
 APIS = ("linen", "nnx")
-TOP = ("version", "api", "checkpoint", "rules")
+TOP = ("version", "api", "checkpoint", "sizes", "rules")
 TARGET = ("path", "transform", "part", "join", "index")
 OUTCOMES = ("path", "to", "tied", "drop", "refuse")
 RULE = ("key", "to", "tied", "drop", "refuse", "kind", "note", "evidence", *TARGET)
@@ -41,8 +42,13 @@ class ParsedRules:
     problems: tuple[str, ...]
 
 
-def parse_rules(text: str) -> ParsedRules:
-    """Parse the rules of a text. Nothing is raised: problems are listed."""
+def parse_rules(text: str, sizes: Mapping[str, Any] | None = None) -> ParsedRules:
+    """Parse the rules of a text. Nothing is raised: problems are listed.
+
+    Args:
+        text: the text.
+        sizes: values in place of those that its `sizes` have.
+    """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -50,7 +56,7 @@ def parse_rules(text: str) -> ParsedRules:
         return ParsedRules((), "linen", (f"line {line}: {error.problem}",))
     except (yaml.YAMLError, RecursionError) as error:
         return ParsedRules((), "linen", (f"line 1: {' '.join(str(error).split())}",))
-    reader = _Reader()
+    reader = _Reader(given=sizes or {})
     rules = reader.file(node)
     return ParsedRules(tuple(rules), reader.api, tuple(reader.problems))
 
@@ -59,6 +65,8 @@ def parse_rules(text: str) -> ParsedRules:
 class _Reader:
     problems: list[str] = field(default_factory=list)
     api: Api = "linen"
+    given: Mapping[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)
 
     def file(self, node: Any) -> list[MappingRule]:
         top = self.fields(node, TOP, "the file", 1)
@@ -72,12 +80,30 @@ class _Reader:
         if api not in APIS:
             self.wrong(_line(top["api"]), f"api is {api}; it is one of {', '.join(APIS)}")
         self.api = cast(Api, api if api in APIS else "linen")
+        self.sizes = self.read_sizes(top)
         listed = top.get("rules")
         if not isinstance(listed, yaml.SequenceNode):
             self.wrong(_line(listed) if listed else 1, "rules is missing, or no list")
             return []
         rules = [self.rule(entry) for entry in listed.value]
         return [rule for rule in rules if rule is not None]
+
+    def read_sizes(self, top: dict[str, Any]) -> dict[str, Any]:
+        """Return name → number, or list of numbers, of the sizes that transforms name."""
+        node = top.get("sizes")
+        if node is None:
+            return {}
+        try:
+            sizes = yaml.safe_load(yaml.serialize(node))
+        except yaml.YAMLError:
+            sizes = None
+        numbers = sizes.values() if isinstance(sizes, dict) else [None]
+        for value in numbers:
+            listed = value if isinstance(value, list) else [value]
+            if not all(type(number) in (int, float) for number in listed):
+                self.wrong(_line(node), "sizes is no mapping of names to numbers")
+                return {}
+        return {str(name): self.given.get(str(name), value) for name, value in sizes.items()}
 
     def rule(self, node: Any) -> MappingRule | None:
         line = _line(node)
@@ -145,8 +171,8 @@ class _Reader:
         self.references(fields, "path", path, pattern)
         return TargetRule(
             path,
-            self.parsed(fields, "transform", parse_layout) or UNCHANGED,
-            self.parsed(fields, "part", parse_part),
+            self.parsed(fields, "transform", partial(parse_layout, sizes=self.sizes)) or UNCHANGED,
+            self.parsed(fields, "part", partial(parse_share, sizes=self.sizes)),
             self.parsed(fields, "join", _join) or ALONE,
             index,
         )

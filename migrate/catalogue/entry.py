@@ -32,6 +32,8 @@ class CatalogueEntry:
         stands: whether most scripts use it correctly, so that it only needs a review.
         becomes: the expression that takes its place, if the rule of the entry edits every use. With `()` the
             arguments of the call go, with `(…)` the first one stays, otherwise all stay.
+        stands_for: the first of the names that are one thing to a user, such as those of a framework, which
+            is reported once. Empty: the name itself.
     """
 
     name: str
@@ -44,6 +46,7 @@ class CatalogueEntry:
     stands: bool = False
     leaves_script: bool = False
     becomes: str = ""
+    stands_for: str = ""
 
     def says(self, portable: bool = False) -> str:
         """Return the behavior of the name and the advice, for a message."""
@@ -72,6 +75,7 @@ class Family:
     ) -> tuple[CatalogueEntry, ...]:
         """Return an entry for each of `names`, which follow the module after a dot."""
         does = does or self.does
+        first = names.split()[0]
         return tuple(
             CatalogueEntry(
                 f"{self.module}.{name}",
@@ -82,6 +86,7 @@ class Family:
                 self.code,
                 self.rule,
                 self.stands,
+                stands_for=f"{self.module}.{first}",
             )
             for name in names.split()
         )

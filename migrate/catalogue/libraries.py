@@ -26,6 +26,7 @@ def _trains(
             code=code,
             rule="frameworks",
             leaves_script=leaves_script,
+            stands_for=packages.split()[0],
         )
         for name in packages.split()
     )

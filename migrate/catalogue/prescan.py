@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import ClassVar, Protocol, TypeVar
 
@@ -78,9 +78,12 @@ def concerned(text: str, candidates: Iterable[Asked], calls: object) -> Sequence
         calls: the facts about the script from its project (`ModuleCalls`).
     """
     by_a_star = STAR.search(text) is not None
+    distinct = _distinct_words(text)
 
     def is_spelled(words: str) -> bool:
-        return by_a_star or _compiled(words).search(text) is not None
+        # A match that lies within a word is one in the list of all words, which is much shorter.
+        within = distinct if _WITHIN_A_WORD.fullmatch(words) else text
+        return by_a_star or _compiled(words).search(within) is not None
 
     return [
         candidate
@@ -99,6 +102,15 @@ def spelled(names: Iterable[str]) -> str:
 def named(names: Iterable[str]) -> str:
     """Return the expression for uses of the dotted `names`, each as a whole word."""
     return rf"\b(?:{spelled(names)})\b"
+
+
+# Expressions whose matches hold no other characters than those of a word.
+_WITHIN_A_WORD = re.compile(r"(?:\w|\\b|\(\?:|[|)])+", re.ASCII)
+
+
+@lru_cache(maxsize=8)  # a script is inspected by rules, then by hazards
+def _distinct_words(text: str) -> str:
+    return "\n".join(dict.fromkeys(re.findall(r"\w+", text)))
 
 
 @cache

@@ -26,8 +26,6 @@ NAMES_RULE = "accelerator-names"
 CODE = "XLA890"
 ONE_DEVICE = "a rank sees one device, remove it"
 NEW_NAME = "is of CUDA, which torch_tpu does not answer for"
-# Raise outside of torch itself (`TORCH_TPU_ALLOW_LEGACY_DEVICE_APIS`).
-LEGACY = "raises in favor of torch.accelerator"
 
 
 def _entries(

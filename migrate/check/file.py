@@ -11,7 +11,7 @@ from migrate.check.hazard import Severity
 from migrate.check.notebook import check_notebook
 from migrate.check.prescan import is_handed_hazards, may_hold_hazards
 from migrate.errors import MigrateError
-from migrate.syntax.depth import deep
+from migrate.syntax.interpreter import deep
 from migrate.syntax.notebook.text import (
     SUFFIX,
     InvalidNotebookError,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.check.redirects import naming
+from migrate.check.config import naming
 from migrate.reading.script import Script
 
 COMMENT = re.compile(r"#\s*migrate:\s*ignore(?:\[([^\]]*)\])?")

@@ -45,13 +45,11 @@ def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
     That holds if only calls of torch.cuda, printed text or a faster way to compute the same depend on the
     test. It does not hold if only the branch for CUDA moves or wraps something, or if the other one raises.
     """
-    negated = isinstance(asked, cst.Comparison) and isinstance(
-        asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
-    )
+    negated = is_negated(asked)
     below = asked
     for above in facts.context.ancestors(asked):
         if isinstance(above, cst.If | cst.IfExp) and below is above.test:
-            return guards_cuda_only(asked, facts) or _same_work(above, negated)
+            return guards_cuda_only(asked, facts) or _same_work(above, negated, facts)
         if _chooses_a_kernel(above):
             return True
         if not _hands_on(above):
@@ -81,9 +79,18 @@ def _hands_on(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.BooleanOperation | cst.UnaryOperation | cst.Arg | cst.GeneratorExp)
 
 
-def _same_work(condition: cst.If | cst.IfExp, negated: bool) -> bool:
+def is_negated(asked: cst.CSTNode) -> bool:
+    """Whether `asked` is true where the device is not CUDA: `device.type != "cuda"`."""
+    return isinstance(asked, cst.Comparison) and isinstance(
+        asked.comparisons[0].operator, cst.NotEqual | cst.NotIn
+    )
+
+
+def _same_work(condition: cst.If | cst.IfExp, negated: bool, facts: Facts) -> bool:
     for_cuda: list[cst.CSTNode] = [condition.body]
     other: list[cst.CSTNode] = [condition.orelse] if condition.orelse is not None else []
+    if not other and isinstance(condition, cst.If) and _leaves(condition.body):
+        other = _after(condition, facts)  # `if device.type != "cuda": return`
     if negated:
         for_cuda, other = other, for_cuda
     if any(list(nodes_of(branch, cst.Raise)) for branch in other):
@@ -91,6 +98,22 @@ def _same_work(condition: cst.If | cst.IfExp, negated: bool) -> bool:
     if _chooses_cuda(for_cuda) and not _chooses_cuda(other):
         return False  # the device: in the other branch the CPU computes
     return not _places(for_cuda) or (bool(other) and _places(other))
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    """Whether `body` ends with a statement that leaves the block around it."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, cst.Return | cst.Raise | cst.Continue | cst.Break)
+
+
+def _after(condition: cst.If, facts: Facts) -> list[cst.CSTNode]:
+    """Return the statements after `condition` in its block."""
+    block = getattr(facts.context.parent(condition), "body", ())
+    if condition not in block:
+        return []
+    return [*block[block.index(condition) + 1 :]]
 
 
 def _chooses_cuda(branches: list[cst.CSTNode]) -> bool:

@@ -19,8 +19,7 @@ from migrate.check.project_tests import is_test
 from migrate.check.repeated import without_repetition
 from migrate.counts import many
 from migrate.progress import Progress, no_progress
-from migrate.syntax.depth import deep
-from migrate.syntax.memory import seldom_collected
+from migrate.syntax.interpreter import deep, seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
 from migrate.syntax.source import UnreadableScriptError
 

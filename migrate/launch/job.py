@@ -16,9 +16,6 @@ from migrate.launch.regions import is_bucket, region_of_zone, transfer_warning
 from migrate.launch.request import LaunchRequest
 from migrate.launch.start import ProcessStart
 
-# Words in the program's arguments that stand for folders of the job.
-PLACEHOLDERS = {"{checkpoints}": CHECKPOINTS, "{data}": DATA}
-
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+|us|eu|asia|nam4|eur[4578]|asia1", re.IGNORECASE)

@@ -54,7 +54,6 @@ from migrate.model.objects.feeding import feeding_of
 from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
 from migrate.model.objects.given_parameters import given_parameters
-from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
 from migrate.model.objects.nested import nested_of
 from migrate.model.objects.objects import placed_models
@@ -68,12 +67,13 @@ from migrate.model.objects.sampling import (
     samplers_of,
 )
 from migrate.model.objects.ties import FileTies, ties_of
-from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
+from migrate.model.objects.unfollowed import halves_of, is_of_known_package, unfollowed_of
 from migrate.model.processes.acting import (
     acting_of,
     combining_of,
     iterated,
     meeting_of,
+    running_wrapped_of,
     runs_meeting,
     waiting_of,
     wrapping_of,
@@ -81,13 +81,11 @@ from migrate.model.processes.acting import (
 from migrate.model.processes.early_ranks import importing_ranks
 from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
-from migrate.model.processes.joins import may_join
-from migrate.model.processes.launching import joining_of, joins_by, launching_of
-from migrate.model.processes.one_by_one import starting_replicas
+from migrate.model.processes.launching import joining_of, joins_by, launching_of, may_join
 from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
-from migrate.model.processes.started import is_distributed_training
+from migrate.model.processes.started import is_distributed_training, starting_replicas
 from migrate.model.processes.threads import handlers_in_threads
 from migrate.model.project.project import Project, SourceModule, file_of
 from migrate.model.project.read_attributes import read_attributes, set_attributes
@@ -269,6 +267,8 @@ class ModuleCalls:
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
         waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
         wrapping: the calls that run a function that wraps a model for several replicas.
+        running_wrapped: the calls of methods of other files that run a wrapped model of their object, with
+            the place of that forward.
         given_moving: the calls that get a model which moves its inputs to the GPU itself.
         of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
             from it, wherever in the project; those that the file computes with, or gives to a call.
@@ -409,6 +409,7 @@ class ModuleCalls:
     host_transforms: Mapping[End, str] = field(default_factory=dict)
     waiting: frozenset[End] = frozenset()
     wrapping: frozenset[End] = frozenset()
+    running_wrapped: Mapping[End, str] = field(default_factory=dict)
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
     device_numbers: frozenset[End] = frozenset()
@@ -622,7 +623,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
             (class_.name, name)
-            for class_, name in drawn_attributes(analysis)
+            for class_, name in drawn_attributes(analysis, _is_replicated(analysis))
             if class_.top is scope
         ),
         unprepared=dict(_unprepared(analysis, scope))
@@ -661,6 +662,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module) for call in given_moving_models(analysis, scope)
         ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
+        running_wrapped=dict(_running_wrapped(analysis, scope)),
         of_index=(of_index := frozenset(_of_index(analysis, scope))),
         moved_files={
             _end(_key(statement), scope.module): _end(save, scope.module)
@@ -836,6 +838,17 @@ def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Ite
         for call, _ in region.calls:
             if not functions.isdisjoint(analysis.running[call].functions):
                 yield _end(call, top.module)
+
+
+def _running_wrapped(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    """Yield the calls of a file that run a wrapped model by a method of another file, with that forward."""
+    forwarding = running_wrapped_of(analysis)
+    for region in _regions(analysis, top) if forwarding else ():
+        for call, _ in region.calls:
+            for function in analysis.running[call].functions:
+                if function in forwarding and function.module is not top.module:
+                    runs, forward = forwarding[function]
+                    yield _end(call, top.module), at_line(forward.lineno, runs.module.path)
 
 
 def _meeting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

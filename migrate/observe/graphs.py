@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import shims
 
 # A node: `%7 = f32[5,8]{1,0} xla::device_data(%1), start=0, location=forward@linear.py:134, xla_shape=…`
 _NODE = re.compile(r"^%\d+ = (?P<shape>\S+) (?P<op>[\w:.]+)\((?P<operands>[^)]*)\)(?P<rest>.*)$")
+_HALF = re.compile(r"^%\d+ = b?f16\[")
 _LOCATION = re.compile(r"location=(?P<function>[^@,]*)@(?P<place>[^,]+:\d+)")
 _PLACE = re.compile(rf", {_LOCATION.pattern}")
 _ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
@@ -45,6 +46,11 @@ class GraphNode:
     shape: str
     place: str
     attributes: tuple[tuple[str, str], ...]
+
+
+def in_16_bits(nodes: Iterable[str]) -> bool:
+    """Whether a graph computes a value in 16 bits, by its lines."""
+    return any(map(_HALF.match, nodes))
 
 
 def parse_node(text: str) -> GraphNode | None:

@@ -20,6 +20,7 @@ from converters.graph.writing.dispatched import KERNELS
 from converters.graph.writing.model import Limits
 from converters.graph.writing.repeated.repeats import Repeats
 from converters.installing import how_to_install, is_installed
+from converters.mapping.file import OpenSizes
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.inputs.set import InputSet, write_inputs
@@ -506,7 +507,10 @@ def _written(
     names = (port_result.model_class, port_result.config_class, what, shapes)
     example = _example(original_inputs)
     api = port_result.api
-    weights = write_weights(original.module, name, port_result.constants, example, place, work, api)
+    sizes = OpenSizes(port_result.settings, port_result.layer_sizes)
+    weights = write_weights(
+        original.module, name, port_result.constants, example, place, work, api, sizes
+    )
     scanned = bool(port_result.stacks)
     if scanned:
         if weights.frozen:
@@ -536,6 +540,7 @@ def _written(
             weights.by_mapping,
             bool(port_result.constants),
             api,
+            sized=weights.by_mapping and weights.sized,
         )
     if port_result.initial:
         from safetensors.numpy import save_file

@@ -230,11 +230,19 @@ def trainable(params: Any) -> Any:
 
 
 def convert_text(
-    model: str, config: str, original: str, by_mapping: bool, constants: bool, api: str = "linen"
+    model: str,
+    config: str,
+    original: str,
+    by_mapping: bool,
+    constants: bool,
+    api: str = "linen",
+    *,
+    sized: bool = False,
 ) -> str:
-    """`convert.py`: another checkpoint of the architecture."""
+    """`convert.py`: another checkpoint of the architecture; `sized`: the mapping names sizes of the port."""
     how = 'mapping=HERE / "mapping.yaml"' if by_mapping else "model=ORIGINAL"
     how += ', to="nnx"' if api == "nnx" and not by_mapping else ""
+    how += ", sizes=vars(config)" if sized else ""
     extra = ", extra=constants" if constants else ""
     paths = ", *constants" if constants else ""
     lines = [
@@ -301,9 +309,10 @@ def convert_text(
         "    given = parser.parse_args()",
         *(['    constants = load_file(HERE / "constants.safetensors")'] if constants else []),
         "    try:",
-        f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
         "        port = package()",
-        f"        port.require_params([*paths{paths}], port.{config}(**dict(given.size)))",
+        f"        config = port.{config}(**dict(given.size))",
+        f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+        f"        port.require_params([*paths{paths}], config)",
         f"        done = convert(given.checkpoint, {how}, output=given.output{extra}, overwrite=given.force)",
         "    except (ConversionError, ValueError, TypeError) as error:",
         "        parser.error(str(error))",

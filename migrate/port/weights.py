@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from converters.conversion import convert
 from converters.copied import copied
 from converters.mapping import Outcome, Plan, Row, read_slots
-from converters.mapping.file import load_mapping, save_mapping
+from converters.mapping.file import OpenSizes, load_mapping, save_mapping
 from converters.mapping.paths import Api
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class PortWeights:
         frozen: paths of the parameters that the original does not train (`requires_grad=False`).
         paths: key of the state dict → its paths in Flax.
         collections: names of the collections of variables in the file; "params" is the first.
+        sized: whether the mapping file names sizes of the port.
     """
 
     parameters: int
@@ -44,6 +45,7 @@ class PortWeights:
     frozen: tuple[str, ...] = ()
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     collections: tuple[str, ...] = ("params",)
+    sized: bool = False
 
 
 def write_weights(
@@ -54,6 +56,7 @@ def write_weights(
     folder: Path,
     work: Path,
     api: Api = "linen",
+    sizes: OpenSizes = OpenSizes(),  # noqa: B008 (frozen)
 ) -> PortWeights:
     """Write the module's weights and the port's constants as Flax has them, and the mapping of keys to paths.
 
@@ -65,6 +68,7 @@ def write_weights(
         folder: the port's.
         work: folder for intermediate files.
         api: API of Flax whose names the paths have.
+        sizes: the port's, on which the arrangement of some weights depends.
 
     Raises:
         ConversionError: a weight has no place in Flax; all of them are named.
@@ -86,7 +90,7 @@ def write_weights(
         to=api,
     )
     plan = _with_computed(done.plan, module, example, api)
-    save_mapping(plan, folder / MAPPING, done.api)
+    save_mapping(plan, folder / MAPPING, done.api, sizes=sizes)
     if constants:
         from safetensors.numpy import save_file
 
@@ -97,7 +101,10 @@ def write_weights(
     there = {path.partition("/")[0] for several in (constants, *paths.values()) for path in several}
     others = there - {"params"} if api == "linen" else set()
     collections = ("params", *sorted(others))
-    return PortWeights(done.parameters, not computed, saved, done.notes, frozen, paths, collections)
+    sized = bool(sizes.named(plan.rows))
+    return PortWeights(
+        done.parameters, not computed, saved, done.notes, frozen, paths, collections, sized
+    )
 
 
 def _with_computed(

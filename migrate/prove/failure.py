@@ -105,9 +105,13 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
     line = failing_line(path, output)
     where = f" ({line})" if line else ""
     name = path.name if stand_in.stands_for(path) else path
+    what = f"{name} failed on {SIDES[side].where} where the original runs: {_cause(reason)}{where}"
+    to_do = f"fix {line or 'the rewritten script'}"
+    if limit := SIDES[side].limit(reason):
+        what, to_do = f"{what}: {limit[0]}, which is no fault of the rewrite", limit[1]
     return RewriteFailedError(
-        f"{name} failed on {SIDES[side].where} where the original runs: {_cause(reason)}{where}",
-        f"fix {line or 'the rewritten script'}; the traceback is below",
+        what,
+        f"{to_do}; the traceback is below",
         output,
         reason,
     )

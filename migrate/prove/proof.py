@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from migrate.observe.divergences import (
     is_cut,
     partings,
 )
+from migrate.observe.graphs import in_16_bits
 from migrate.observe.records import read_lines
 from migrate.place import Place
 from migrate.progress import Progress, no_progress
@@ -167,6 +169,8 @@ class RecordedRun:
         folder: folder of the recording.
         notes: notes that limit what the recording proves.
         parted: location where its replicas run different graphs, in words; "" if they do not.
+        as_written: runs the same once more, rounding to 16 bits as written; None if none of its graphs
+            computes in 16 bits.
     """
 
     ranks: dict[int, RankRecord]
@@ -175,6 +179,7 @@ class RecordedRun:
     folder: Path
     notes: tuple[str, ...]
     parted: str = ""
+    as_written: Callable[[], RecordedRun] | None = None
 
 
 @dataclass
@@ -266,6 +271,7 @@ class Runs:
         before: Callable[[Place], None] = lambda place: None,
         until: Callable[[Place, Path], bool] | None = None,
         checkpoint: Path | None = None,
+        as_written: bool = False,
     ) -> RecordedRun:
         """Run one side.
 
@@ -278,6 +284,7 @@ class Runs:
             until: ends the run once it is true for its mirror and the folder of its recording; the records
                 of the ranks are then read as far as possible.
             checkpoint: a file of the script whose first version is kept in the folder of the recording.
+            as_written: whether XLA rounds to 16 bits as written, also within a fusion.
 
         Raises:
             OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
@@ -302,6 +309,7 @@ class Runs:
                 place=place,
                 until=None if until is None else lambda: until(place, folder),
                 checkpoint=None if checkpoint is None else place.inside(checkpoint),
+                as_written=as_written,
             )
         notes = tuple(
             f"{changed} was changed while the {'original' if side == 'original' else 'rewrite'} ran; it is "
@@ -312,12 +320,25 @@ class Runs:
         parted = parted_replicas(folder) if graphs else ""
         if graphs and not parted:
             notes += _alone_replicas(folder)
-        return RecordedRun(ranks, seconds, place, folder, notes, parted)
+        once_more = None
+        if graphs and not as_written and _computes_in_16_bits(folder):
+            once_more = partial(
+                self.record,
+                side,
+                reordered=reordered,
+                settings=settings,
+                more=more,
+                before=before,
+                until=until,
+                checkpoint=checkpoint,
+                as_written=True,
+            )
+        return RecordedRun(ranks, seconds, place, folder, notes, parted, once_more)
 
 
 def compared(
     original: ComparedRun,
-    ours: ComparedRun,
+    ours: RecordedRun,
     runs: Runs,
     again: Callable[[Settings], RecordedRun],
     progress: Progress = no_progress,
@@ -351,12 +372,25 @@ def compared(
             )
             return None
 
+    def exactly() -> dict[int, RankRecord] | None:
+        assert ours.as_written is not None
+        steps = max((len(rank.steps) for rank in ours.ranks.values()), default=0)
+        how = "rounding to 16 bits as written"
+        runs.telling(progress, f"small difference: running the rewrite again, {how}", steps)
+        try:
+            return ours.as_written().ranks
+        except (ScriptFailedError, RunTimeoutError) as error:
+            reason = getattr(error, "reason", "") or error.what
+            failed.append(f"the run of the rewrite that rounds as written failed ({reason})")
+            return None
+
+    as_written = exactly if ours.as_written is not None else None
     theirs, mine = (multiplied_in(side.ranks, runs.settings) for side in (original, ours))
     bfloat16 = "bfloat16" in theirs & mine
     if floors is None:
-        judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
+        judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16, as_written)
     else:
-        judgement = judge_with_floors(original.ranks, ours.ranks, floors, bfloat16)
+        judgement = judge_with_floors(original.ranks, ours.ranks, floors, bfloat16, as_written)
     if ours.parted and judgement.verdict is not ProofVerdict.DIFFERS:
         said = f"{ours.parted}. Of the values: {judgement.verdict.value}, {judgement.message}"
         judgement = replace(judgement, verdict=ProofVerdict.PARTED, message=said)
@@ -430,6 +464,15 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
     return ()
 
 
+def _computes_in_16_bits(folder: Path) -> bool:
+    """Whether a graph of a watched run computes in 16 bits."""
+    return any(
+        in_16_bits(execution.nodes)
+        for step in read_lines(folder / OBSERVED)
+        for execution in step.executions
+    )
+
+
 def _runs_graphs(side: Side) -> bool:
     """Whether the steps of a side are graphs, which its replicas may run differently."""
     return side != "original" and SIDES[side].runs_graphs
@@ -494,6 +537,7 @@ def record_run(
     place: Place | None = None,
     until: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    as_written: bool = False,
 ) -> tuple[dict[int, records.RankRecord], float]:
     """Run one side; return the records of its ranks from `folder`, and the seconds of the run.
 
@@ -508,6 +552,7 @@ def record_run(
         place: the mirror to run in; None: the working directory.
         until: ends the run once it is true; the recording is then read as far as possible.
         checkpoint: a file whose first version is kept in `folder`.
+        as_written: whether XLA rounds to 16 bits as written, also within a fusion.
 
     Raises:
         OriginalFailedError, RewriteFailedError, RunTimeoutError, RecordingError: as for `prove`.
@@ -532,6 +577,7 @@ def record_run(
         place=place,
         until=until,
         checkpoint=checkpoint,
+        as_written=as_written,
     )
     if result.returncode:
         failed = failure(path, side, result.returncode, result.output)

@@ -31,6 +31,7 @@ from migrate.prove.reference import gpus
 from migrate.prove.runtimes import SIDES, Side
 from migrate.prove.settings import CHECKPOINT, STEPS, On, Settings
 from migrate.prove.waiting import DIRECTORY, Watch, noted
+from migrate.quick_xla import rounding_as_written
 from shims import activate
 from shims._started import stand_in
 
@@ -83,6 +84,7 @@ def run_script(
     place: Place | None = None,
     until: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    as_written: bool = False,
 ) -> RunResult:
     """Run `python SCRIPT ARGS` and wait for it and for all the processes that it started.
 
@@ -108,6 +110,7 @@ def run_script(
         place: the mirror to run in; None: the working directory itself.
         until: ends the run, as if it had ended well, as soon as this is true.
         checkpoint: a file whose first version is kept beside the recording: see `record.capture`.
+        as_written: whether XLA rounds to 16 bits wherever the script does, which fusions leave out.
 
     Raises:
         NoScriptError: the script is not a file.
@@ -127,6 +130,8 @@ def run_script(
         side, replicas, record_dir, observe_dir, settings, reordered, checkpoint
     ) | stand_in.environment(script)
     environment[DIRECTORY] = waiting.name
+    if as_written:
+        environment |= rounding_as_written(environment)
     watch = Watch(Path(waiting.name), str if place is None else place.text_outside)
     hang: list[str] = []
     lines: list[int] = [0]

@@ -38,6 +38,27 @@ _WORDS = (
     ),
 )
 
+# What torch_tpu 0.2.0, or torch with it, does not do: the error's words, whose limit it is, and a way around.
+_LIMITS = (
+    (
+        re.compile(r"is not implemented for TPU\b"),
+        "torch_tpu does not have this operator",
+        "compute it on the CPU, or leave it out",
+    ),
+    (
+        re.compile(
+            r"_scaled_dot_product_\w+\.default does not have a sharding strategy registered"
+        ),
+        "neither torch nor torch_tpu shards the attention kernel that torch_tpu gets",
+        "call attention on each rank's part: .to_local() before it, DTensor.from_local after it",
+    ),
+    (
+        re.compile(r"Attempted to call `variable\.set_data\(tensor\)`"),
+        "torch moves no parameter to a TPU by `parameter.data = …`, as fully_shard does",
+        'move the model before, by .to("tpu"), or make it on the meta device',
+    ),
+)
+
 
 class Runtime(ABC):
     """A package that drives the TPU: what it needs, how its ranks start, and its words in messages.
@@ -98,6 +119,14 @@ class Runtime(ABC):
     def in_words(self, message: str) -> str:
         """Return a message about a rewrite for torch_xla in the words of the target; "" if it has no use."""
         return message
+
+    def limit(self, reason: str) -> tuple[str, str] | None:
+        """Return whose limit an error of a rewrite is, and what to do; None if it is no known one.
+
+        Args:
+            reason: the error's last line.
+        """
+        return None
 
 
 class XlaRuntime(Runtime):
@@ -181,6 +210,11 @@ class TpuRuntime(Runtime):
         for pattern, words in _WORDS:
             message = pattern.sub(words, message)
         return in_words(message, TPU)
+
+    def limit(self, reason: str) -> tuple[str, str] | None:
+        """Return the first limit of torch_tpu that the error names."""
+        limits = ((whose, around) for words, whose, around in _LIMITS if words.search(reason))
+        return next(limits, None)
 
 
 RUNTIMES: dict[Target, Runtime] = {XLA: XlaRuntime(), TPU: TpuRuntime()}

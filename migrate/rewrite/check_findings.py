@@ -163,13 +163,12 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
         elif (hazard.cell, hazard.line) not in done.comments.used:
             findings.append(hazard)
     by_hazard = {(finding.cell, finding.line, finding.code) for finding in gone}
+    # The first of several edits of one node for one reason.
     each = {
-        (note.cell, note.line, code_of(note), note.wrong or note.message): note
+        (note.cell, note.line, note.column, code_of(note), note.subject): note
         for note in done.edits[::-1]
     }
-    for note in reversed(
-        each.values()
-    ):  # the first of several edits of a line with the same message
+    for note in reversed(each.values()):
         rule, code = rules_by_name().get(note.rule), code_of(note)
         if rule is None or (note.cell, note.line, code) in by_hazard:
             continue

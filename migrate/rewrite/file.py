@@ -8,8 +8,7 @@ from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.pipeline import rewrite
 from migrate.rewrite.results import Rewrite
-from migrate.syntax.depth import deep
-from migrate.syntax.memory import seldom_collected
+from migrate.syntax.interpreter import deep, seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
 
 

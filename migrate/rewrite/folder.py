@@ -17,8 +17,7 @@ from migrate.model.calls.reexports import reexports_of
 from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.model.objects.asked import spelled_devices
 from migrate.model.processes.framework_training import led_of
-from migrate.model.processes.one_by_one import starting_replicas
-from migrate.model.processes.started import is_distributed_training
+from migrate.model.processes.started import is_distributed_training, starting_replicas
 from migrate.model.project.project import Project
 from migrate.model.project.shadowing import shadowing
 from migrate.progress import Progress, no_progress
@@ -38,8 +37,7 @@ from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
 from migrate.rewrite.pipeline import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.results import FileRewrite, FolderRewrite
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.depth import deep
-from migrate.syntax.memory import seldom_collected
+from migrate.syntax.interpreter import deep, seldom_collected
 from migrate.syntax.notebook.cells import join
 from migrate.syntax.notebook.text import SUFFIX, parse_notebook
 from migrate.syntax.source import UnreadableScriptError, parse, why_unread

@@ -34,7 +34,7 @@ from migrate.rewrite.rule import Edit, Rule, Wrap
 from migrate.rewrite.rules import rules_for
 from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, is_covered
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.depth import deep
+from migrate.syntax.interpreter import deep
 from migrate.syntax.origins import at_origin, origins
 from migrate.syntax.source import (
     NotPythonError,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from migrate.check.config import naming
 from migrate.check.project_tests import is_test
-from migrate.check.redirects import naming
 from migrate.check.severity import Severity
 from migrate.syntax.notebook.text import SUFFIX, Notebook
 from migrate.syntax.origins import Message, Related

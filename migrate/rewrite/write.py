@@ -173,6 +173,8 @@ def check_target(rewrite: Rewrite, to: Path, *, force: bool, in_place: bool = Fa
         raise NotWritableError(f"{to.parent}: no such folder", "create it first")
     if not to.exists():
         return
+    if not to.is_file():  # a pipe has no end
+        raise NotWritableError(f"{to}: not a file", "name a file with -o, or use --diff")
     if not to.stat().st_mode & stat.S_IWUSR:
         raise NotWritableError(
             f"{to}: is read-only", "change its permissions, or name another file with -o"

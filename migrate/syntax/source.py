@@ -14,8 +14,8 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.errors import MigrateError
+from migrate.syntax.interpreter import compiled, syntax_tree
 from migrate.syntax.positions import Positions
-from migrate.syntax.unwarned import compiled, syntax_tree
 
 _OPENING = b"([{"
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")
@@ -130,7 +130,7 @@ def parse(data: bytes, path: Path) -> Source:
 
     Raises:
         NotUtf8Error, NotPythonError: one line each, with file and position.
-        RecursionError: it nests deeper than the stack; see `migrate.syntax.depth`.
+        RecursionError: it nests deeper than the stack; see `migrate.syntax.interpreter`.
     """
     decoded(data, path)
     if _may_nest_too_deeply(data):

@@ -8,7 +8,7 @@ from typing import TypeGuard
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.syntax.unwarned import unwarned
+from migrate.syntax.interpreter import unwarned
 from migrate.syntax.walk import children, code_nodes
 from migrate.syntax.walk import nodes as nodes
 from migrate.syntax.walk import nodes_of as nodes_of

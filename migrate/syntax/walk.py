@@ -35,6 +35,25 @@ WHITE_FIELDS = frozenset(
     {"footer", "header", "leading_lines", "leading_whitespace", "trailing_whitespace"}
 )
 WHITE_PREFIXES = ("whitespace", "lines_after_")
+# Marks between the parts of a node, and the fields that hold only these, in any node.
+MARKS = (
+    cst.AssignEqual,
+    cst.Comma,
+    cst.Dot,
+    cst.LeftCurlyBrace,
+    cst.LeftParen,
+    cst.LeftSquareBracket,
+    cst.RightCurlyBrace,
+    cst.RightParen,
+    cst.RightSquareBracket,
+    cst.Semicolon,
+)
+MARK_FIELDS = frozenset(
+    {"comma", "dot", "equal", "lbrace", "lbracket", "lpar", "rbrace", "rbracket", "rpar"}
+    | {"semicolon"}
+)
+# Readers of a node's children: all of them, those with code, those with code but marks.
+ALL, CODE, PARTS = range(3)
 
 
 class _Plain(ABCMeta):
@@ -74,11 +93,11 @@ class _Fields(cst.CSTVisitor):
         self.names.append(attribute)
 
 
-_readers: dict[type[cst.CSTNode], tuple[Values, Values]] = {}
+_readers: dict[type[cst.CSTNode], tuple[Values, Values, Values]] = {}
 
 
-def _learn(node: cst.CSTNode) -> tuple[Values, Values]:
-    """Return a reader of all fields with children, last first, and a reader of those with code."""
+def _learn(node: cst.CSTNode) -> tuple[Values, Values, Values]:
+    """Return readers of the fields with children, last first: of all, of those with code, of the parts."""
     fields = _Fields()
     node._visit_and_replace_children(fields)
     names = fields.names
@@ -87,7 +106,8 @@ def _learn(node: cst.CSTNode) -> tuple[Values, Values]:
     of_code = [
         name for name in names if name not in WHITE_FIELDS and not name.startswith(WHITE_PREFIXES)
     ]
-    readers = _reader(names), _reader(of_code)
+    parts = [name for name in of_code if name not in MARK_FIELDS]
+    readers = _reader(names), _reader(of_code), _reader(parts)
     _readers[type(node)] = readers
     return readers
 
@@ -119,35 +139,53 @@ def _walk(root: cst.CSTNode, which: int) -> Iterator[cst.CSTNode]:
 
 def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield `root` and every node below it except spaces and line ends, in the order of the source."""
-    return _walk(root, 0)
+    return _walk(root, ALL)
 
 
 def code_nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield `root` and every node below it except white space and comments, in the order of the source."""
-    return _walk(root, 1)
+    return _walk(root, CODE)
 
 
 def nodes_of(root: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
     """Yield the nodes of type `kind` at and below `root`, in the order of the source."""
-    is_kind, white = _of_kind(kind)
-    for node in _walk(root, 0 if white else 1):
-        is_match = is_kind.get(type(node))
+    is_kind, which = _of_kind(kind)
+    if which != PARTS:
+        yield from (node for node in _walk(root, which) if isinstance(node, kind))
+        return
+    # As `_walk`, which would resume once more for each node.
+    stack = [root]
+    pop, push, extend = stack.pop, stack.append, stack.extend
+    none, absent = type(None), cst.MaybeSentinel
+    while stack:
+        node = pop()
+        type_ = type(node)
+        is_match = is_kind.get(type_)
         if is_match is None:
-            is_match = is_kind[type(node)] = isinstance(node, kind)
+            is_match = is_kind[type_] = isinstance(node, kind)
         if is_match:
             yield node  # type: ignore[misc]
+        for value in (_readers.get(type_) or _learn(node))[PARTS](node):
+            kind_of_value = type(value)
+            if kind_of_value is tuple or kind_of_value is list:
+                extend(reversed(value))
+            elif kind_of_value is not none and kind_of_value is not absent:
+                push(value)
 
 
 @cache
-def _of_kind(kind: Any) -> tuple[dict[type[cst.CSTNode], bool], bool]:
-    """Return for each type seen whether it is one of `kind`, and whether white space may be one."""
+def _of_kind(kind: Any) -> tuple[dict[type[cst.CSTNode], bool], int]:
+    """Return for each type seen whether it is one of `kind`, and the reader that comes to all of these."""
     single = getattr(kind, "__args__", (kind,))
-    return {}, any(issubclass(a, b) or issubclass(b, a) for a in single for b in WHITE)
+    for which, others in ((ALL, WHITE), (CODE, MARKS)):
+        if any(issubclass(a, b) or issubclass(b, a) for a in single for b in others):
+            return {}, which
+    return {}, PARTS
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """Return the nodes directly below `node`, without white space, in the order of the source."""
-    return _below(node, 1)
+    return _below(node, CODE)
 
 
 def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
@@ -161,7 +199,7 @@ def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]
         node = pop()
         note(node)
         readers = _readers.get(type(node)) or _learn(node)
-        for value in readers[0](node):
+        for value in readers[ALL](node):
             kind = type(value)
             if kind is tuple or kind is list:
                 for child in reversed(value):

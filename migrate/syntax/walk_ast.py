@@ -42,6 +42,21 @@ def _learn(kind: type[ast.AST]) -> Values:
     return _readers[kind]
 
 
+def children(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes directly below `node` but the contexts, in the order of `ast.iter_child_nodes`.
+
+    The fields of the node are all set: `ast.parse` sets them.
+    """
+    below: list[ast.AST] = []
+    kind = type(node)
+    for value in (_readers.get(kind) or _learn(kind))(node):
+        if type(value) is list:
+            below += [part for part in value if isinstance(part, ast.AST)]
+        elif isinstance(value, ast.AST):
+            below.append(value)
+    return below
+
+
 def walk(root: ast.AST) -> Iterator[ast.AST]:
     """Yield `root` and every node below it but the contexts, in the order of `ast.walk`.
 

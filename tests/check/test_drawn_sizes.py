@@ -128,3 +128,51 @@ def test_a_data_set_that_crops() -> None:
     assert reported("pass", lines) == []
     lines = "image = TF.resize(image, random.choice([40, 50]))\nimage = self.transform(image)"
     assert reported("pass", lines) == []
+
+
+ONCE = """
+import random
+
+import torch.distributed as dist
+from torch.utils.data import Dataset
+
+
+class Windows(Dataset):
+    def __init__(self, waves):
+        self.waves = waves
+        self.sizes = self.drawn()
+        self.start = random.randint(0, 4)
+
+    def drawn(self):
+        sizes = []
+        for _ in range(2):
+            sizes.append((random.randint(8, 16), random.randint(8, 16)))
+        return sizes
+
+    def __getitem__(self, index):
+        wide, high = self.sizes[0]
+        at = self.start
+        return self.waves[index][CUT]
+
+
+def train(rank, files):
+    dist.init_process_group("nccl")
+    SEED
+    return Windows(files)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "seed", "is_reported"),
+    [
+        (":, : wide, : high", "pass", True),
+        (":, at : at + wide", "pass", True),
+        (":, at : at + 8", "pass", False),
+        (":, : wide", "random.seed(rank)", True),
+        (":, : wide", "random.seed(3)", False),
+    ],
+)
+def test_sizes_that_each_replica_draws_once(cut: str, seed: str, is_reported: bool) -> None:
+    script = ONCE.lstrip().replace("CUT", cut).replace("SEED", seed)
+    hits = check_source(parse(script.encode(), Path("train.py")), Config())
+    assert [hit.line for hit in hits if hit.code == "XLA112"] == [20] * is_reported

@@ -16,6 +16,20 @@ from migrate.syntax.source import parse
 
 HEAD = "import torch\nfrom torch import nn\n"
 SCRIPTS = {
+    "the number with which a loop over what a method yields counts": """
+        from logs import Log
+
+
+        def train(net, optimizer, loader, warm):
+            for cur_iter, x in Log().watch(loader, 3):
+                x = x.cuda()
+                done = cur_iter - warm
+                rate = 0 if done < 0 else min(1.0, done / 3)
+                loss = net(x).mean() * rate
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """,
     "post-processing that nothing is learned from": """
         class PostProcess(nn.Module):
             @torch.no_grad()

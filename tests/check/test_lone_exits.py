@@ -114,3 +114,34 @@ def test_a_loss_that_a_function_of_another_file_gives(tmp_path: Path, backward: 
     done = rewrite_folder(tmp_path, processes=1)
     notes = [note for file in done.files for note in file.findings]
     assert {"XLA202", "XLA879"} <= {code_of(note) for note in notes}
+
+
+STEP = """\
+import math
+import sys
+
+import torch.distributed as dist
+
+
+class Trainer:
+    def train_step(self, x):
+        loss = self.net(x.cuda()).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        {update}
+        if not math.isfinite(loss):
+            sys.exit(1)
+
+
+def main(trainer, loader):
+    dist.init_process_group("nccl")
+    for x in loader:
+        trainer.train_step(x)
+"""
+
+
+@pytest.mark.parametrize(("update", "lines"), [("self.optimizer.step()", [14]), ("pass", [])])
+def test_a_function_that_runs_a_whole_step(tmp_path: Path, update: str, lines: list[int]) -> None:
+    (tmp_path / "train.py").write_text(STEP.format(update=update))
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert [note.line for note in file.findings if note.rule == "XLA879"] == lines

@@ -372,3 +372,47 @@ def test_an_argument_that_is_handed_on_may_switch_the_collective_off(
     train.write_text(text.replace(f"get_{name}_size", "get_world_size"))
     codes = {finding.code for finding in check_file(train, Config())}
     assert ("XLA302" in codes) is is_reported
+
+
+HOLDER = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Holder:
+    def __init__(self, net):
+        self.net = DistributedDataParallel(net)
+
+    @torch.no_grad()
+    def listen(self, x):
+        return self.net(x)
+
+    def tell(self, x):
+        return self.listen(x).sum()
+
+    def quiet(self, x):
+        return self.net.module(x)
+"""
+LISTENS = """
+import torch.distributed as dist
+from holder import Holder
+
+
+def show(net, x):
+    holder = Holder(net)
+    holder.listen(x)
+    if dist.get_rank() == 0:
+        holder.CALL(x)
+"""
+
+
+@pytest.mark.parametrize(("call", "count"), [("listen", 1), ("tell", 1), ("quiet", 0)])
+def test_a_wrapped_model_that_a_method_of_another_file_runs(
+    tmp_path: Path, call: str, count: int
+) -> None:
+    (tmp_path / "holder.py").write_text(HOLDER)
+    train = tmp_path / "train.py"
+    train.write_text(LISTENS.replace("CALL", call))
+    found = [one for one in check_file(train, Config()) if one.code == "XLA304"]
+    assert [one.line for one in found] == [10] * count
+    assert all("(holder.py:12)" in one.message for one in found)

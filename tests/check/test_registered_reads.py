@@ -9,6 +9,8 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.project import check_paths
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import RewriteOptions
 from migrate.syntax.source import parse
 
 MATCHER = """
@@ -94,3 +96,58 @@ def test_a_step_is_followed_into_a_class_of_another_file(tmp_path: Path) -> None
         (tmp_path / name).write_text(text)
     findings = check_paths([tmp_path], Config(select=("XLA203",))).findings
     assert [(f.path.name, f.line) for f in findings] == [("matcher.py", 10)]
+
+
+ROOM = """
+import torch
+
+
+class Room:
+    def __init__(self, net):
+        self.net = net.cuda()
+
+    def store(self, path):
+        torch.save(self.net.state_dict(), path)
+"""
+CHOSEN = """
+import importlib
+
+import torch.distributed as dist
+
+
+class Shelf(list):
+    def store(self, path):
+        print(path, len(self))
+
+
+def run(name, net, kind="Room"):
+    dist.init_process_group("nccl")
+    room = MADE(net)
+    if dist.get_rank() == 0:
+        room.store("room.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "count"),
+    [
+        ('importlib.import_module(f"rooms.{name}").Room', 1),
+        ('importlib.import_module(f"rooms.{name}.inner").Room', 1),
+        ('importlib.import_module("rooms." + name).Room', 1),
+        ('importlib.import_module("rooms.%s" % name).Room', 1),
+        ('importlib.import_module("rooms.{}".format(name)).Room', 1),
+        ('importlib.import_module("rooms.large").Room', 1),
+        ('getattr(importlib.import_module(f"rooms.{name}"), kind)', 1),
+        ("Shelf", 0),
+    ],
+)
+def test_a_save_of_a_class_that_is_chosen_by_name(tmp_path: Path, made: str, count: int) -> None:
+    (tmp_path / "rooms" / "small").mkdir(parents=True)
+    for file in ("rooms/__init__", "rooms/small/__init__"):
+        (tmp_path / f"{file}.py").write_text("")
+    for file in ("rooms/large", "rooms/small/inner"):
+        (tmp_path / f"{file}.py").write_text(ROOM)
+    (tmp_path / "train.py").write_text(CHOSEN.replace("MADE", made))
+    done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
+    notes = [note for file in done.files if file.name.stem == "train" for note in file.findings]
+    assert [note.line for note in notes if note.rule == "save"] == [16] * count

@@ -8,7 +8,7 @@ import torch
 import shims
 from migrate.observe.divergences import divergence_remedy
 from migrate.observe.graph_dump import DumpFrame, executions
-from migrate.observe.graphs import differences, parse_node, without_places
+from migrate.observe.graphs import differences, in_16_bits, parse_node, without_places
 from migrate.observe.places import ExecutionCause, cause_of, is_the_users, users_frame
 
 # As torch_xla 2.9 writes it, shortened.
@@ -149,3 +149,9 @@ def test_lines_of_source_are_no_part_of_a_program() -> None:
         without,
         other.replace("location=train@train.py:22, ", ""),
     )
+
+
+def test_values_in_16_bits_are_seen_in_the_results_of_nodes() -> None:
+    assert not in_16_bits([node("aten::mm", "f32[8,16]", "location=bf16[@train.py:3")])
+    for dtype in ("bf16", "f16"):
+        assert in_16_bits([node("aten::mm", "f32[8,16]"), node("xla::cast", f"{dtype}[8,16]")])

@@ -17,8 +17,11 @@ from torch import nn
 
 from converters.errors import MappingFileError
 from converters.graph import Port, port
+from converters.graph.recording.trace import GraphError
 from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
+from converters.graph.writing.repeated.repeats import Repeats
+from converters.mapping.file import OpenSizes
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, refused
@@ -242,18 +245,21 @@ def sized(
     inputs: Inputs,
     folder: Path,
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    seen_arguments: bool = False,
 ) -> tuple[Port, Sizes]:
     """A port with what it refuses, and what was found out; its folder is at `folder / "net"`."""
     torch.manual_seed(0)
     with constructions() as seen:
         model = build()
     model.eval()
-    written = port(model, inputs)
+    written = port(model, inputs, arguments=seen.arguments(model) if seen_arguments else None)
     place = folder / "net"
     place.mkdir()
     without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
     _write(place, without, inputs)
-    write_weights(model, "net", written.constants, None, place, folder)
+    sizes = OpenSizes(written.settings, written.layer_sizes)
+    write_weights(model, "net", written.constants, None, place, folder, sizes=sizes)
     arrays = {name: one.numpy() for name, one in inputs.items()}
     found = sizes_of(written, place, model, seen.of(model), arrays, "net", progress)
     limited = written.limited(found.limits)
@@ -673,3 +679,95 @@ def test_a_rate_is_tried_in_training_and_every_setting_is_somewhere(tmp_path: Pa
         assert model.apply(loaded, jnp.ones((2, 5, 6), "bfloat16")).dtype == "float32"
         with pytest.raises(ValueError, match=r"hidden=0\.5: modeling\.py supports 0\.2 only"):
             config(hidden=0.5)
+
+
+class Pooling(nn.Module):
+    """Layers of torch whose weights lie by their heads or groups, as many as a head is wide."""
+
+    def __init__(self, dim: int = 16, heads: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.heads, self.width = heads, dim // heads
+        self.attn = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.up = nn.ConvTranspose1d(dim, dim, 2, stride=2, groups=groups)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = (*x.size()[:-1], self.heads, self.width)
+        parts = x.view(*shape)
+        means = parts.mean(2, keepdim=True)
+        parts = parts * means
+        x = parts.view(x.shape[0], x.shape[1], self.heads * self.width)
+        y, _ = self.attn(x, x, x, need_weights=False)
+        return self.up(y.transpose(1, 2))
+
+
+class Growing(nn.Module):
+    """A rate of its own."""
+
+    def __init__(self, dim: int, rate: float) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(dim, dim), nn.Dropout(rate)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.drop(torch.tanh(self.layer(x)))
+
+
+class Rates(nn.Module):
+    """Rates that grow from layer to layer, told in one of four ways."""
+
+    way = 0
+
+    def __init__(self, dim: int = 6, depth: int = 4, rate: float = 0.3) -> None:
+        super().__init__()
+        steps = [x.item() for x in torch.linspace(0, rate, depth)]
+        rates = [rate * i / (depth - 1) for i in range(depth)]
+        if self.way == 0:
+            self.layers = nn.ModuleList(
+                Growing(dim, rate * at / max(depth - 1, 1)) for at in range(depth)
+            )
+        elif self.way == 1:
+            self.layers = nn.ModuleList([Growing(dim, steps[at]) for at in range(depth)])
+        elif self.way == 2:
+            self.layers = nn.ModuleList([Growing(dim, each) for each in rates])
+        else:
+            self.layers = nn.ModuleList()
+            for at in range(depth):
+                share = rate * at / (depth - 1)
+                self.layers.append(Growing(dim, share))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_weights_that_lie_by_heads_and_groups_follow_their_sizes(tmp_path: Path) -> None:
+    _, found = sized(Pooling, {"x": real(2, 5, 16)}, tmp_path)
+    assert {name for name, *_ in found.changed} == {"dim", "heads", "groups"}
+    mapping = (tmp_path / "net" / "mapping.yaml").read_text()
+    for line in (
+        "\n  heads: 4\n",
+        "\n  groups: 2\n",
+        "part: share(0, 1, 3)",
+        "transpose(1, 0) | split(1, heads, -1)",
+        "split(0, groups, -1) | transpose(3, 1, 0, 2) | merge(2, groups, -1)",
+    ):
+        assert line in mapping
+
+
+@pytest.mark.parametrize("way", range(4))
+def test_rates_that_grow_follow_depth_and_rate(
+    way: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rates, "way", way)
+    inputs = {"x": real(2, 6)}
+    written, found = sized(Rates, inputs, tmp_path, seen_arguments=True)
+    assert {name for name, *_ in found.changed} == {"dim", "depth"}
+    assert [name for name, *_ in found.rates] == ["rate"]
+    assert "for i in range(self.config.depth)" in written.modeling
+    arguments = {"": {"dim": 6, "depth": 4, "rate": 0.3}}
+    with pytest.raises(GraphError, match="its layers differ by their number"):
+        port(Rates(), inputs, repeats=Repeats(scan=True), arguments=arguments)
+    remat = port(Rates(), inputs, repeats=Repeats(remat="nothing"), arguments=arguments)
+    assert "for i in range(self.config.depth)" in remat.modeling
+    nnx = port(Rates(), inputs, api="nnx", arguments=arguments)
+    assert "for i in range(config.depth)" in nnx.modeling

@@ -109,6 +109,39 @@ def test_the_message_of_a_rewrite_names_its_line(tmp_path: Path, *, stands_in: b
     assert line in error.remedy
 
 
+@pytest.mark.parametrize(
+    ("reason", "whose", "to_do"),
+    [
+        (
+            "RuntimeError: operator 'aten::_weight_norm_interface_backward' is not implemented for TPU",
+            "torch_tpu does not have this operator",
+            "compute it on the CPU",
+        ),
+        (
+            "NotImplementedError: Operator aten._scaled_dot_product_fused_attention_overrideable.default "
+            "does not have a sharding strategy registered.",
+            "neither torch nor torch_tpu shards the attention kernel",
+            ".to_local() before it",
+        ),
+        (
+            "RuntimeError: Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` have "
+            "incompatible tensor type.",
+            "torch moves no parameter to a TPU",
+            "make it on the meta device",
+        ),
+        ("RuntimeError: shapes differ", "", "fix the rewritten script"),
+    ],
+)
+def test_a_limit_of_torch_tpu_is_not_blamed_on_the_rewrite(
+    reason: str, whose: str, to_do: str
+) -> None:
+    error = failure(Path("train_tpu.py"), "tpu", 1, f"{reason}\n")
+    assert whose in error.what
+    assert ("no fault of the rewrite" in error.what) is bool(whose)
+    assert to_do in error.remedy
+    assert "no fault" not in failure(Path("train_xla.py"), "xla", 1, f"{reason}\n").what
+
+
 RAISES = """
 import torch
 import torch_xla

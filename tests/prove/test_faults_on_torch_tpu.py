@@ -119,6 +119,20 @@ def test_the_rewrite_is_equal(original: dict[int, RankRecord], tmp_path: Path) -
     assert judgement.difference is None
 
 
+def proven(folder: Path, script: Path, replicas: int) -> list[dict[int, RankRecord]]:
+    """Records of a script, and of its rewrite in its place."""
+    ranks = []
+    for side in ("original", "tpu"):
+        if side == "tpu":
+            options = RewriteOptions(config=Config(target=TPU))
+            script.write_text(rewrite_file(script, options).data.decode())
+        records = folder / side
+        records.mkdir()
+        how: dict[str, Any] = {"side": side, "replicas": replicas, "folder": records}
+        ranks.append(record_run(script, settings=Settings(timeout=LIMIT), **how)[0])
+    return ranks
+
+
 @pytest.mark.parametrize("gpu", ["of its number", "of CUDA_VISIBLE_DEVICES"])
 def test_ranks_that_seed_nothing_draw_the_same_on_both_sides(gpu: str, tmp_path: Path) -> None:
     text = NOISE.replace("AT_IMPORT", "").replace("SEED", "")
@@ -128,16 +142,40 @@ def test_ranks_that_seed_nothing_draw_the_same_on_both_sides(gpu: str, tmp_path:
         text = text.replace('local_rank = int(os.environ["LOCAL_RANK"])', "local_rank = 0")
     script = tmp_path / "train.py"
     script.write_text(text)
-    settings = Settings(timeout=LIMIT)
-    ranks = []
-    for side in ("original", "tpu"):
-        if side == "tpu":
-            options = RewriteOptions(config=Config(target=TPU))
-            script.write_text(rewrite_file(script, options).data.decode())
-        folder = tmp_path / side
-        folder.mkdir()
-        how: dict[str, Any] = {"side": side, "replicas": 2, "folder": folder}
-        ranks.append(record_run(script, settings=settings, **how)[0])
+    ranks = proven(tmp_path, script, replicas=2)
     judgement = judge(*ranks)
     assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
     assert ranks[0][0].steps[0].loss != ranks[0][1].steps[0].loss
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, rows):
+        return self.layer(rows + 0.1 * torch.randn_like(rows))
+
+
+torch.manual_seed(3)
+model = torch.compile(Noisy().cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    loss = model(torch.randn(8, 4, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_compiled_model_that_draws_trains_and_is_equal(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED)
+    ranks = proven(tmp_path, script, replicas=1)
+    judgement = judge(*ranks)
+    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message

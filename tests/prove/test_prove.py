@@ -234,6 +234,47 @@ def test_another_momentum_of_a_normalization_is_found(tmp_path: Path) -> None:
     assert "1.running_" in proof.message
 
 
+# Rounds its updates to bfloat16 by itself; XLA leaves roundings within a fusion out.
+ORTHOGONAL = """
+import torch
+
+class Orthogonal(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            update = parameter.grad.bfloat16()
+            update = update / (update.norm() + 1e-7)
+            for turn in range(3):
+                update = RULE * update - 0.5 * update @ update.T @ update
+            parameter.add_(update.type_as(parameter), alpha=-0.02)
+
+def train(device):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4, bias=False).to(device)
+    optimizer = Orthogonal(model.parameters(), {})
+    for step in range(2):
+        loss = (model(torch.randn(8, 4).to(device)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        SYNC
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("rule", "verdict"), [("1.5", "equal"), ("1.499", "differs")])
+def test_an_update_in_bfloat16_is_compared_without_excess_precision(
+    rule: str, verdict: str, tmp_path: Path
+) -> None:
+    before = edited(ORTHOGONAL, ("RULE", "1.5"), ("SYNC", "pass"))
+    after = edited(ORTHOGONAL, ("RULE", rule), ("SYNC", "torch_xla.sync()"))
+    after = f"import torch_xla\n{after}train('xla')\n"
+    proof = prove_texts(tmp_path, f"{before}train('cuda')\n", after, replicas=1)
+    assert proof.verdict == verdict, proof.message
+    assert "excess precision" in proof.message
+    assert ("the optimizer updates it differently" in proof.message) is (verdict == "differs")
+
+
 PRECISION = """
 import torch
 import torch.nn as nn

@@ -21,7 +21,7 @@ from migrate.reading.script import Script
 from migrate.rewrite import file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after
-from migrate.syntax.memory import SELDOM, seldom_collected
+from migrate.syntax.interpreter import SELDOM, seldom_collected
 from migrate.syntax.source import Source, UnreadableScriptError, parse
 
 

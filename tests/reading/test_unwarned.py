@@ -60,4 +60,4 @@ def test_the_users_code_is_parsed_in_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "ast.parse"
     ]
-    assert places == ["syntax/unwarned.py"]
+    assert places == ["syntax/interpreter.py"]

@@ -26,6 +26,7 @@ from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Comments, FileRewrite, Note, Rewrite
 from migrate.rewrite.rules import all_rules, rules_for
 from migrate.rewrite.write import rewrite_into
+from migrate.syntax.origins import Message
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*/before.py"))
@@ -310,18 +311,46 @@ used = [torch.cuda.memory_stats() for _ in range(3) if torch.cuda.nvtx.range_pus
 layer = Norm(4), torch.nn.LSTM(4, 4), torch.jit.script(torch.nn.Linear(4, 1))
 torch.cuda.nvtx.range_pop()
 """
+SEVERAL_AT_ONCE = """
+import deepspeed
+import torch
+from mmengine.runner import FlexibleRunner, Runner
+
+x, y = torch.ones(4).cuda(), torch.ones(4).cuda()
+x, y = x.pin_memory(), torch.nn.functional.selu(x.half()).to(torch.float16)
+"""
+LATER = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+model = DistributedDataParallel(torch.nn.Linear(4, 1).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.utils.data.DataLoader(range(8)):
+    loss = model(x.cuda()).sum()
+    loss.backward()
+    optimizer.step()
+    if dist.get_rank() == 0:
+        print(loss.item(), x.nonzero())
+        torch.save(model.state_dict(), "model.pt")
+"""
 
 
+@pytest.mark.parametrize(("text", "codes"), [(NAMED, 5), (SEVERAL_AT_ONCE, 4), (LATER, 6)])
 def test_no_text_decides_which_findings_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, codes: int
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(NAMED)
+    script.write_text(text)
 
-    def found() -> list[tuple[int, str, Severity, Fix]]:
-        return [(one.line, one.code, one.severity, one.fix) for one in checked(script)]
+    def found() -> list[tuple[int, int, str, Severity, Fix]]:
+        return [(one.line, one.column, one.code, one.severity, one.fix) for one in checked(script)]
 
     before, numbers = found(), itertools.count()
-    assert len({code for _, code, _, _ in before}) > 4
+    assert len({code for _, _, code, _, _ in before}) >= codes
     monkeypatch.setattr(CatalogueEntry, "says", lambda *_: f"text {next(numbers)}")
+    assert found() == before
+    # No two findings say the same now, not even one that is found again.
+    monkeypatch.setattr(Message, "of", lambda _: Message(f"text {next(numbers)}"))
     assert found() == before

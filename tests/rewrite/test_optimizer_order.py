@@ -636,3 +636,69 @@ def test_what_a_library_may_have_returned_moves_by_cuda(
     done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
     notes = [note for file in done.files for note in (*file.findings, *file.edits)]
     assert any(note.rule == "optimizer-order" for note in notes) is is_reported
+
+
+ENTRIES = """\
+import sys
+
+import torch
+from rooms import build
+from torch import nn
+
+
+def place(part):
+    part.first.cuda()
+    part.last.cuda()
+
+
+FIRST
+optimizer = torch.optim.SGD(LAST.parameters(), lr=0.1)
+MOVE
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "first", "last", "move"),
+    [
+        ("build()", 'm["first"].cuda()', 'm["last"]', 'm["last"].cuda()'),
+        ('build()["models"]', 'm["first"].cuda()', 'm["last"]', 'm["last"].cuda()'),
+        ("build()", "m[0].cuda()", "m[-1]", "m[1].cuda()"),
+        ("build()", 'm.get("first").cuda()', 'm.get("last")', 'm["last"].cuda()'),
+        ("build()", 'm["first"].cuda()', "m.last", 'm["last"].cuda()'),
+        ("build()", "m[sys.argv[1]].cuda()", "m[sys.argv[2]]", "m[sys.argv[2]].cuda()"),
+        ("build()", "m.first.cuda()", "m.last", "place(m)"),
+        ("nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))", "m[0].cuda()", "m[1]", "m[1].cuda()"),
+        ("[nn.Linear(2, 2) for _ in range(2)]", "m[0].cuda()", "m[1]", "m[1].cuda()"),
+        ("nn.ModuleDict(build())", 'm["first"].cuda()', 'm["last"]', 'm["last"].cuda()'),
+        (
+            "dict(first=nn.Linear(2, 2), last=nn.Linear(2, 2))",
+            "m[sys.argv[1]].cuda()",
+            'm["last"]',
+            'm["last"].cuda()',
+        ),
+    ],
+)
+def test_a_move_of_one_entry_of_a_container_is_not_that_of_another(
+    made: str, first: str, last: str, move: str
+) -> None:
+    script = ENTRIES.replace("FIRST", f"m = {made}\n{first}").replace("LAST", last)
+    done = rewrite_source(parse(script.replace("MOVE", move).encode(), Path("s.py")))
+    assert any(note.rule == "optimizer-order" for note in (*done.findings, *done.edits))
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ('m["last"].cuda()', 'm["last"]'),
+        ("for key in m: m[key].cuda()", 'm["last"]'),
+        ("for part in m.values(): part.cuda()", 'm["last"]'),
+        ("m.cuda()", 'm["last"]'),
+        ("m[sys.argv[1]].cuda()", "m[sys.argv[1]]"),
+        ('m["last"].cuda()', "m.last"),
+        ("m.last.cuda()", 'm["last"]'),
+    ],
+)
+def test_an_entry_that_has_moved_keeps_its_parameters(first: str, last: str) -> None:
+    script = ENTRIES.replace("FIRST", f"m = build()\n{first}").replace("LAST", last)
+    done = rewrite_source(parse(script.replace("MOVE", "").encode(), Path("s.py")))
+    assert not any(note.rule == "optimizer-order" for note in (*done.findings, *done.edits))

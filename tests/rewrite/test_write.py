@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def test_read_only_and_missing_targets(script: Path, tmp_path: Path) -> None:
     with pytest.raises(NotWritableError, match="is a directory"):
         write(rewrite(script), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pipe_is_refused_without_waiting_for_its_other_end(
+    force: bool, script: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotWritableError, match="pipe: not a file"):
+        write(rewrite(script), tmp_path / "pipe", force=force)
 
 
 def test_an_interrupted_write_leaves_nothing(

@@ -39,11 +39,6 @@ def known(value: Any) -> bool:
     return isinstance(value, int)
 
 
-def sizes_known(x: Result) -> bool:
-    """Whether all sides of a tensor are independent of the inputs."""
-    return all(isinstance(side, int) for side in x.shape)
-
-
 def demand(condition: Any, reason: str) -> None:
     """Refuse to lower the operator if the condition does not hold.
 

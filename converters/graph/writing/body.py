@@ -801,10 +801,13 @@ class _Writer:
         ]
         frames = self._frames(item.frames)
         written = names.sides_written(frames[-1]) if frames else ()
-        for axis, node in enumerate(written if len(written) == len(sides) else ()):
-            if (
-                plain[axis] and type(known[axis]) is int
-            ):  # another number of the line may be its equal
+        if written and isinstance(written[0], ast.Starred):
+            written = written[1:]
+        elif len(written) != len(sides):
+            written = ()
+        for axis, node in enumerate(written, len(sides) - len(written)):
+            # Another number of the line may be equal; a local variable may have a setting's name by chance.
+            if plain[axis] and (type(known[axis]) is int or not isinstance(node, ast.Name)):
                 number = self.drafter.settings.of_expression(node, self.module)
                 known[axis] = number if number == sides[axis] else known[axis]
         for axis, read in self._kept_sides(sides, item).items():

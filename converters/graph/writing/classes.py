@@ -8,7 +8,9 @@ fields of the class.
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -42,7 +44,12 @@ from converters.graph.writing.forms.steps import stepped
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.original.comments import above, commented, speaks_of_axes
+from converters.graph.writing.original.comments import (
+    above,
+    commented,
+    on_header,
+    speaks_of_axes,
+)
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.forwarding import without_forwarding
 from converters.graph.writing.original.names import (
@@ -61,9 +68,14 @@ from converters.graph.writing.precision.numerics import (
     with_numerics,
 )
 from converters.graph.writing.training import dropout_made
+from converters.layers.layout import firsts
+from converters.layers.registry import find_entry
 from converters.mapping.paths import has_layers
 
 _CONFIG = "config"
+_FIELD = re.compile(rf"\bself\.{_CONFIG}\.")
+# What functions of numbers in an expression of settings are of.
+_MODULES = ("math", "int", "round", "max", "min")
 # Up to how many forms of a class every choice of them is tried, and every two; of more only all.
 _TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
@@ -145,8 +157,33 @@ class _Classes:
             function.body = tidied(function.body)
         self._without_forwarding()
         names = {path: cls.name for path, (cls, _) in self.made.items()}
-        order = self.drafter.settings.order
-        return Model(tuple(self.classes), self._used(), self.sources, instances=names, order=order)
+        used = self._used()
+        return Model(
+            tuple(self.classes),
+            used,
+            self.sources,
+            instances=names,
+            order=self.drafter.settings.order,
+            layer_sizes=dict(self._layer_sizes(used.keys())),
+        )
+
+    def _layer_sizes(self, used: Set[str]) -> Iterator[tuple[str, dict[str, str]]]:
+        """The numbers on which the arrangement of a layer's weights depends, by the configuration's names."""
+        for path, module in self.drafter.modules.items():
+            entry, _ = find_entry(module)
+            sizes = {}
+            weights = () if entry is None else entry.weights_of(module)
+            for name in {name for weight in weights for name in firsts(weight.layout)}:
+                number = self.drafter.settings.of_layer(module, name, getattr(module, name))
+                spelled = self._spelled(number)
+                if spelled is None:
+                    continue
+                text = _FIELD.sub("", ast.unparse(ast.fix_missing_locations(spelled)))
+                nodes = ast.walk(ast.parse(text, mode="eval"))
+                if {node.id for node in nodes if isinstance(node, ast.Name)} <= {*used, *_MODULES}:
+                    sizes[name] = text
+            if sizes:
+                yield path, sizes
 
     def _without_forwarding(self) -> None:
         """Leave out the functions that only call another one."""
@@ -195,13 +232,17 @@ class _Classes:
         method.of = module_call.method
         forward = self.drafter.forward(module_call)
         # What a library says of its forward is on arguments of its own.
-        if module_call.method != "forward" or is_user_file(source_file(forward)):
+        if module_call.method != "forward" or is_user_file(source_file(inspect.unwrap(forward))):
             method.doc = documented(forward)
+            method.comments = on_header(forward)
             turned = self.drafter.layouts.keys() & {
                 argument.inside for argument in module_call.arguments
             }
             if turned and speaks_of_axes(method.doc):
                 method.doc = ""
+            results = self.drafter.layouts.keys() & {result.inside for result in module_call.taken}
+            if (turned or results) and any(map(speaks_of_axes, method.comments)):
+                method.comments = ()
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[module_call.path, module_call.method]
         others = (
@@ -406,7 +447,10 @@ class _Classes:
             return with_numerics(expression, NUMERICS) if cls.typed else expression
 
         instance.setup = _with_comments(
-            [lists.together(fill(each, made), instance.over) for each in instance.setup],
+            [
+                lists.together(fill(each, made), instance.over, instance.path)
+                for each in instance.setup
+            ],
             type(instance.module),
         )
 
@@ -459,10 +503,14 @@ class _Classes:
         configured = False
         for place in range(len(slots[0])):
             called.append("")
-            values = [instance_slots[place] for instance_slots in slots]
+            values = [
+                _in_list(instance_slots[place], instance.path)
+                for instance, instance_slots in zip(group, slots, strict=True)
+            ]
             spelled = [self._spelled(value) for value in values]
             if (
                 spelled[0] is not None
+                and not any(getattr(value, "holder", "") for value in values)
                 and len({expression and ast.dump(expression) for expression in spelled}) == 1
             ):
                 written.append(spelled[0])
@@ -738,6 +786,12 @@ def _beginning(paths: Sequence[Sequence[str]]) -> list[str]:
             break
         common.append(parts[0])
     return common
+
+
+def _in_list(value: Any, path: str) -> Any:
+    """A number of a module; one by the module's place in a list only below that list, which then gives it."""
+    holder = getattr(value, "holder", "")
+    return value if not holder or path.startswith(f"{holder}.") else _bare(value)
 
 
 def _same(value: Any) -> Any:

@@ -44,6 +44,7 @@ _FROM = {
     "strides": ("stride",),
     "kernel_dilation": ("dilation",),
     "feature_group_count": ("groups",),
+    "groups": ("groups",),
     "num_heads": ("num_heads",),
     "embed_dim": ("embed_dim",),
     "hidden_size": ("hidden_size",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -263,7 +264,10 @@ def methods_of(cls: Class) -> list[ast.stmt]:
     for name, method in cls.methods.items():
         doc = re.sub(r"\n(?= )", "\n    ", method.doc)
         said = [ast.Expr(ast.Constant(doc))] if doc else []
-        whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
+        body = [*method.body, commented(ast.Return(method.result), of(method.result))]
+        # A copy: the class may be written again.
+        first = commented(copy.copy(body[0]), (*method.comments, *of(body[0])))
+        whole = [*said, first, *body[1:]]
         methods.append(definition_of(name, method, whole, _returns(method), cls.takes_mode))
     return methods
 

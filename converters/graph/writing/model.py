@@ -52,6 +52,7 @@ class Method:
         spared: those of them that whoever calls the model may leave out: they are None by default.
         of: the method of the original that it is.
         doc: the first sentence of the docstring.
+        comments: the comments on the lines of its head.
         kinds: argument → its annotation, if it is no tensor.
         result_kinds: place of a result → its annotation, if it is no tensor.
     """
@@ -68,6 +69,7 @@ class Method:
     spared: frozenset[str] = frozenset()
     of: str = "forward"
     doc: str = ""
+    comments: tuple[str, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     result_kinds: Mapping[int, str] = field(default_factory=dict)
 
@@ -88,6 +90,8 @@ class Model:
         options: further fields of the configuration, which are no sizes of the original.
         instances: path of a module of the original → name of its class.
         order: the original's names of settings, as its constructor or configuration has them.
+        layer_sizes: path of a layer of the original → its attribute → expression of settings, where the
+            arrangement of its weights depends on it.
     """
 
     classes: tuple[Class, ...]
@@ -96,6 +100,7 @@ class Model:
     options: Mapping[str, Any] = field(default_factory=dict)
     instances: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    layer_sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

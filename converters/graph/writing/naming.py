@@ -136,18 +136,23 @@ class _Naming:
         )
 
     def _comments(self, statement: Statement) -> tuple[str, ...]:
-        """The original's comments on its statement, once; not those on axes, where these lie otherwise."""
+        """The original's comments on its statement and on those within it, once; not those on axes, where
+        these lie otherwise.
+        """
         turned = any(
             number in self.scope.layouts for number in (*statement.outs, *refs(statement.value))
         )
-        said = names.statement(statement.frames[-1]) if statement.frames else None
-        if said is None or said in self.commented:
-            return ()
-        comments = above(statement.frames[-1])
-        if turned and any(map(speaks_of_axes, comments)):
-            return ()
-        self.commented.add(said)
-        return comments
+        comments: list[str] = []
+        for line in (*statement.inner, *statement.frames[-1:]):
+            said = names.statement(line)
+            if said is None or said in self.commented:
+                continue
+            own = above(line)
+            if turned and any(map(speaks_of_axes, own)):
+                continue
+            self.commented.add(said)
+            comments += own
+        return tuple(comments)
 
     def _result(self, results: Any) -> ast.expr:
         match results:

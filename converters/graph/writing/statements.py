@@ -32,6 +32,7 @@ class Statement:
         places: of the tensors, among those that a function of the original returns; none: they are all.
         labels: where the tensors stand in what a module's call returns.
         unplaced: whether a function of the original returns more, and where these stand is not known.
+        inner: lines of the original's other statements whose values were put into this one.
     """
 
     outs: tuple[int, ...]
@@ -42,6 +43,7 @@ class Statement:
     places: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
     unplaced: bool = False
+    inner: tuple[Frame, ...] = ()
 
 
 def inlined(
@@ -93,11 +95,26 @@ def inlined(
                 or (statement.outs[0] in otherwise and length(statement.value) <= _LONG)
             ):
                 if user is None and statement.frames:  # what is returned
-                    commented(statement.value, above(statement.frames[-1]))
+                    lines = dict.fromkeys((*statement.inner, statement.frames[-1]))
+                    commented(statement.value, [each for line in lines for each in above(line)])
+                elif user is not None:
+                    user.inner = _lines_within(statement, user)
                 held[statement.outs[0]] = statement.value
                 continue
         kept.append(statement)
     return kept, held
+
+
+def _lines_within(statement: Statement, user: Statement) -> tuple[Frame, ...]:
+    """The lines of a statement and of those within it, where they are lines of its user's function."""
+    last = user.frames[-1] if user.frames else None
+    lines = (*user.inner, *statement.inner, *statement.frames[-1:])
+    own = [
+        line
+        for line in dict.fromkeys(lines)
+        if last is not None and (line.file, line.function) == (last.file, last.function)
+    ]
+    return tuple(sorted(own, key=lambda line: line.line))
 
 
 def _is_guarded(statement: Statement, user: Statement | None, maybe: Set[int]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from converters.graph.draws import Modes, draws, is_dropout
-from converters.graph.expression import call, code
+from converters.graph.expression import SettingFloat, call, code
 from converters.graph.ir import Call, Graph, calls
 from converters.graph.writing.layers import Layer
 from converters.graph.writing.original.settings import Settings
@@ -43,8 +43,12 @@ class DropoutLayer(Layer):
         """See `Layer`; a dropout has no dtype."""
         names = ("p", *vars(self.module))
         attributes = [name for name in names if getattr(self.module, name, None) == self.rate]
-        known = attributes and self.rate
-        rate = settings.of_layer(self.module, attributes[0], self.rate) if known else self.rate
+        rate: Any = self.rate
+        if attributes:
+            setting = settings.of_layer(self.module, attributes[0], self.rate)
+            # Many settings are 0. So is the first rate of those that grow from module to module.
+            listed = isinstance(setting, SettingFloat) and setting.holder
+            rate = setting if self.rate or listed else rate
         return dropout_made(rate, self.axes[0] if self.axes else ())
 
 

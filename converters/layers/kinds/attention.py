@@ -23,20 +23,20 @@ _PROJECTIONS = ("query", "key", "value")
 
 def _weights(layer: Any) -> Weights:
     embed, heads = layer.embed_dim, (layer.num_heads, layer.head_dim)
-    inward = chain([Permute((1, 0)), Split(1, heads)])
+    inward = chain([Permute((1, 0)), Split(1, heads, "num_heads")])
     weights = []
     for index, name in enumerate(_PROJECTIONS):
-        part = Part(0, index * embed, (index + 1) * embed)
+        part = Part(0, index * embed, (index + 1) * embed, of=len(_PROJECTIONS))
         kernel, bias = f"{name}/kernel", f"{name}/bias"
         if layer._qkv_same_embed_dim:
             weights.append(Weight("in_proj_weight", kernel, kernel, inward, part=part))
         else:
             weights.append(Weight(f"{name[0]}_proj_weight", kernel, kernel, inward))
-        weights.append(Weight("in_proj_bias", bias, bias, Split(0, heads), part=part))
-    outward = chain([Permute((1, 0)), Split(0, heads)])
+        weights.append(Weight("in_proj_bias", bias, bias, Split(0, heads, "num_heads"), part=part))
+    outward = chain([Permute((1, 0)), Split(0, heads, "num_heads")])
     weights.append(Weight("out_proj.weight", "out/kernel", "out/kernel", outward))
     weights.append(Weight("out_proj.bias", "out/bias", "out/bias"))
-    row = chain([Merge(0, (1, 1, embed)), Split(0, heads)])
+    row = chain([Merge(0, (1, 1, embed), ""), Split(0, heads, "num_heads")])
     weights += [Weight(name, name, name, row) for name in ("bias_k", "bias_v")]
     return tuple(weights)
 

@@ -20,9 +20,9 @@ def _weights(layer: Any) -> Weights:
         layout = chain([Permute((*range(2, rank + 2), 0, 1)), Flip(space)])
     else:
         # (g, I/g, O/g, *k) → (*k, I/g, g, O/g): the outputs of each group are adjacent.
-        apart = Split(0, (groups, layer.in_channels // groups))
+        apart = Split(0, (groups, layer.in_channels // groups), "groups")
         moved = Permute((*range(3, rank + 3), 1, 0, 2))
-        joined = Merge(rank + 1, (groups, layer.out_channels // groups))
+        joined = Merge(rank + 1, (groups, layer.out_channels // groups), "groups")
         layout = chain([apart, moved, joined, Flip(space)])
     return (Weight("weight", "kernel", "kernel", layout), Weight("bias", "bias", "bias"))
 

@@ -12,6 +12,7 @@ from migrate.catalogue.words import BOOLEAN_METHODS, DESCRIBES, ENDING_METHODS, 
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.values import Evaluator
@@ -76,7 +77,7 @@ def _is_mask(value: ast.expr, assigned: Mapping[str, list[ast.expr]], depth: int
 def _assigned(function: Function) -> dict[str, list[ast.expr]]:
     values: dict[str, list[ast.expr]] = defaultdict(list)
     for definition in function.definitions:
-        for node in ast.walk(definition):
+        for node in walk(definition):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):

@@ -20,6 +20,7 @@ from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import Values
 from migrate.model.calls.scopes import Function, ModuleScope, Scope, ValueBinding
 from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import children
 
 
 class RankEvaluator(Protocol):
@@ -147,7 +148,7 @@ def _is_true(node: ast.AST | None) -> bool:
 @lru_cache(maxsize=256)
 def parents(module: SourceModule) -> dict[ast.AST, ast.AST]:
     """Return the parent of each node of a module."""
-    return {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
+    return {child: node for node in module.nodes for child in children(node)}
 
 
 def last_part(node: ast.expr) -> str:
@@ -374,7 +375,7 @@ def _differs(test: ast.expr, scope: Scope, evaluator: RankEvaluator, depth: int 
         case ast.BoolOp(values=parts):
             return any(_differs(part, scope, evaluator, depth) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _is_of_rank(operand, scope, evaluator) or _differs(
+            return is_of_rank(operand, scope, evaluator) or _differs(
                 operand, scope, evaluator, depth
             )
         case ast.Compare(left=left, ops=[operator], comparators=[right]):
@@ -395,18 +396,19 @@ def _compares(
     """Whether the test compares the replica index, rather than asking whether there is one: `rank != -1`."""
     if isinstance(operator, ast.Is | ast.IsNot):
         return False
-    if not isinstance(operator, ast.In | ast.NotIn) and _is_of_rank(right, scope, evaluator):
+    if not isinstance(operator, ast.In | ast.NotIn) and is_of_rank(right, scope, evaluator):
         left, right = right, left
-    if not _is_of_rank(left, scope, evaluator):
+    if not is_of_rank(left, scope, evaluator):
         return False
     if isinstance(right, ast.Constant) and right.value == 0:
         return not isinstance(operator, ast.GtE | ast.Lt)
     return not isinstance(right, ast.UnaryOp) and not _is_none(right)
 
 
-def _is_of_rank(node: ast.expr, scope: Scope, evaluator: RankEvaluator) -> bool:
+def is_of_rank(node: ast.expr, scope: Scope, evaluator: RankEvaluator) -> bool:
+    """Whether `node` is the rank, or a number computed from it."""
     if isinstance(node, ast.BinOp):
-        return any(_is_of_rank(side, scope, evaluator) for side in (node.left, node.right))
+        return any(is_of_rank(side, scope, evaluator) for side in (node.left, node.right))
     return _is_rank(node) or kind_of(evaluator.values(node, scope)) is Kind.INDEX
 
 

@@ -244,7 +244,7 @@ class Registries:
                 if isinstance(func, ast.Attribute):
                     named += _closest(_last(func.value), self._called.get(func.attr, []))
                 methods = [method for _, method in named]
-            fitting = [m for m in methods if _fits(call, m) and not is_step_alone(m)]
+            fitting = [m for m in methods if fits(call, m) and not is_step_alone(m)]
             if fitting:
                 yield call, list(dict.fromkeys(fitting))
 
@@ -365,7 +365,7 @@ def _closest(name: str, methods: list[tuple[str, Function]]) -> list[tuple[str, 
     ]
 
 
-def _fits(call: ast.Call, method: Function) -> bool:
+def fits(call: ast.Call, method: Function) -> bool:
     """Whether `method` can take the arguments of `call`."""
     arguments = method.arguments
     names = method.parameters[method.is_bound :]

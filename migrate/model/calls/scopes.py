@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal
 
 from migrate.model.project.project import SourceModule
-from migrate.syntax.walk_ast import walk
+from migrate.syntax.walk_ast import children, walk
 
 Loop = ast.For | ast.AsyncFor | ast.While
 MARK = re.compile(r"#\s*migrate:\s*step\b")
@@ -371,7 +371,7 @@ class _ScopeWalk:
             case ast.Global() | ast.Nonlocal() if isinstance(scope, Function):
                 outer = self.top if isinstance(node, ast.Global) else scope.parent
                 scope.elsewhere.update(dict.fromkeys(node.names, outer or self.top))
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             self._waiting.append((child, scope, region))
 
     def _function(

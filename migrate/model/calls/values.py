@@ -59,7 +59,7 @@ from migrate.model.calls.scopes import (
     lambda_name,
 )
 from migrate.model.project.project import Project, file_of
-from migrate.syntax.unwarned import syntax_tree
+from migrate.syntax.interpreter import syntax_tree
 
 DEEPEST = 60
 Key = tuple[str, int, int]
@@ -748,6 +748,10 @@ class Evaluator(Families):
                         values |= self._union(self.values(r, method) for r in method.returns)
                 case External():
                     values |= result_of(called)
+                    if called.name == "importlib.import_module":
+                        importer = scope.module.path
+                        places = self._project.imported_by_name(importer, call)
+                        values.update(map(ProjectModule, places))
                     if called.name in DDP and any(
                         _names_devices(keyword) for keyword in call.keywords
                     ):

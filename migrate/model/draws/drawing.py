@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from migrate.catalogue.drawing import (
 from migrate.model.calls.callers import callers_of, reaching, returning
 from migrate.model.calls.kinds import ClassInstance, External
 from migrate.model.calls.passing import passed_by
-from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.rank_tests import is_of_rank, last_part
 from migrate.model.calls.scopes import Class, Function
 from migrate.model.project.decided import constants_given, ruled_out_by
 from migrate.syntax.walk_ast import walk
@@ -33,17 +33,21 @@ PLAIN = frozenset({"int", "float", "bool", "round", "abs", "min", "max", "len", 
 READS = frozenset({"item", "tolist"})
 # Last parts of the names of functions that draw with the generator of torch, `random` or numpy.
 SHIFTS = HOST_DRAWS | MAKERS
+# Libraries with whose generators a host draws.
+ALL = frozenset({"numpy", "random", "torch"})
+# Functions that seed such a generator, or all of them, by the last parts of their names.
+SEEDS = frozenset({"manual_seed", "seed", "seed_all", "seed_everything", "set_seed"})
 # Methods whose effect lasts for the life of the object.
 MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 
 
-@lru_cache(maxsize=2)
-def drawing_of(analysis: Analysis) -> frozenset[Scope]:
+@lru_cache(maxsize=4)
+def drawing_of(analysis: Analysis, libraries: frozenset[str] = ALL) -> frozenset[Scope]:
     """Return the functions of a project that return a random host number, or a value computed from one."""
     return returning(
         analysis,
         lambda value, function, scopes: (
-            _is_drawn(value, function, analysis, scopes)
+            _is_drawn(value, function, analysis, scopes, libraries=libraries)
             and not _is_ruled_out(value, function, analysis)
         ),
     )
@@ -73,21 +77,30 @@ def _always_given(function: Function, analysis: Analysis, depth: int = 3) -> dic
 
 
 @lru_cache(maxsize=2)
-def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
-    """Return the attributes, by class and name, that are repeatedly set to random host numbers.
+def drawn_attributes(analysis: Analysis, replicated: bool) -> frozenset[tuple[Class, str]]:
+    """Return the attributes, by class and name, that are set to random host numbers, again and again.
 
-    A method that gets the number counts: `model.set_depth(random.randint(1, 4))`. So does another object that
-    sets the attribute: `model.depth = random.randint(1, 4)`.
+    Where there are replicas that nothing seeds alike, once suffices: each has another number. A method that
+    gets the number counts: `model.set_depth(random.randint(1, 4))`. So does another object that sets the
+    attribute: `model.depth = random.randint(1, 4)`.
     """
     attributes: set[tuple[Class, str]] = set()
     asked: dict[tuple[Function, str], set[tuple[Class, str]]] = defaultdict(set)
     drawing = drawing_of(analysis)
+    apart = _drawn_apart(analysis) if replicated else frozenset()
+    once = drawing_of(analysis, apart) if apart else frozenset()
     for top in analysis.scopes.values():
         for class_ in top.classes:
             for name, bindings in class_.attributes.items():
                 for binding in bindings:
                     method = binding.scope
-                    if not isinstance(method, Function) or method.name in MADE_ONCE:
+                    if not isinstance(method, Function):
+                        continue
+                    if method.name in MADE_ONCE:
+                        if apart and _is_drawn(
+                            binding.value, method, analysis, once, libraries=apart
+                        ):
+                            attributes.add((class_, name))
                         continue
                     if _is_drawn(binding.value, method, analysis, drawing):
                         attributes.add((class_, name))
@@ -148,14 +161,40 @@ def _shifts(call: ast.Call, scope: Scope, analysis: Analysis) -> set[str]:
     return {name.partition(".")[0] for name in names - OF_ONE_PROCESS if _draws(name, call)}
 
 
+def _drawn_apart(analysis: Analysis) -> frozenset[str]:
+    """Return the libraries with which replicas draw other numbers: nothing seeds them, or by the rank."""
+    alike: set[str] = set()
+    for call, ran in analysis.running.items():
+        if last_part(call.func) not in SEEDS:
+            continue
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if any(
+            is_of_rank(part, ran.scope, analysis.evaluator)
+            for argument in arguments
+            for part in walk(argument)
+            if isinstance(part, ast.expr)
+        ):
+            continue
+        for value in analysis.evaluator.values(call.func, ran.scope):
+            if isinstance(value, External):
+                library = value.name.partition(".")[0]
+                alike |= {library} if library in ALL else ALL
+    return ALL - alike
+
+
 def _is_drawn(
-    node: ast.expr | None, scope: Scope, analysis: Analysis, scopes: Set[Scope], depth: int = 0
+    node: ast.expr | None,
+    scope: Scope,
+    analysis: Analysis,
+    scopes: Set[Scope],
+    depth: int = 0,
+    libraries: frozenset[str] = ALL,
 ) -> bool:
     if depth > DEEPEST:
         return False
 
-    def drawn(value: ast.expr) -> bool:
-        return _is_drawn(value, scope, analysis, scopes, depth + 1)
+    def drawn(value: ast.expr, at: Scope = scope) -> bool:
+        return _is_drawn(value, at, analysis, scopes, depth + 1, libraries)
 
     match node:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -172,21 +211,42 @@ def _is_drawn(
         case ast.BoolOp(values=values):
             return any(map(drawn, values))
         case ast.Name():
-            origins = analysis.evaluator.origins(node, scope)
+            origins = list(analysis.evaluator.origins(node, scope))
             return any(
-                _is_drawn(origin.value, origin.scope, analysis, scopes, depth + 1)
+                drawn(origin.value, origin.scope) for origin in origins if origin.value is not None
+            ) or any(
+                drawn(value, origin.scope)
                 for origin in origins
+                if isinstance(origin.value, ast.List) and not origin.value.elts
+                for value in _appended(node.id, origin.scope, analysis)
             )
+        case ast.Subscript(value=value, slice=ast.Constant()):
+            return drawn(value)
         case ast.Call():
-            return _is_call(node, scope, analysis, scopes, depth)
+            return _is_call(node, scope, analysis, scopes, depth, libraries)
     return False
 
 
+def _appended(name: str, scope: Scope, analysis: Analysis) -> Iterator[ast.expr]:
+    """Yield the values that a function appends to its list `name`."""
+    for root in scope.roots if isinstance(scope, Function) else ():
+        for region in analysis.regions(root):
+            for call, _ in region.calls:
+                match call:
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id=to), attr="append")):
+                        yield from call.args if to == name else ()
+
+
 def _is_call(
-    call: ast.Call, scope: Scope, analysis: Analysis, scopes: Set[Scope], depth: int
+    call: ast.Call,
+    scope: Scope,
+    analysis: Analysis,
+    scopes: Set[Scope],
+    depth: int,
+    libraries: frozenset[str],
 ) -> bool:
     def drawn(value: ast.expr) -> bool:
-        return _is_drawn(value, scope, analysis, scopes, depth + 1)
+        return _is_drawn(value, scope, analysis, scopes, depth + 1, libraries)
 
     func = call.func
     if isinstance(func, ast.Name) and func.id in PLAIN:
@@ -195,7 +255,7 @@ def _is_call(
     if ran is not None and ran.functions:
         return not scopes.isdisjoint(ran.functions)
     names = {v.name for v in analysis.evaluator.values(func, scope) if isinstance(v, External)}
-    if any(_draws(name, call) for name in names):
+    if any(_draws(name, call) and _library(name) in libraries for name in names):
         return True
     if isinstance(func, ast.Attribute) and func.attr in DISTRIBUTION_DRAWS:
         return True
@@ -218,6 +278,12 @@ def _is_string(node: ast.expr) -> bool:
         case ast.Tuple(elts=parts):
             return any(map(_is_string, parts))
     return False
+
+
+def _library(name: str) -> str:
+    """Return the library whose generator the function `name` draws with; others have one in each process."""
+    library = name.partition(".")[0]
+    return library if library in ALL and name not in OF_ONE_PROCESS else next(iter(ALL))
 
 
 def _draws(name: str, call: ast.Call) -> bool:

@@ -32,8 +32,7 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
 from migrate.model.draws.optional_seeds import OptionalSeeds, Site
 from migrate.model.objects.programs import programs_of
-from migrate.model.processes.joins import joins_of, may_join
-from migrate.model.processes.launching import joining_of, launching_of
+from migrate.model.processes.launching import joining_of, joins_of, launching_of, may_join
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis

@@ -36,7 +36,7 @@ from migrate.model.calls.kinds import (
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.device_numbers import device_numbers, may_be_number
-from migrate.syntax.unwarned import syntax_tree
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.walk_ast import walk
 
 # Methods and functions that take a device.

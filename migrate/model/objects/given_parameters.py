@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from migrate.model.calls.contents import Item
 from migrate.model.calls.scopes import Function, ModuleScope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
+from migrate.syntax.walk_ast import children
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -62,7 +63,7 @@ def _hold(items: Iterable[Item], analysis: Analysis) -> bool:
 
 def _parts(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the expressions in `node`; the receiver of a call, not its function."""
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(node, ast.Call) and child is node.func:
             if isinstance(child, ast.Attribute):
                 yield child if child.attr in OF_PARAMETERS else child.value

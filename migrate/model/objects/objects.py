@@ -54,14 +54,43 @@ DEEPEST = 4  # maximum number of calls remembered as the way into a function
 CALLERS = 3  # maximum number of functions up to a `with torch.device(…)`
 
 Call = tuple[ast.Call, Scope]
-Chain = tuple[ast.Call, ...]
 Position = tuple[int, int]
-How = Literal["value", "elements"] | int | tuple[str]
+
+
+@dataclass(frozen=True)
+class UnknownKey:
+    """Key of an item that only the run knows: `parts[name]`.
+
+    Args:
+        text: the expression.
+        scope: the function that binds the name, if it is a name.
+    """
+
+    text: str
+    scope: Scope | None
+
+
+How = Literal["value", "elements"] | int | tuple[str] | UnknownKey
 Role = Literal["same", "whole", "part", "copied"]
 # Nodes and scopes by identity, and the other parts of a step.
 StepKey = tuple[object, ...]
-# A call, or a parameter or attribute of which nothing is known.
-Site = ast.Call | tuple[object, str]
+
+
+class Entry(NamedTuple):
+    """Item of what a call or a comprehension returns: `build()["net"]`.
+
+    Args:
+        call: the call, or the comprehension; None for an item of another item.
+        key: the key or the number of the item; "elements" for all of them, or an unknown one.
+    """
+
+    call: ast.expr | None
+    key: How
+
+
+Chain = tuple[ast.Call | Entry, ...]
+# A call, an item of its result, or a parameter or attribute of which nothing is known.
+Site = ast.Call | Entry | tuple[object, str]
 
 
 # First and last lines of blocks, by module.
@@ -81,12 +110,14 @@ class TraceStep(NamedTuple):
 
     Args:
         node, scope: the expression.
-        how: the expression itself, its elements, its element number `how`, or its item of that key.
+        how: the expression itself, its elements, its element number `how`, its item of that key, or one item
+            whose key is unknown.
         stack: the calls that led the search into the functions around.
         role: whether it is the object, something that contains the object, a part of it, or what the object
             is a deep copy of.
         before: only bindings before this position count in this scope.
-        chain: the calls of project functions that returned the object, as far as it was not held anywhere.
+        chain: the calls of project functions that returned the object, as far as it was not held anywhere,
+            and the items of comprehensions.
         certain: whether a move on the way has happened for certain.
     """
 
@@ -103,7 +134,7 @@ class TraceStep(NamedTuple):
     def key(self) -> StepKey:
         """Key that identifies this step."""
         calls = tuple(id(call) for call, _ in self.stack)
-        chain = tuple(id(call) for call in self.chain)
+        chain = tuple(call if isinstance(call, Entry) else id(call) for call in self.chain)
         return id(self.node), id(self.scope), self.how, calls, self.role, self.certain, chain
 
 
@@ -117,6 +148,7 @@ class Origin:
         chains: for each of these calls the calls of project functions that lead to it: two calls of one
             function make two objects.
         unknown: the parameters (a function and a name) with unknown arguments.
+        chosen: the unknown keys of the items on the way: the object is one of several.
         moved: whether it is certainly created on an accelerator, or moved on the way here.
         on_meta: whether it is created on the device "meta", or moved there on the way here.
     """
@@ -127,28 +159,62 @@ class Origin:
     originals: set[Site] = field(default_factory=set)
     chains: dict[Site, set[Chain]] = field(default_factory=dict)
     unknown: set[tuple[Function, str]] = field(default_factory=set)
+    chosen: set[UnknownKey] = field(default_factory=set)
     moved: bool = False
     on_meta: bool = False
 
     def covers(self, other: Origin) -> bool:
         """Whether an earlier operation on this object affects all of `other`, or what that is a copy of."""
-        return self._has(
-            other, self.sites | self.parts, other.sites | other.wholes | other.originals
-        )
+        own = self.sites | self.parts
+        # An unknown item: only what is done to all items is done to it.
+        is_whole = not self.chosen and (not other.chosen or other.sites <= own)
+        if not is_whole and not self.chosen & other.chosen:
+            return False
+        others = other.sites | other.wholes | other.originals
+        return self._has(other, own, others, _is_item_of_all) or self._is_same_part(other)
 
     def touches(self, other: Origin) -> bool:
         """Whether an operation on this object affects `other`, or a part of it."""
         own = self.sites | self.parts
-        return self._has(other, own, other.sites | other.wholes) or self._has(
-            other, self.wholes, other.sites
+        return (
+            self._has(other, own, other.sites | other.wholes, _may_be_item)
+            or self._has(other, self.wholes, other.sites, _may_be_item)
+            or self._is_same_part(other)
         )
 
-    def _has(self, other: Origin, own: set[Site], others: set[Site]) -> bool:
+    def _is_same_part(self, other: Origin) -> bool:
+        """Whether both are the attribute of one name of an object that a library returned."""
+        names = {name for site in self.sites if (name := _attribute_of(site))}
+        if any(isinstance(s, Entry) and s.call in self.wholes for s in other.sites):
+            return any(isinstance(s, Entry) and s.key in {(n,) for n in names} for s in other.sites)
+        return not names.isdisjoint(map(_attribute_of, other.sites)) and self._has(
+            other, self.wholes, other.wholes, _may_be_item
+        )
+
+    def _has(
+        self,
+        other: Origin,
+        own: set[Site],
+        others: set[Site],
+        meets: Callable[[How, Site, set[Site]], bool],
+    ) -> bool:
+        """Whether a site is in both, by the same calls; `meets` compares the items of what a call returns."""
+        pairs = [(site, site) for site in own & others]
+        if not pairs:
+            by_call = defaultdict(list)
+            for site in others:
+                by_call[_call_of(site)].append(site)
+            pairs = [
+                (site, theirs)
+                for site in own
+                for theirs in by_call.get(_call_of(site), ())
+                if not isinstance(site, Entry) or meets(site.key, theirs, others)
+            ]
         return any(
             _agree(chain, another)
-            for site in own & others
+            for site, theirs in pairs
             for chain in self.chains.get(site, [()])
-            for another in other.chains.get(site, [()])
+            for another in other.chains.get(theirs, [()])
         )
 
     def add(self, other: Origin) -> None:
@@ -160,6 +226,7 @@ class Origin:
         for site, chains in other.chains.items():
             self.chains.setdefault(site, set()).update(chains)
         self.unknown |= other.unknown
+        self.chosen |= other.chosen
         self.moved |= other.moved
         self.on_meta |= other.on_meta
 
@@ -253,10 +320,12 @@ class Objects:
             case ast.Call():
                 yield from self._call(step.node, step, origin)
             case ast.Subscript(value=container, slice=index):
-                how: How = "elements"
-                if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
-                    how = index.value if isinstance(index.value, int) else (index.value,)
-                yield step._replace(node=container, how=how)
+                self._choose(step, 2, origin)
+                chain = step.chain
+                if isinstance(step.how, int | tuple):
+                    chain = (*chain, Entry(None, step.how))[-DEEPEST:]
+                how = self._key(index, step.scope)
+                yield step._replace(node=container, how=how, chain=chain)
             case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
                 yield step._replace(node=one)
                 yield step._replace(node=other)
@@ -265,8 +334,10 @@ class Objects:
             case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Starred(value=value):
                 yield step._replace(node=value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                self._choose(step, len(parts), origin)
                 yield from self._displayed(parts, step)
             case ast.Dict(keys=keys, values=values):
+                self._choose(step, len(values), origin)
                 for key, value in zip(keys, values, strict=True):
                     known = isinstance(key, ast.Constant) and isinstance(step.how, tuple)
                     if not known or (key.value,) == step.how:  # type: ignore[union-attr]
@@ -277,7 +348,32 @@ class Objects:
                 | ast.GeneratorExp(elt=part)
                 | ast.DictComp(value=part)
             ):
-                yield step._replace(node=part, how="value")
+                self._choose(step, 2, origin)
+                chain = step.chain
+                if isinstance(step.how, int | tuple):  # each item is made by a turn of its own
+                    chain = (*chain, Entry(step.node, step.how))[-DEEPEST:]
+                yield step._replace(node=part, how="value", chain=chain)
+
+    def _key(self, index: ast.expr, scope: Scope) -> How:
+        """Return how `index` takes an item; the variable of a loop takes one after the other."""
+        if isinstance(index, ast.Slice):
+            return "elements"
+        if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
+            return index.value if isinstance(index.value, int) else (index.value,)
+        number = ast.unparse(index)
+        if number[:1] == "-" and number[1:].isdigit():
+            return int(number)
+        if not isinstance(index, ast.Name):
+            return UnknownKey(number, None)
+        bindings = list(self._evaluator.bindings_of(index.id, scope))
+        if any(binding.kind == "element" for binding in bindings):
+            return "elements"
+        return UnknownKey(number, bindings[0].scope if bindings else None)
+
+    def _choose(self, step: TraceStep, count: int, origin: Origin) -> None:
+        """Note that the object is one of `count`, by a key that only the run knows."""
+        if count > 1 and isinstance(step.how, UnknownKey):
+            origin.chosen.add(step.how)
 
     def _displayed(self, parts: list[ast.expr], step: TraceStep) -> Iterator[TraceStep]:
         starred = any(isinstance(part, ast.Starred) for part in parts)
@@ -296,7 +392,11 @@ class Objects:
         here = [binding for binding in bindings if not self._is_later(binding, step)]
         text = ast.unparse(step.node)
         if step.how != "value":
-            for kept, scope in self._kept.get((step.scope.top, text), ()):
+            added = self._kept.get((step.scope.top, text), ())
+            if isinstance(step.how, int):  # in which order they were added is unknown
+                self._choose(step._replace(how=UnknownKey(str(step.how), None)), len(added), origin)
+            self._choose(step, len(added), origin)
+            for kept, scope in added:
                 yield TraceStep(kept, scope, role=step.role, certain=False)
             yield from self._put_at(step)
         for binding in here or bindings:
@@ -462,7 +562,10 @@ class Objects:
                 yield step._replace(node=function.value)
                 return
             if function.attr in TAKEN and not functions:
-                yield step._replace(node=function.value, how="elements")
+                how: How = "elements"
+                if function.attr in ("get", "pop") and node.args:
+                    how = self._key(node.args[0], scope)
+                yield step._replace(node=function.value, how=how)
                 return
             if function.attr in OF_PARTS and not functions and step.role != "part":
                 role: Role = "copied" if step.role == "copied" else "whole"
@@ -489,6 +592,12 @@ class Objects:
         names = [value.name for value in values if isinstance(value, External)]
         last = getattr(node.func, "id", "")
         if not names and last in HOST_BUILTINS | FIRST_ARGUMENT | {"enumerate", "dict", "vars"}:
+            if last == "dict" and isinstance(step.how, tuple):
+                entries = [k.value for k in node.keywords if (k.arg,) == step.how]
+                if entries:
+                    yield step._replace(node=entries[0], how="value")
+                    return
+            self._choose(step, 2, origin)
             for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
                 yield step._replace(node=arg, how="elements")
             return
@@ -500,7 +609,7 @@ class Objects:
             yield from self._given(node, step, "part")
         elif wraps or not any(name.split(".")[0] in HOST_ROOTS | {"torch"} for name in names):
             if isinstance(step.how, int):  # model, optimizer = amp.initialize(model, optimizer)
-                if step.how < len(node.args):
+                if 0 <= step.how < len(node.args):
                     yield step._replace(node=node.args[step.how], how="value")
             elif not any(COPIES.match(name) for name in names):
                 yield from self._given(node, step, step.role)
@@ -512,10 +621,14 @@ class Objects:
             return
         for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
             how: How = "elements" if isinstance(arg, ast.List | ast.Tuple | ast.Dict) else "value"
+            if isinstance(step.how, tuple):
+                how = step.how  # the item of this name: `prepare({"net": net})["net"]`
             yield step._replace(node=arg, how=how, role=role)
 
     def _made(self, node: ast.Call, step: TraceStep, origin: Origin) -> None:
-        _add(origin, step.role, node, step.chain)
+        self._choose(step, 2, origin)
+        how: How = "elements" if isinstance(step.how, UnknownKey) else step.how
+        _add(origin, step.role, node if how == "value" else Entry(node, how), step.chain)
         if step.role != "part" and self._is_made_there(node, step):
             origin.moved = True
         if step.role != "part" and self._is_within(node, step.scope, self._meta_lines, step.stack):
@@ -673,6 +786,35 @@ def _holds_one(node: ast.Call) -> bool:
         case ast.Dict(keys=keys):
             return len(keys) == 1 and keys[0] is not None
     return getattr(node.func, "attr", getattr(node.func, "id", "")) == "Sequential"
+
+
+def _call_of(site: Site) -> object:
+    return site.call if isinstance(site, Entry) else site
+
+
+def _attribute_of(site: Site) -> str:
+    """Return the name of an attribute of which nothing else is known, or an empty string."""
+    if isinstance(site, ast.Call | Entry):
+        return ""
+    return site[1].rpartition(".")[2] if "." in site[1] else ""
+
+
+def _is_item_of_all(key: How, other: Site, others: set[Site]) -> bool:
+    """Whether what is done to the items `key` of a call's result is done to all of `other`."""
+    if key == "elements":
+        return True
+    if isinstance(other, Entry):
+        return key == other.key
+    # The whole, of which an attribute may be the item: `parts["net"]` is `parts.net`.
+    return isinstance(key, tuple) and key[0] in map(_attribute_of, others)
+
+
+def _may_be_item(key: How, other: Site, others: set[Site]) -> bool:
+    """Whether what is done to the items `key` of a call's result may affect `other`."""
+    if not isinstance(other, Entry) or "elements" in (key, other.key) or key == other.key:
+        return True
+    numbers = isinstance(key, int) and isinstance(other.key, int)
+    return numbers and (key < 0) != (other.key < 0)  # type: ignore[operator]
 
 
 def _is_super(node: ast.expr) -> bool:

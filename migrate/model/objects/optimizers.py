@@ -754,9 +754,6 @@ class ProjectOptimizers:
                         self._handed_on.setdefault(call, handed)
         return calls
 
-    def _is_kept_here(self, move: ast.Call, scope: Scope) -> bool:
-        return any(on and to.top is scope.top for _, to, on in self._switches)
-
     def _is_to_xla(self, move: ast.Call, scope: Scope) -> bool:
         """Whether a script for torch_xla makes the move: its author has taken care of the order."""
         values = [v for arg in _arguments(move) for v in self._evaluator.values(arg, scope)]

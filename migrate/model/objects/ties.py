@@ -26,6 +26,7 @@ from migrate.model.objects.objects import end, objects_of
 from migrate.model.objects.optimizers import optimizers_of
 from migrate.model.objects.parts import is_untied, parts_of
 from migrate.syntax.origins import at_line
+from migrate.syntax.walk_ast import children
 
 End = tuple[int, int]
 
@@ -256,7 +257,7 @@ class Ties:
                     continue
                 tie = Tie(top.module.path, node.lineno, ast.unparse(node))
                 self._own[scope].append((tie, _root(node.targets[0])))
-            waiting += [(child, scope) for child in ast.iter_child_nodes(node)]
+            waiting += [(child, scope) for child in children(node)]
 
     def _may_be_parameter(self, node: ast.expr, scope: Scope) -> bool:
         """Whether `node` is a parameter of a module, or of a class that is unknown."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.catalogue.launchers import DDP
 from migrate.catalogue.words import (
     ACTING_MODULES,
     ACTS,
@@ -31,7 +32,7 @@ from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
 from migrate.model.calls.scopes import Class, Function
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.processes.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
-from migrate.syntax.walk_ast import walk
+from migrate.syntax.walk_ast import children, walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -60,6 +61,7 @@ MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 LAST_PARTS = frozenset(name.rpartition(".")[2] for name in WAITS)
 # A file without one of these words neither waits nor wraps a model.
 WAITING = re.compile("|".join(rf"\b{name}\b" for name in sorted(LAST_PARTS)).encode())
+FORWARDING = re.compile(rb"DistributedDataParallel")
 WRAPPING = re.compile(rb"DistributedDataParallel|FullyShardedDataParallel|\bDDP\b|\bFSDP\b|shims")
 
 
@@ -146,12 +148,12 @@ def _has_iterators(analysis: Analysis) -> bool:
 def _within(scope: Scope) -> Iterator[ast.AST]:
     """Yield the nodes of a function or of the top of a file, without those of the functions in it."""
     definition = getattr(scope, "definition", scope.module.tree)
-    waiting = list(ast.iter_child_nodes(definition)) if definition is not None else []
+    waiting = children(definition) if definition is not None else []
     while waiting:
         node = waiting.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
 
 
 def _is_iterator(
@@ -459,6 +461,30 @@ def wrapping_of(analysis: Analysis) -> frozenset[Scope]:
         if any(name.endswith(WRAPPERS) for name in _names_of(call, scope, analysis))
     }
     return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def running_wrapped_of(analysis: Analysis) -> Mapping[Function, tuple[Function, ast.Call]]:
+    """Return the methods of a project that run a wrapped model of their object, with that forward.
+
+    A method counts that does so through others.
+    """
+    first: dict[Function, tuple[Function, ast.Call]] = {}
+    for function, call, scope in _calls(analysis, FORWARDING):
+        model = call.func
+        if (
+            function not in first
+            and isinstance(model, ast.Attribute)
+            and isinstance(model.value, ast.Name)
+            and function.parameters[:1] == [model.value.id]
+            and any(
+                isinstance(binding.value, ast.Call)
+                and any(name in DDP for name in _names_of(binding.value, binding.scope, analysis))
+                for binding in analysis.evaluator.origins(model, scope)
+            )
+        ):
+            first[function] = function, call
+    return reaching(analysis, first)
 
 
 def _calls(

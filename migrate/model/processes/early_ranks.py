@@ -12,7 +12,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import reaching
 from migrate.model.calls.kinds import ClassInstance, Value
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
-from migrate.syntax.walk_ast import walk
+from migrate.syntax.walk_ast import children, walk
 
 NAMES = RANKS | CLUSTER.keys()
 PROPERTIES = ("property", "cached_property", "classproperty")
@@ -56,7 +56,7 @@ def early_nodes(tree: ast.AST, *, guard: bool = False) -> Iterator[ast.AST]:
         tree: the file, or the definition of the function.
         guard: whether the file is the script that is run: its main guard counts then.
     """
-    for node in ast.iter_child_nodes(tree):
+    for node in children(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for part in _run_by_definition(node):
                 yield part

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import EXITS
 from migrate.model.calls.callers import reaching
-from migrate.syntax.walk_ast import walk
+from migrate.syntax.walk_ast import children, walk
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -57,7 +57,7 @@ def _own(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         if not isinstance(node, NESTED):
-            waiting.extend(ast.iter_child_nodes(node))
+            waiting += children(node)
 
 
 def _stops(node: ast.AST) -> bool:

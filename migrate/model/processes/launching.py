@@ -1,6 +1,6 @@
-"""Code of a project that runs in the launching process before the replicas start.
+"""Code that runs in the launching process before the replicas start, and the calls that join their group.
 
-XLA must not be used there: once its runtime is started in that process, the launch raises.
+XLA must not be used before the launch: once its runtime is started in that process, the launch raises.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.catalogue import torch_cuda
+from migrate.catalogue import torch_cuda, torch_distributed
 from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import LAUNCHERS
 from migrate.model.calls.callers import may_run, reaching
 from migrate.model.calls.kinds import External
+from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.processes.early_ranks import early_nodes
-from migrate.model.processes.joins import joins_of, may_join
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
@@ -224,3 +224,47 @@ def joins_by(
         ),
         analysis,
     )
+
+
+GROUP_CALLS = frozenset(name.rpartition(".")[2] for name in names(*torch_distributed.INIT))
+MESH_CALLS = frozenset(name.rpartition(".")[2] for name in torch_distributed.MESHES)
+JOINING_WORDS = frozenset(word.encode() for word in GROUP_CALLS | MESH_CALLS)
+
+
+def may_join(data: bytes) -> bool:
+    """Whether a file with the text `data` may join a process group itself."""
+    return any(word in data for word in JOINING_WORDS)
+
+
+@lru_cache(maxsize=2)
+def joins_of(analysis: Analysis) -> frozenset[ast.Call]:
+    """Return the calls of a project that join a process group, by their names.
+
+    A device mesh joins only where no program with its file makes a group: otherwise the group is there.
+    """
+    joins, meshes = set(), []
+    for top in analysis.scopes.values():
+        if may_join(top.module.data):
+            for call, _ in analysis.calls_in(top):
+                last = last_part(call.func)
+                if last in GROUP_CALLS:
+                    joins.add(call)
+                elif last in MESH_CALLS:
+                    meshes.append((call, top.module.path))
+    grouped = {
+        path
+        for path, top in analysis.scopes.items()
+        if any(word.encode() in top.module.data for word in GROUP_CALLS)
+    }
+    return frozenset(
+        joins
+        | {call for call, path in meshes if grouped.isdisjoint(_programs_with(path, analysis))}
+    )
+
+
+def _programs_with(path: Path, analysis: Analysis) -> set[Path]:
+    """Return the files of all programs that contain the file `path`."""
+    modules, imports = analysis.project.modules, analysis.project.imports
+    importers = analysis.project.importers
+    programs = set(closure([path], lambda file: importers.get(file, ())))
+    return set(closure(programs, lambda file: imports(modules[file]) if file in modules else ()))

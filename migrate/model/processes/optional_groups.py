@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from migrate.model.calls.kinds import OptionsValue
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, Scope
-from migrate.model.processes.joins import joins_of
-from migrate.model.processes.launching import joining_of
+from migrate.model.processes.launching import joining_of, joins_of
 from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ A module outside of the project's folder is external: known by its dotted name o
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.notebook.cells import code_of
-from migrate.syntax.unwarned import syntax_tree
 from migrate.syntax.walk_ast import walk
 
 # Files that mark the folder of a project, as seen from a script in it.
@@ -189,9 +190,9 @@ class Project:
                 base = node.module or ""
                 names = [(base, node.level)]
                 names += [(f"{base}.{a.name}".lstrip("."), node.level) for a in node.names]
-            elif folder := _imports_a_folder(node):
-                place = self.find(importer, folder)
-                yield from sorted(place.glob("*.py")) if place and place.is_dir() else ()
+            elif isinstance(node, ast.Call):
+                files = map(file_of, self.imported_by_name(importer, node))
+                yield from (file for file in files if file is not None)
                 continue
             else:
                 continue
@@ -202,6 +203,23 @@ class Project:
                     file = place and file_of(place)
                     if file is not None:
                         yield file
+
+    def imported_by_name(self, importer: Path, call: ast.Call) -> list[Path]:
+        """Return the modules and packages that `importlib.import_module(f"package.{name}")` may import."""
+        match _named_module(call):
+            case [name] if name.strip("."):
+                place = self.find(importer, name)
+                return [place] if place is not None else []
+            case ["." | "", after] if len(call.args) > 1 or after.startswith("."):
+                package: Path | None = importer.parent if len(call.args) > 1 else None
+            case [before, after] if before.endswith(".") and after[:1] in ("", "."):
+                package = self.find(importer, before.rstrip("."))
+            case _:
+                return []
+        if package is None or not package.is_dir():
+            return []
+        places = (self.below(package, f"{entry.stem}{after}") for entry in package.iterdir())
+        return sorted({place for place in places if place is not None})
 
     def find(self, importer: Path, dotted: str, level: int = 0) -> Path | None:
         """Return the file or folder that `import dotted` means in the file `importer`.
@@ -292,15 +310,38 @@ def is_this_toolkits(package: Path) -> bool:
     return (package / "_site" / "sitecustomize.py").is_file()
 
 
-def _imports_a_folder(node: ast.AST) -> str:
-    """Return the package of `importlib.import_module(f'package.{name}')`; empty for other calls."""
-    match node:
-        case ast.Call(
-            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
-            args=[ast.JoinedStr(values=[ast.Constant(value=str(head)), *_]), *_],
-        ):
-            return head.rstrip(".") if head.endswith(".") else ""
-    return ""
+def _named_module(node: ast.Call) -> list[str]:
+    """Return the name of the module that `importlib.import_module` gets, cut where a value is put in.
+
+    `f"models.{name}.net"`, `"models." + name + ".net"` and `"models.{}.net".format(name)` give
+    `["models.", ".net"]`. The list is empty for other calls and names.
+    """
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if called not in ("import_module", "__import__") or not node.args:
+        return []
+    return _cut(node.args[0])
+
+
+def _cut(name: ast.expr) -> list[str]:
+    match name:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.JoinedStr(values=parts):
+            cut = [""]
+            for part in parts:
+                if isinstance(part, ast.Constant):
+                    cut[-1] += str(part.value)
+                else:
+                    cut.append("")
+            return cut
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            before, after = _cut(left) or ["", ""], _cut(right) or ["", ""]
+            return [*before[:-1], before[-1] + after[0], *after[1:]]
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return text.split("%s")
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return re.split(r"\{\w*\}", text)
+    return []
 
 
 def _module_in(folder: Path, name: str) -> Path | None:

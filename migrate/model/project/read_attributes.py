@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import MOVES
+from migrate.syntax.walk_ast import walk
 
 if TYPE_CHECKING:
     from migrate.model.project.project import Project, SourceModule
@@ -45,12 +46,12 @@ def _initializers(project: Project) -> frozenset[str]:
         inside: set[int] = set()
         for node in module.nodes:
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+                calls = [part for part in walk(node) if isinstance(part, ast.Call)]
                 methods = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
                 if methods.isdisjoint(MOVES):
                     for call in calls:
                         if ast.unparse(call.func) == "self.apply":
-                            inside.update(id(part) for part in ast.walk(call))
+                            inside.update(id(part) for part in walk(call))
         for node in module.nodes:
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
@@ -72,7 +73,7 @@ def _read(module: SourceModule, initializers: Set[str]) -> Iterator[str]:
         id(part)
         for node in module.nodes
         if isinstance(node, ast.FunctionDef) and node.name in initializers
-        for part in ast.walk(node)
+        for part in walk(node)
     }
     derives = any(
         ast.unparse(base).endswith(TENSORS)

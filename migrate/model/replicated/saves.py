@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -25,7 +25,7 @@ from migrate.catalogue.words import (
     READ_METHODS,
 )
 from migrate.model.calls.callers import callers_of, reaching
-from migrate.model.calls.kinds import External
+from migrate.model.calls.kinds import UNKNOWN, External
 from migrate.model.calls.rank_tests import (
     first_attributes,
     is_for_first,
@@ -33,6 +33,7 @@ from migrate.model.calls.rank_tests import (
     last_part,
     parents,
 )
+from migrate.model.calls.registries import fits
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.project.decided import ruled_out
 from migrate.model.pure import bound_with_effects
@@ -97,8 +98,9 @@ class Saves:
 
     def of_call(self, call: ast.Call, scope: Scope) -> Saved | None:
         """Return the save that `call` makes in another file of the project."""
-        for function in self._analysis.running[call].functions:
-            if function not in self._save or function.module is scope.module:
+        functions = self._analysis.running[call].functions
+        for function in functions or self._of_unknown(call, scope):
+            if function not in self._save or (functions and function.module is scope.module):
                 continue
             if handler_of(call, scope, self._analysis) is not None:
                 continue  # an exception may happen on one replica alone
@@ -116,6 +118,30 @@ class Saves:
                 )
                 return Saved(where, function in self.moved, follows)
         return None
+
+    def _of_unknown(self, call: ast.Call, scope: Scope) -> list[Function]:
+        """Return the methods that save and that nothing else calls, for a method of an unknown object.
+
+        The object's class may be chosen by name: `getattr(module, name)(options).save(path)`, below a test
+        of the rank.
+        """
+        method = call.func
+        if not isinstance(method, ast.Attribute) or method.attr not in self._uncalled:
+            return []
+        if self._analysis.evaluator.values(method.value, scope) - {UNKNOWN}:
+            return []
+        if _test_around(call, scope, first_attributes(self._analysis)) is None:
+            return []
+        return [function for function in self._uncalled[method.attr] if fits(call, function)]
+
+    @cached_property
+    def _uncalled(self) -> Mapping[str, list[Function]]:
+        """Methods that save and have no known caller, by their names."""
+        methods: dict[str, list[Function]] = defaultdict(list)
+        for function in self._save:
+            if function.is_bound and not callers_of(self._analysis).get(function):
+                methods[function.name].append(function)
+        return methods
 
     def moved_files(self, top: ModuleScope) -> Mapping[ast.stmt, ast.Call]:
         """Return the statements of a file that change a file saved before, each with the last such save."""

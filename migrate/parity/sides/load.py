@@ -25,6 +25,7 @@ from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import PORT_FILES, Target
 from shims import simulate_tpu
+from shims._simulated_tpu.versions import INSTALL
 from shims.errors import NotSimulatedError
 
 _FLAX = ("linen", "nnx", "jax")
@@ -76,11 +77,10 @@ def _simulate_tpu(target: Target) -> None:
         simulate_tpu.refuse_tpu()
         simulate_tpu.install(1)
     except NotSimulatedError as error:
-        raise TargetError(
-            f"{target.shown}: {error.what}",
-            f"{error.remedy}; run the command there, or name its Python to migrate parity: --python-a or "
-            "--python-b",
-        ) from error
+        remedy = error.remedy
+        if INSTALL in remedy:
+            remedy += "; run the command there (migrate parity also takes its Python: --python-a, --python-b)"
+        raise TargetError(f"{target.shown}: {error.what}", remedy) from error
 
 
 @dataclass(frozen=True)

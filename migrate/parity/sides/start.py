@@ -15,6 +15,7 @@ from migrate.parity.ground.options import ParityOptions, SideOptions
 from migrate.parity.sides.process import SideProcess, Turns
 from migrate.parity.sides.side import ComparedSide
 from migrate.parity.sides.target import Target
+from migrate.quick_xla import AS_WRITTEN
 
 
 def started(
@@ -65,7 +66,7 @@ def _environment(how: SideOptions) -> dict[str, str]:
     """
     flags = []
     if not how.settings.excess_precision:
-        flags.append("--xla_allow_excess_precision=false")
+        flags.append(AS_WRITTEN)
     if how.hasty:
         flags.append("--xla_backend_optimization_level=0")
     return (

@@ -172,7 +172,7 @@ def port_at(
         config = getattr(package, names[1])(**settings)
         model_class = getattr(package, names[0])
         nnx = is_nnx(model_class)
-        arrays = _converted(folder, module, nnx) if (folder / PARAMS).exists() else {}
+        arrays = _converted(folder, module, nnx, settings) if (folder / PARAMS).exists() else {}
         model = NnxPort(model_class, config) if nnx else model_class(config)
         inputs = {name: narrow(array) for name, array in inputs.items()}
         return PortAtSize(package, folder, config, model, arrays, inputs)
@@ -240,7 +240,9 @@ def _reason(error: Exception, folder: Path) -> str:
     return start + message
 
 
-def _converted(folder: Path, module: Any, nnx: bool) -> dict[str, Array]:
+def _converted(
+    folder: Path, module: Any, nnx: bool, settings: Mapping[str, Any]
+) -> dict[str, Array]:
     """The weights of the original by the mapping of the port: path → array."""
     from safetensors.numpy import load_file
 
@@ -250,7 +252,7 @@ def _converted(folder: Path, module: Any, nnx: bool) -> dict[str, Array]:
     how: dict[str, Any] = (
         {"model": module, **({"to": "nnx"} if nnx else {})}
         if computes_weights(folder)
-        else {"mapping": folder / MAPPING}
+        else {"mapping": folder / MAPPING, "sizes": settings}
     )
     with quiet():
         arrays: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))

@@ -26,6 +26,7 @@ from migrate.prove.compare.gates import (
 )
 from migrate.prove.compare.noise_floor import NoiseFloor, larger, noise_floor
 from migrate.prove.recording.records import RankRecord, StepRecord
+from migrate.quick_xla import AS_WRITTEN
 
 _Ranks = Mapping[int, RankRecord]
 
@@ -63,6 +64,7 @@ def judge_with_floor(
     ours: _Ranks,
     again: Callable[[], _Ranks | None],
     bfloat16: bool = False,
+    as_written: Callable[[], _Ranks | None] | None = None,
 ) -> Judgement:
     """Judge as `judge`; if the difference is small, measure the original's distance from itself and judge
     again.
@@ -75,6 +77,7 @@ def judge_with_floor(
             in a number, by less than `compare.gates.CEILING`, or in what they print; once where gradients in
             bfloat16 differ by more. If it returns None, that run failed, and the gates stay as they are.
         bfloat16: whether both sides multiplied in bfloat16: see `compare.gates`.
+        as_written: runs the rewrite once more, rounding to 16 bits as written: see `judge_with_floors`.
     """
 
     def measured() -> Iterator[NoiseFloor]:
@@ -83,14 +86,29 @@ def judge_with_floor(
                 return
             yield noise_floor(original, second)
 
-    return judge_with_floors(original, ours, measured(), bfloat16)
+    return judge_with_floors(original, ours, measured(), bfloat16, as_written)
 
 
 def judge_with_floors(
-    original: _Ranks, ours: _Ranks, floors: Iterable[NoiseFloor], bfloat16: bool = False
+    original: _Ranks,
+    ours: _Ranks,
+    floors: Iterable[NoiseFloor],
+    bfloat16: bool = False,
+    as_written: Callable[[], _Ranks | None] | None = None,
 ) -> Judgement:
     """Judge as `judge_with_floor`, with measurements of the original's noise, taken one by one while in
     doubt.
+
+    Within a fusion XLA does not round to bfloat16. No run of the original shows how far that moves a
+    training, so a rewrite still in doubt runs once more without it, and has to agree within the same gates.
+
+    Args:
+        original: the ranks of the original.
+        ours: the ranks of the rewrite.
+        floors: measurements of the original's noise.
+        bfloat16: whether both sides multiplied in bfloat16: see `compare.gates`.
+        as_written: runs the rewrite once more, rounding to 16 bits as written; None: it computes nothing in
+            16 bits. If it returns None, that run failed.
     """
     judgement = judge(original, ours, bfloat16=bfloat16)
     floor: NoiseFloor | None = None
@@ -102,7 +120,23 @@ def judge_with_floors(
         floor = larger(floor, measured)
         judgement = judge(original, ours, floor, bfloat16)
         doubtful = _in_doubt(judgement)
+    if as_written is None or not doubtful or (exact := as_written()) is None:
+        return judgement
+    exactly = judge(original, exact, floor, bfloat16)
+    if exactly.verdict in (ProofVerdict.EQUAL, ProofVerdict.STEP_COUNT):
+        wider = f"{_EXCESS} ({_figures(noise_floor(ours, exact))})"
+        return replace(exactly, message=f"{exactly.message}; {wider}")
+    if exactly.verdict is ProofVerdict.DIFFERS:
+        return replace(exactly, message=exactly.message + _ROUNDED_AS_WRITTEN)
     return judgement
+
+
+# Ends of a verdict for which the rewrite was compiled once more.
+_ROUNDED_AS_WRITTEN = f"; with XLA_FLAGS={AS_WRITTEN}, so no excess precision of XLA explains it"
+_EXCESS = (
+    f"both round to 16 bits as written (XLA_FLAGS={AS_WRITTEN}). By default XLA keeps the wider values of a "
+    "fusion, which moves the rewrite by that excess precision alone"
+)
 
 
 def _is_of_gradients(judgement: Judgement) -> bool:

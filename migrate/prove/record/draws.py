@@ -185,7 +185,7 @@ class DeviceGenerator:
     def _drawing(self, kwargs: dict[str, Any]) -> Iterator[None]:
         """Use the device's generator as torch's default, unless the script passes a generator."""
         if kwargs.get("generator") is not None:
-            kwargs["generator"] = cuda_seeds.on_the_host(kwargs["generator"])
+            kwargs["generator"] = tpu_seeds.on_the_host(kwargs["generator"])
             yield
             return
         seen.SEED.draw()

@@ -47,7 +47,7 @@ def _known(facts: Facts) -> dict[Asked, Sequence[cst.BaseExpression]]:
 def _entries(
     holder: cst.BaseExpression, key: str, facts: Facts, depth: int
 ) -> Iterator[cst.BaseExpression]:
-    for value in _values(holder, key, facts, depth):
+    for value in _values(holder, facts, depth):
         match value:
             case cst.Dict():
                 for element in value.elements:
@@ -73,9 +73,7 @@ def _entries(
         yield from _filled(holder, key, facts, depth + 1)
 
 
-def _values(
-    holder: cst.BaseExpression, key: str, facts: Facts, depth: int
-) -> Iterator[cst.BaseExpression]:
+def _values(holder: cst.BaseExpression, facts: Facts, depth: int) -> Iterator[cst.BaseExpression]:
     """Yield the values that `holder` may have."""
     if isinstance(holder, cst.Name):
         values = [

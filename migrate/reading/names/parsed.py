@@ -190,16 +190,18 @@ class Parsed:
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the nodes above `node`, the nearest first."""
-        above = self.parent(node)
+        parent_of = self._tree[1].get
+        above = parent_of(id(node))
         while above is not None:
             yield above
-            above = self.parent(above)
+            above = parent_of(id(above))
 
     def function_around(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """Return the innermost function whose body holds `node`, or None at module level."""
-        above = self.parent(node)
+        parent_of = self._tree[1].get
+        above = parent_of(id(node))
         while above is not None and type(above) is not cst.FunctionDef:
-            above = self.parent(above)
+            above = parent_of(id(above))
         return above
 
     def loop_around(self, node: cst.CSTNode) -> cst.For | cst.While | None:
@@ -370,17 +372,19 @@ class Parsed:
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the innermost class whose body holds `node`, or None."""
-        above = self.parent(node)
+        parent_of = self._tree[1].get
+        above = parent_of(id(node))
         while above is not None and type(above) is not cst.ClassDef:
-            above = self.parent(above)
+            above = parent_of(id(above))
         return above
 
     def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the statement line or compound statement that contains `node`."""
-        for above in (node, *self.ancestors(node)):
-            if isinstance(above, cst.BaseStatement):
-                return above
-        return node
+        parent_of = self._tree[1].get
+        above: cst.CSTNode | None = node
+        while above is not None and not isinstance(above, cst.BaseStatement):
+            above = parent_of(id(above))
+        return node if above is None else above
 
     @cached_property
     def nodes(self) -> Sequence[cst.CSTNode]:

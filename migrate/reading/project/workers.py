@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from migrate.progress import Progress, no_progress
 from migrate.reading.script import Script
-from migrate.syntax.memory import collect_seldom
+from migrate.syntax.interpreter import collect_seldom
 
 # With fewer files than this, all work runs in this process: starting others takes longer.
 WORTH_A_POOL = 8

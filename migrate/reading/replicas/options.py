@@ -82,7 +82,7 @@ class _Followed:
         statement = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
         if isinstance(statement, cst.Assign | cst.AnnAssign | cst.AugAssign):
             return self.plain(statement.value) and self._is_reached_by_all(statement)
-        return self._is_counted(node, above)
+        return self._is_counted(above)
 
     def _is_reached_by_all(self, statement: cst.CSTNode) -> bool:
         """Whether no test around `statement` is known to differ: `if accuracy > best: improved = True`."""
@@ -114,7 +114,7 @@ class _Followed:
                     return True
         return False
 
-    def _is_counted(self, node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
+    def _is_counted(self, above: cst.CSTNode | None) -> bool:
         """Whether a loop counts with the name `node`: `for i in range(…)`, `for i, x in enumerate(…)`."""
         if isinstance(above, cst.For):
             return isinstance(above.iter, cst.Call) and code(above.iter.func) in RANGES

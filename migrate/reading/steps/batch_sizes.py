@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.model.objects.collating import GIVEN_AS
 from migrate.reading.steps.drawn import drawn_of, is_dataset
-from migrate.syntax.tree import code, keyword, last_part, nodes_of
+from migrate.syntax.tree import code, keyword, last_part, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -43,6 +43,8 @@ DEEPEST = 4
 
 def drawn_size(call: cst.Call | cst.Subscript, facts: Facts) -> cst.BaseExpression | None:
     """Return the draw that decides the batch size at `call`; None if none does, or another size follows."""
+    if isinstance(call, cst.Subscript) and _is_in_dataset(call, facts):
+        return _own_cut(call, facts)
     sizes = _sizes(call, facts)
     drawn = next((size for size in sizes if _is_drawn(size, facts)), None)
     if drawn is None or not decides_size(call, facts):
@@ -88,6 +90,40 @@ def chooses_size(branch: cst.If | cst.IfExp, facts: Facts) -> bool:
         for name in nodes_of(size, cst.Name)
         if decides_size(call, facts)
     )
+
+
+def _own_cut(cut: cst.Subscript, facts: Facts) -> cst.BaseExpression | None:
+    """Return the attribute of a dataset that decides how much `cut` takes, if replicas draw it apart.
+
+    `image[:, i : i + 8]` takes as much wherever it begins.
+    """
+    if len(cut.slice) < 2 or not facts.context.calls.drawn_attributes:
+        return None
+    for element in cut.slice:
+        if isinstance(element.slice, cst.Slice):
+            ends = [_own_draws(end, facts) for end in (element.slice.lower, element.slice.upper)]
+            for name in ends[0].keys() ^ ends[1].keys():
+                return (ends[0] | ends[1])[name]
+    return None
+
+
+def _own_draws(
+    end: cst.BaseExpression | None, facts: Facts, depth: int = 2 * DEEPEST
+) -> dict[str, cst.Attribute]:
+    """Return the attributes of the object with random numbers from which `end` is computed."""
+    attributes: dict[str, cst.Attribute] = {}
+    for node in nodes(end) if end is not None and depth else ():
+        if isinstance(node, cst.Name):
+            for assignment in facts.bindings.given(node):
+                attributes |= _own_draws(assignment.value, facts, depth - 1)
+        elif isinstance(node, cst.Attribute) and code(node.value) == "self":
+            around = facts.context.class_around(node)
+            name = node.attr.value
+            if around is not None and (
+                (around.name.value, name) in facts.context.calls.drawn_attributes
+            ):
+                attributes[name] = node
+    return attributes
 
 
 def is_collating(node: cst.CSTNode, facts: Facts) -> bool:

@@ -49,4 +49,4 @@ def _evaluates(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
         return False
     if effects.of(loop.body) != Effect.NONE:
         return False
-    return without_gradients(loop, node, facts)
+    return without_gradients(node, facts)

@@ -56,7 +56,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
         return None
     call = next(models_in(loop.body, facts), None)
-    if call is None or not without_gradients(loop, call, facts) or not _accelerated(loop, facts):
+    if call is None or not without_gradients(call, facts) or not _accelerated(loop, facts):
         return None
     # The rewrite gives a loop over batches a step, if its forward is in plain sight.
     steady = facts.uses_xla or facts.context.place(call) in _sampling(facts) or _collects(loop)
@@ -105,7 +105,7 @@ def is_sampling(loop: Loop, facts: Facts) -> bool:
     if not carries or not _accelerated(loop, facts):
         return False
     return any(
-        without_gradients(loop, call, facts)
+        without_gradients(call, facts)
         for call in models_in(loop.body, facts)
         if any(name.value in carries for arg in call.args for name in nodes_of(arg.value, cst.Name))
     )
@@ -359,7 +359,7 @@ def _counts(loop: Loop) -> bool:
     return False
 
 
-def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
+def without_gradients(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether gradients are off at `node`, the call of a model or other code of `loop`."""
     return _is_gradient_free_call(node, facts)
 

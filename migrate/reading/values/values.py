@@ -628,6 +628,8 @@ class Values:
         kind = Kind.UNKNOWN
         if binding is not None:
             kind = self._of_binding(binding)
+            if kind in TENSORS and self._may_count(node, binding):
+                return Kind.HOST
             if kind is Kind.HOST and binding.how is How.VALUE and _is_empty(binding.value):
                 kind = self._of_parts(self.bindings.put_into(node))
             elif kind is Kind.UNKNOWN:  # what another branch assigns may be known
@@ -862,6 +864,18 @@ class Values:
         if not isinstance(index, cst.Index) or string_value(index.value) != "params":
             return False
         return updates(self._context.class_around(value), self._context)
+
+    def _may_count(self, node: cst.Name, binding: Assignment) -> bool:
+        """Whether a loop over what a method yields counts with `node`: `for step, x in log.watch(loader)`."""
+        target = binding.loop.target if binding.loop is not None else None
+        call = binding.value
+        return (
+            isinstance(target, cst.Tuple)
+            and code(target.elements[0].value) == node.value
+            and isinstance(call, cst.Call)
+            and isinstance(call.func, cst.Attribute)
+            and v.COUNTER.fullmatch(node.value) is not None
+        )
 
     def _yields_batches(self, binding: Assignment) -> bool:
         """Whether the iterable of a loop yields batches: the loop trains, or the name says so."""

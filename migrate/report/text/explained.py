@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrate.check.redirects import OLD_NAMES
+from migrate.check.config import OLD_NAMES
 from migrate.check.rules import all_hazards
 from migrate.check.severity import Severity
 from migrate.errors import MigrateError

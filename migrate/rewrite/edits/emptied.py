@@ -8,8 +8,8 @@ import re
 import libcst as cst
 
 from migrate.model.pure import PURE_CALLS
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.tree import code, last_part, nodes_of
-from migrate.syntax.unwarned import syntax_tree
 
 # Calls without effects, by the last part of their name. They may be removed.
 ASKS = re.compile(

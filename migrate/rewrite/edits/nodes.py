@@ -96,6 +96,16 @@ def keyword_arg(name: str, value: cst.BaseExpression) -> cst.Arg:
     )
 
 
+def spread(values: cst.BaseExpression) -> list[cst.Arg]:
+    """Return the arguments that a sequence holds: those of `args=(x, *rest)` in a call that gets them."""
+    if not isinstance(values, cst.Tuple | cst.List):
+        return [cst.Arg(values, star="*")]
+    return [
+        cst.Arg(element.value, star="*" if isinstance(element, cst.StarredElement) else "")
+        for element in values.elements
+    ]
+
+
 def without(value: cst.BaseExpression, index: int) -> cst.BaseExpression:
     """Return the tuple, list or dictionary `value` without one element. A tuple of one keeps its comma."""
     assert isinstance(value, cst.Tuple | cst.List | cst.Dict)

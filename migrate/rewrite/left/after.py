@@ -31,7 +31,7 @@ from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.depth import deep
+from migrate.syntax.interpreter import deep
 from migrate.syntax.origins import at_origin, origins
 from migrate.syntax.source import parse
 
@@ -132,7 +132,10 @@ def left_of(
             or (
                 said.line == line
                 and said.rule == REMAINING
-                and (column <= said.column < end or said.message == hit.message)
+                and (
+                    column <= said.column < end
+                    or (hit.subject != "" and said.subject == hit.subject)
+                )
             )
             for said in spoken
         ):

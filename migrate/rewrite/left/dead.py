@@ -15,9 +15,10 @@ from migrate.rewrite.edit import Edit, RuleFinding, Wrap
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of
-from migrate.syntax.unwarned import syntax_tree
+from migrate.syntax.walk import children
 
 # Functions of torch.cuda without effects, by the beginning of their last part.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
@@ -196,7 +197,9 @@ class _Functions:
 
 def _named(node: cst.CSTNode, around: str) -> Iterator[tuple[str, cst.FunctionDef]]:
     """Yield the functions below `node` with their dotted names, in the order of the source."""
-    for child in node.children:
+    for child in children(node):
+        if isinstance(child, cst.BaseSmallStatement | cst.BaseExpression):
+            continue  # holds no definition
         if isinstance(child, cst.FunctionDef | cst.ClassDef):
             name = f"{around}.{child.name.value}"
             if isinstance(child, cst.FunctionDef):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
+from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.notebook.magics import Magics, hidden, parses
 from migrate.syntax.notebook.text import SUFFIX, Cell, Notebook, parse_notebook
 from migrate.syntax.origins import Message, Related
-from migrate.syntax.unwarned import syntax_tree
 
 RULE = "notebook"
 # The line after each cell; the `x` are added if a notebook has such a name itself.

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from migrate.syntax.unwarned import syntax_tree
+from migrate.syntax.interpreter import syntax_tree
 
 # Cell magics whose text is Python that runs in the notebook; the text of others stays unchanged.
 RUN_PYTHON = frozenset({"capture", "debug", "memit", "prun", "time", "timeit", "wandb"})

@@ -511,6 +511,35 @@ class Commented(nn.Module):
         return y.sum(-1) + scale
 
 
+class CommentedWithin(nn.Module):
+    """Comments on lines whose values go into other lines, and on the heads of methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.conv = nn.Conv1d(4, 4, 1)
+
+    def mixed(self, x):
+        return self.conv(x)
+
+    @torch.no_grad()
+    def forward(self, x):  # all that is measured
+        # the first half is left as it is
+        left, right = x.chunk(2, dim=-1)
+        # scaled once
+        scaled = self.fc(x) * 2
+        # and a second time
+        scaled = scaled * 3
+        # lies otherwise: (batch, channels, length)
+        turned = x.transpose(1, 2)
+        y = self.mixed(turned).mean(-1)
+        # kept below a loop
+        for _ in range(2):
+            # doubled
+            y = y + y
+        return left + right, scaled, y
+
+
 class Overlapping(nn.Module):
     """Windows that overlap by half, cut by strides: of a tensor in order, and of one that is turned.
 

@@ -399,6 +399,17 @@ def test_comments_stay_with_their_statements() -> None:
     assert found["# and what comes out"].startswith("return ")
 
 
+def test_comments_within_other_lines_and_on_heads_stay() -> None:
+    text = port(models.CommentedWithin(), {"x": real(2, 3, 4)}).modeling
+    lines = [line.strip() for line in text.splitlines()]
+    body = lines[next(at for at, line in enumerate(lines) if line.startswith("def __call__")) + 1 :]
+    found = [line for line in body if line.startswith("#")]
+    assert body[0] == "# all that is measured"
+    assert {"# scaled once", "# and a second time", "# doubled"} <= set(found)
+    assert len(found) == len(set(found))
+    assert not any("channels" in line for line in found)
+
+
 def test_a_comment_stands_once_above_a_statement_of_several_lines() -> None:
     assert port(models.Long(), {"x": real(2, 3)}).modeling.count("# larger ones") == 1
 

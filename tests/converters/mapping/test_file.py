@@ -19,7 +19,7 @@ from converters.errors import MappingFileError, OutputError
 from converters.layers.join import Stack
 from converters.layers.layout import Permute
 from converters.mapping import Outcome, make_plan, read_slots
-from converters.mapping.file import load_mapping, mapping_text, save_mapping
+from converters.mapping.file import OpenSizes, load_mapping, mapping_text, save_mapping
 from converters.mapping.module_tree import Slot, Target
 from converters.mapping.rules_text import parse_rules
 
@@ -130,6 +130,26 @@ def test_rules_of_two_blocks_fit_three(tmp_path):
     assert make_plan("x", infos, slots) == make_plan("x", infos, read_slots(three))
 
 
+def test_rules_of_one_size_fit_another(tmp_path):
+    """Shares and open sides follow from a tensor's shape, named sides from the sizes of the model."""
+    small, large = torch.nn.MultiheadAttention(12, 3), torch.nn.MultiheadAttention(20, 5)
+    sizes = OpenSizes({"width": 12, "heads": (3, 4)}, {"": {"num_heads": "heads[0]"}})
+    file = tmp_path / "mapping.yaml"
+    save_mapping(make_plan("x", infos_of(small), read_slots(small)), file, sizes=sizes)
+    text = file.read_text()
+    assert "\nsizes:\n  heads:\n  - 3\n  - 4\nrules:" in text
+    assert "split(1, heads[0], -1)" in text
+    for model, values in ((small, None), (large, {"heads": (5, 4), "width": 20, "depth": 2})):
+        infos = infos_of(model)
+        slots = load_mapping(file, values).slots(infos)
+        assert (
+            make_plan("x", infos, slots).leaves == make_plan("x", infos, read_slots(model)).leaves
+        )
+    with pytest.raises(MappingFileError, match=r"no multiple of 3"):
+        load_mapping(file).slots(infos_of(large))
+    assert "sizes" not in mapping_text(make_plan("x", infos_of(small), read_slots(small)))
+
+
 def rules(tmp_path, text, version="version: 1"):
     path = tmp_path / "mapping.yaml"
     path.write_text(f"{version}\nrules:\n{text}")
@@ -154,6 +174,19 @@ def problems_of(tmp_path, text, infos=None, version="version: 1"):
         ),
         ("- {key: a, path: p, transform: 'transpose(1, 1)'}", "line 3: transform:"),
         ("- {key: a, path: p, part: 'slice(1)'}", "line 3: part:"),
+        ("- {key: a, path: p, part: 'share(0, 3, 3)'}", "line 3: part:"),
+        (
+            "- {key: a, path: p, transform: 'split(1, n, 4)'}",
+            "n is no size of this file; there are",
+        ),
+        (
+            "- {key: a, path: p, transform: 'split(1, -1, -1)'}",
+            "one side of a split or merge may be",
+        ),
+        ("- {key: a, path: p, transform: 'split(1, a.b, 4)'}", "a.b is no expression of sizes"),
+        ("- {key: a, path: p, transform: 'split(1, 4 / 0, 4)'}", "4 / 0 has no value"),
+        ("- {key: a, path: p}\nsizes: [3]", "sizes is no mapping of names to numbers"),
+        ("- {key: a, path: p}\nsizes: {n: !!python/name:os.sep x}", "sizes is no mapping of names"),
         ("- {key: a, path: p, join: glue}", "line 3: join:"),
         ("- {key: a, path: p, join: 'computed(3, 4)'}", "line 3: join: values that torch computes"),
         ("- {key: a, path: p, index: one}", "line 3: the index 'one'"),

@@ -235,6 +235,28 @@ def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:
     assert judgement.verdict is ProofVerdict.DIFFERS
 
 
+@pytest.mark.parametrize(
+    ("rounded", "verdict", "says"),
+    [
+        (STEP, ProofVerdict.EQUAL, "moves the rewrite by that excess precision alone (4.4e-05 in"),
+        (norm(2e-5), ProofVerdict.DIFFERS, "so no excess precision of XLA explains it"),
+        (None, ProofVerdict.DIFFERS, "4.4e-05, more than 4 times the rounding noise"),
+    ],
+)
+def test_a_rewrite_in_16_bits_is_judged_as_it_is_written(
+    rounded: StepRecord | None, verdict: ProofVerdict, says: str, folder: Path
+) -> None:
+    original = one_rank(folder, STEP)
+    judgement = judge_with_floor(
+        original,
+        one_rank(folder, norm(4.4e-5)),
+        lambda: original,
+        as_written=lambda: None if rounded is None else one_rank(folder, rounded),
+    )
+    assert judgement.verdict is verdict, judgement.message
+    assert says in judgement.message
+
+
 def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
     # The running mean behind a bias whose gradient is rounding, which Adam moves by a whole step.
     moved = WEIGHTS | {"mean": torch.tensor([1.0, 1.0])}

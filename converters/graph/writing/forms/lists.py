@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence, Set
 from typing import Any
 
-from converters.graph.expression import Hole, call, code
+from converters.graph.expression import INDEX, Hole, call, code
+from converters.graph.writing.holes import fill
 
 _NAME = "_list"
 
@@ -24,16 +25,20 @@ def lengths(setup: Sequence[ast.stmt]) -> dict[str, int]:
     }
 
 
-def together(statement: ast.stmt, over: Set[str]) -> ast.stmt:
+def together(statement: ast.stmt, over: Set[str], path: str = "") -> ast.stmt:
     """A statement, its list of equal modules as one of them and their number, so that any number is one form.
+
+    Modules are equal too if their numbers are the same expression of their place in the list.
 
     Args:
         statement: of a constructor.
         over: lists that a loop goes over; of others the number stays, as another would not be called.
+        path: path of the module whose constructor it is.
     """
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement
-    looped = isinstance(target, ast.Attribute) and target.attr in over
-    reduced: ast.stmt = _EqualModules(looped).visit(statement)
+    attribute = target.attr if isinstance(target, ast.Attribute) else ""
+    holder = f"{path}.{attribute}" if path else attribute
+    reduced: ast.stmt = _EqualModules(attribute in over, holder).visit(statement)
     return reduced
 
 
@@ -62,8 +67,8 @@ def _is_list(value: ast.AST) -> bool:
 
 
 class _EqualModules(ast.NodeTransformer):
-    def __init__(self, looped: bool) -> None:
-        self.looped = looped
+    def __init__(self, looped: bool, holder: str) -> None:
+        self.looped, self.holder = looped, holder
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -71,21 +76,33 @@ class _EqualModules(ast.NodeTransformer):
             return node
         parts, count = node.args
         assert isinstance(parts, ast.List)
-        alike = len({_form(part) for part in parts.elts}) == 1
+        alike = len({_form(part, self.holder) for part in parts.elts}) == 1
         if alike and (self.looped or len(parts.elts) > 1):
             number = count if self.looped else ast.Constant(len(parts.elts))
-            return ast.Call(node.func, [ast.List(parts.elts[:1], ast.Load()), number], [])
+            first = fill(parts.elts[0], self._in_turn)
+            return ast.Call(node.func, [ast.List([first], ast.Load()), number], [])
         return parts
 
+    def _in_turn(self, hole: Hole) -> ast.expr:
+        """A number of a module with its place in the list as the loop's variable."""
+        value = hole.value
+        if getattr(value, "holder", "") != self.holder or not self.holder:
+            return hole
+        return Hole(type(value)(value, value.text, value.parts, value.local))
 
-def _form(node: Any) -> str:
-    """All of a tree, the numbers in its holes too."""
+
+def _form(node: Any, holder: str) -> str:
+    """All of a tree, the numbers in its holes too; of those by their place in the list, the expression."""
     if isinstance(node, Hole):
         value = node.value
-        return f"?{value!r} {getattr(value, 'text', '')}"
+        listed = holder and getattr(value, "holder", "") == holder
+        return f"?{'' if listed else repr(value)} {getattr(value, 'text', '')}"
     if isinstance(node, ast.AST):
-        return f"{type(node).__name__}({','.join(_form(getattr(node, f, None)) for f in node._fields)})"
-    return f"[{','.join(map(_form, node))}]" if isinstance(node, list) else repr(node)
+        fields = (_form(getattr(node, name, None), holder) for name in node._fields)
+        return f"{type(node).__name__}({','.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(_form(part, holder) for part in node)}]"
+    return repr(node)
 
 
 class _Written(ast.NodeTransformer):
@@ -97,4 +114,14 @@ class _Written(ast.NodeTransformer):
         assert isinstance(parts, ast.List)
         if isinstance(count, ast.Constant) and count.value == 1:
             return parts
-        return code("[{one} for _ in range({count})]", one=parts.elts[0], count=count)
+        name = INDEX if is_numbered(parts.elts[0]) else "_"
+        return code(f"[{{one}} for {name} in range({{count}})]", one=parts.elts[0], count=count)
+
+
+def is_numbered(part: ast.expr) -> bool:
+    """Whether a module of a list is made by its place in the list."""
+    if isinstance(part, ast.ListComp):
+        return False
+    if isinstance(part, ast.Name):
+        return part.id == INDEX
+    return any(is_numbered(child) for child in ast.iter_child_nodes(part))  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ No tree of Python's has comments: a statement bears them as an attribute until i
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import linecache
 import re
@@ -46,6 +47,24 @@ def above(frame: Frame) -> tuple[str, ...]:
     if source.end_lineno == source.lineno and source.lineno in comments:
         lines.append(comments[source.lineno][0])
     return () if any(map(_is_left, lines)) else tuple(lines)
+
+
+def on_header(function: Any) -> tuple[str, ...]:
+    """The comments on the lines of a function's head: `def forward(self, x):  # (batch, length)`."""
+    body = getattr(names.source_tree(function), "body", [])
+    if not body or not isinstance(body[0], ast.FunctionDef):
+        return ()
+    plain = inspect.unwrap(function)
+    try:
+        first = inspect.getsourcelines(plain)[1]
+    except (OSError, TypeError):
+        return ()
+    # The tree of a source that stands alone begins at line 1, with its decorators.
+    shift = first - 1
+    comments = _comments(names.source_file(plain))
+    end = body[0].body[0].lineno + shift
+    lines = tuple(comments[at][0] for at in range(body[0].lineno + shift, end) if at in comments)
+    return () if any(map(_is_left, lines)) else lines
 
 
 @cache

@@ -104,7 +104,11 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
 
 @cache
 def sides_written(frame: Frame) -> tuple[ast.expr, ...]:
-    """The sides that a statement's only reshape names, `x.view(b, -1, self.heads)`; () if it names none."""
+    """The sides that a statement's only reshape names, `x.view(b, -1, self.heads)`; () if it names none.
+
+    The first is starred if only the last sides are named: `x.view(*x.shape[:-1], self.heads, self.width)`, or
+    `shape = x.shape[:-1] + (self.heads, self.width)` that a line before has.
+    """
     source = statement(frame)
     calls = [
         node.args
@@ -113,9 +117,22 @@ def sides_written(frame: Frame) -> tuple[ast.expr, ...]:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("view", "reshape")
     ]
-    if len(calls) != 1 or any(isinstance(side, ast.Starred) for side in calls[0]):
+    if len(calls) != 1:
         return ()
-    return tuple(calls[0])
+    sides = list(calls[0])
+    alone = sides[0] if len(sides) == 1 else None
+    shape = alone.value if isinstance(alone, ast.Starred) else alone
+    if isinstance(shape, ast.Name):
+        values = assigned(function_at(frame)).get(shape.id, ())
+        shape = values[0] if len(values) == 1 else None
+        sides = []
+    match shape:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            sides = list(parts)
+        case ast.BinOp(op=ast.Add(), left=before, right=ast.Tuple(elts=parts)):
+            sides = [ast.Starred(before, ast.Load()), *parts]
+    starred = [at for at, side in enumerate(sides) if isinstance(side, ast.Starred)]
+    return tuple(sides[starred[-1] :] if starred else sides)
 
 
 @cache

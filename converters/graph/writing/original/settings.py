@@ -12,16 +12,17 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from converters.graph.expression import SettingFloat, SettingInt
+from converters.graph.expression import INDEX, SettingFloat, SettingInt
 from converters.graph.ir import Frame
 from converters.graph.writing.original import constructors, names
+from converters.graph.writing.original.turns import Index, entry_of, turned, variables
 from converters.layers.reparametrized import class_before
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
@@ -64,11 +65,34 @@ _ROUNDED: Mapping[str, tuple[str, Callable[[Any], int]]] = {
 
 @dataclass(frozen=True)
 class _Said:
-    """Origin of a number: an expression of settings, and their values (none: a constant)."""
+    """Origin of a number: an expression of settings, and their values (none: a constant).
+
+    Attributes:
+        text: the expression.
+        parts: settings in it, with their values.
+        local: see `SettingInt`.
+        holder: see `SettingInt`.
+    """
 
     text: str
     parts: Mapping[str, Any]
     local: str = ""
+    holder: str = ""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no setting gives the number, nor its place in a list."""
+        return not self.parts and not self.holder
+
+
+def _said_of(text: str, origins: Iterable[_Said]) -> _Said | None:
+    """Origin of what is computed from others; None if these are of the members of different lists."""
+    origins = list(origins)
+    holders = {origin.holder for origin in origins} - {""}
+    if len(holders) > 1:
+        return None
+    parts = {name: value for origin in origins for name, value in origin.parts.items()}
+    return _Said(text, parts, holder=next(iter(holders), ""))
 
 
 @dataclass(frozen=True)
@@ -124,7 +148,7 @@ class Settings:
         for frame in reversed(frames) if path is not None else ():
             said = self._on_line(str(path), value, frame)
             if said is not None:
-                return _number(value, said)
+                return _number(value, said, listed=True)
         return None
 
     def of_expression(self, node: ast.expr, module: Any) -> Any:
@@ -160,8 +184,8 @@ class Settings:
             return value
         for name in self._attributes(value, module, frames):
             said = self._attribute(path, name, value, 0)
-            if said is not None and said.parts:
-                return _number(value, said)
+            if said is not None and not said.is_constant:
+                return _number(value, said, listed=True)
         return value
 
     def of_layer(self, layer: Any, argument: str, value: Any) -> Any:
@@ -321,7 +345,7 @@ class Settings:
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
                 said = self._resolve(path, node, value, 0)
-                if said is not None and said.parts:
+                if said is not None and not said.is_constant:
                     return said
         return None
 
@@ -346,7 +370,7 @@ class Settings:
             return value
         said = self._argument(path, argument, value, 0, index)
         if said is not None:
-            return _number(value, said)
+            return _number(value, said, listed=True)
         _, expression = next(self._given(path, argument), ("", None))
         return _called(value, expression)
 
@@ -425,7 +449,23 @@ class Settings:
                 # A class may be called by another name (`norm_layer(dim)`).
                 known = [node for node in nodes if constructors.last(node.func) == name]
                 for node in known or [node for node in nodes if node is part]:
-                    yield above, node
+                    turn = self._turn(creation, within, above, expression, node)
+                    yield above, turned(node, turn) if turn else node
+
+    def _turn(
+        self,
+        creation: _Made,
+        within: Sequence[str],
+        above: str,
+        expression: ast.expr,
+        call: ast.Call,
+    ) -> Mapping[str, ast.expr]:
+        """What the variables of the loop stand for in which a constructor makes a member of a list."""
+        if len(within) != 1 or not within[0].isdigit():
+            return {}
+        path = f"{creation.above}.{creation.attribute}".lstrip(".")
+        trees = constructors.constructors(_class(self.modules[above]))
+        return variables((expression, *trees), call, Index(int(within[0]), path))
 
     def _handed(
         self, path: str, expression: ast.expr, depth: int
@@ -505,6 +545,8 @@ class Settings:
         if depth > _DEPTH:
             return None
         match node:
+            case Index():
+                return _Said(INDEX, {}, holder=node.holder) if _is(node.number, value) else None
             case ast.Constant():
                 same = node.value == value and not isinstance(node.value, bool)
                 return _Said(repr(value), {}) if same else None
@@ -512,7 +554,7 @@ class Settings:
                 return _Said(repr(value), {}) if _is(-number, value) else None
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 origin = self._resolve(path, inner, -value, depth + 1, index)
-                return origin and _Said(_negative(origin.text), origin.parts)
+                return origin and replace(origin, text=_negative(origin.text))
             case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
                 held_value = _element(getattr(self.modules[path], name, None), index)
                 if not _is(held_value, value):
@@ -554,9 +596,29 @@ class Settings:
                 return None if element is None else self._resolve(path, element, value, depth + 1)
             case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
                 return self._resolve(path, inner, value, depth + 1, place)
+            case ast.Subscript(value=inner, slice=Index() as at):
+                origin = self._first(path, self._entries(path, inner, at), value, depth, None)
+                return origin or self._resolve(path, inner, value, depth + 1, at.number)
+            case ast.Call(func=ast.Attribute(value=inner, attr="item"), args=[], keywords=[]):
+                return self._resolve(path, inner, value, depth + 1, index)
             case ast.Call():
                 return self._call(path, node, value, depth, index)
         return None
+
+    def _entries(self, path: str, node: ast.expr, at: Index) -> list[ast.expr]:
+        """Expressions of an entry of a list of numbers that a constructor computes."""
+        match node:
+            case ast.Name(id=name):
+                held = [
+                    expression
+                    for tree in constructors.constructors(_class(self.modules[path]))
+                    for expression in names.assigned(tree).get(name, ())
+                ]
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                held = list(constructors.assigned(_class(self.modules[path]), name))
+            case _:
+                return [entry] if (entry := entry_of(node, at)) is not None else []
+        return [entry for each in held if (entry := entry_of(each, at)) is not None]
 
     def _first(
         self,
@@ -592,7 +654,7 @@ class Settings:
                 if not isinstance(real, float) or spelled[1](real) != value:
                     return None
                 origin = self._resolve(path, inner, real, depth + 1, index)
-                return origin and _Said(f"{spelled[0]}({origin.text})", origin.parts)
+                return origin and replace(origin, text=f"{spelled[0]}({origin.text})")
             case ast.Call(func=ast.Name(id="max" | "min" as name), args=[_, _, *_], keywords=[]):
                 numbers = [self._evaluated(path, each, depth + 1) for each in node.args]
                 if not all(isinstance(number, int | float) for number in numbers):
@@ -606,8 +668,7 @@ class Settings:
                 known = [origin for origin in said if origin is not None]
                 if len(known) < len(said):
                     return None
-                parts = {key: part for origin in known for key, part in origin.parts.items()}
-                return _Said(f"{name}({', '.join(origin.text for origin in known)})", parts)
+                return _said_of(f"{name}({', '.join(origin.text for origin in known)})", known)
             case ast.Call(args=[inner], keywords=[]) if index is not None:
                 return self._resolve(path, inner, value, depth + 1, index)
         return None
@@ -700,14 +761,17 @@ class Settings:
         ]
         if said[0] is None or said[1] is None:
             return None
-        texts = [_bracketed(origin.text, symbol, at) for at, origin in enumerate(said) if origin]
-        return _Said(f"{texts[0]} {symbol} {texts[1]}", {**said[0].parts, **said[1].parts})
+        origins = [origin for origin in said if origin]
+        texts = [_bracketed(origin.text, symbol, at) for at, origin in enumerate(origins)]
+        return _said_of(f"{texts[0]} {symbol} {texts[1]}", origins)
 
     def _evaluated(self, path: str, node: ast.expr, depth: int, index: int | None = None) -> Any:
         """The value of an expression in a constructor, as far as the modules show it."""
         if depth > _DEPTH:
             return None
         match node:
+            case Index():
+                return node.number
             case ast.Constant():
                 return node.value
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
@@ -741,6 +805,13 @@ class Settings:
                         return real
             case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
                 return self._evaluated(path, inner, depth + 1, place)
+            case ast.Subscript(value=inner, slice=Index() as at):
+                for entry in self._entries(path, inner, at):
+                    if (real := self._evaluated(path, entry, depth + 1)) is not None:
+                        return real
+                return self._evaluated(path, inner, depth + 1, at.number)
+            case ast.Call(func=ast.Attribute(value=inner, attr="item"), args=[], keywords=[]):
+                return self._evaluated(path, inner, depth + 1, index)
             case ast.IfExp() | ast.Tuple() | ast.List():
                 return self._evaluated_choice(path, node, depth, index)
             case ast.Call(func=function, args=[inner], keywords=[]) if spelled := _ROUNDED.get(
@@ -804,12 +875,13 @@ def _called(value: Any, expression: ast.expr | None) -> Any:
     return SettingInt(value, local=named) if isinstance(value, int) else value
 
 
-def _number(value: int | float, said: _Said) -> Any:
-    if not said.parts:
+def _number(value: int | float, said: _Said, *, listed: bool = False) -> Any:
+    """A number with its origin; `listed`: that may have the place of a module in its list."""
+    if said.is_constant or (said.holder and (not listed or INDEX in said.parts)):
         return value
     if isinstance(value, int):
-        return SettingInt(value, said.text, said.parts, said.local)
-    return SettingFloat(value, said.text, said.parts, said.local)
+        return SettingInt(value, said.text, said.parts, said.local, said.holder)
+    return SettingFloat(value, said.text, said.parts, said.local, said.holder)
 
 
 def _negative(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from converters.graph.expression import call, code
 from converters.graph.writing.forms.form import names_read, names_stored
-from converters.graph.writing.forms.lists import equal_modules
+from converters.graph.writing.forms.lists import equal_modules, is_numbered
 from converters.graph.writing.holes import fill
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.repeated.chains import (
@@ -101,6 +101,8 @@ def _readable(cls: Class, attribute: str, model: Model) -> _List:
     if _read_elsewhere(model, attribute):
         raise NotAChainError("another module reads its layers")
     parts, length = next((p, n) for name, p, n in layer_lists(cls) if name == attribute)
+    if length is not None and is_numbered(parts[0]):
+        raise NotAChainError("its layers differ by their number")
     layers = _List(cls, attribute, parts)
     for name, method in cls.methods.items():
         chain = chain_of(cls, method, attribute)

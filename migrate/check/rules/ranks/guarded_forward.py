@@ -192,6 +192,12 @@ class GuardedForward(Hazard):
                 )
                 yield self.hit(node, message)
         elif not _is_in_both(node, guard, facts):
+            where = facts.context.calls.running_wrapped.get(facts.context.place(node))
+            if where is not None:
+                message = (
+                    f"runs the wrapped model ({where}) in some replicas only ({at_line(line)}): "
+                )
+                yield self.hit(node, message + "its `module`, or all")
             yield from self._handed_over(node, line, facts)
 
     def _handed_over(self, node: cst.Call, line: int, facts: Facts) -> Iterable[Hit]:

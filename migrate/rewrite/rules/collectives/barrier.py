@@ -213,7 +213,7 @@ class Barrier(Rule):
         group = bound.get("group") if bound is not None else None
         if group is not None and makes_gloo_group(group.value, context):
             return
-        refused = _refused(node, bound, context)
+        refused = _refused(bound, context)
         if refused:
             yield from self.report(node, refused)
             return
@@ -266,7 +266,7 @@ class Barrier(Rule):
         return self.edit(node, replace, message, consumes=[node.func, *node.args])
 
 
-def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Workspace) -> str | None:
+def _refused(bound: dict[str, cst.Arg] | None, context: Workspace) -> str | None:
     """Return why the barrier `node` is not edited."""
     if bound is None:
         return f"barrier with * or ** arguments: {context.vocabulary.say('barrier')}"

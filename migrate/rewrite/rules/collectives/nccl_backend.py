@@ -174,7 +174,7 @@ class Nccl(Rule):
         if compared is not None:
             inert = guards_cuda_only(compared, facts_of(context))
             severity = Severity.INFO if inert else Severity.WARNING
-        of_option = context.for_torch_tpu and is_option(compared, context)
+        of_option = context.for_torch_tpu and is_option(compared)
         if of_option or is_of_the_group(node, context) or _is_kept(node, context):
             xla: cst.BaseExpression = context.string(context.vocabulary.group_backend, like=node)
             if context.portable:
@@ -224,7 +224,7 @@ def _is_kept(node: cst.SimpleString, context: Workspace) -> bool:
     return context.for_torch_tpu or not _is_compared(name, context)
 
 
-def is_option(compared: cst.Comparison | None, context: Workspace) -> bool:
+def is_option(compared: cst.Comparison | None) -> bool:
     """Whether the literal is compared with what is kept under the name of a backend."""
     if compared is None or len(compared.comparisons) != 1:
         return False

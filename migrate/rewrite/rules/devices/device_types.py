@@ -11,7 +11,7 @@ from migrate.catalogue.target import BOTH
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.catalogue.words import DEVICE_NAME, OPTIONS
 from migrate.check.hazard import Severity
-from migrate.check.only_cuda import goes_well
+from migrate.check.only_cuda import goes_well, is_negated
 from migrate.reading.facts import facts_of
 from migrate.reading.replicas.cuda_arguments import told
 from migrate.reading.values.devices import Kind, is_move
@@ -23,6 +23,9 @@ from migrate.syntax.tree import code, string_value
 # What takes the type of a device, not a device, also by `device=`.
 OF_TYPES = frozenset({"GradScaler", "autocast"})
 
+
+# Contexts that only CUDA has.
+CONTEXTS = frozenset({"torch.cuda.device", "torch.cuda.stream"})
 
 # Where a question is well answered with no.
 KERNEL = "right where it chooses a kernel written for CUDA, else ask for the type 'xla'"
@@ -67,6 +70,8 @@ class DeviceTypes(Rule):
             assert device_type in ['cuda', 'mps', 'cpu']
             if device_type == 'cuda' or device.startswith('cuda'):
                 print('fast')
+            if torch.device(options['place']).type != 'cuda':
+                raise SystemExit
 
 
             def is_half(x, args, model):
@@ -85,6 +90,8 @@ class DeviceTypes(Rule):
             assert device_type in ['xla', 'mps', 'cpu']
             if device_type == 'xla' or device.startswith('xla'):
                 print('fast')
+            if torch.device(options['place']).type != 'xla':
+                raise SystemExit
 
 
             def is_half(x, args, model):
@@ -97,6 +104,16 @@ class DeviceTypes(Rule):
             """
             def fast(device, model):
                 return device.type != 'cpu' and model.type == 'cuda_free'
+            """
+        ),
+        left_alone(
+            """
+            import torch
+            from contextlib import nullcontext
+
+
+            def place(device):
+                return torch.cuda.device(device) if device.type == 'cuda' else nullcontext()
             """
         ),
         left_alone(
@@ -137,7 +154,7 @@ class DeviceTypes(Rule):
                 if device.type == "cuda":  # XLA702
                     x = x.pin_memory().to(device)
                 fused = hasattr(torch, "fused") and device.type == "cuda"  # XLA702 info
-                if device.type != "cuda":  # XLA702 info
+                if device.type != "cuda":  # XLA702
                     return x.mean() if fused else x
                 if x.device.type != "cuda":  # XLA702
                     raise ValueError("no CUDA")
@@ -161,6 +178,8 @@ class DeviceTypes(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one question, or the finding on one that may choose a kernel."""
         assert isinstance(node, cst.Comparison | cst.Call)
+        if _enters_cuda(node, context):
+            return
         if isinstance(node, cst.Call):
             yield from self._told(node, context)
             changes: list[Edit | RuleFinding] = [*self._prefix(node, context)]
@@ -170,7 +189,8 @@ class DeviceTypes(Rule):
         if not asked:
             yield from changes
             return
-        wrong = f'a question for "{asked}" is False on XLA: ask for "cpu", or for a dtype'
+        answer = is_negated(node)
+        wrong = f'a question for "{asked}" is {answer} on XLA: ask for "cpu", or for a dtype'
         severity = Severity.INFO if goes_well(node, facts_of(context)) else Severity.WARNING
         for change in changes:
             how_bad = replace(change, severity=severity)
@@ -229,7 +249,7 @@ class DeviceTypes(Rule):
                     )
                     yield from self._chosen(node, context)
                 elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
-                    message = f"`{code(node)}` is False on XLA: {KERNEL}"
+                    message = f"`{code(node)}` is {is_negated(node)} on XLA: {KERNEL}"
                     yield from self.report(node, message)
         among = isinstance(operator, cst.In | cst.NotIn) and _is_device(node.left, context)
         if among and isinstance(right, cst.List | cst.Tuple | cst.Set):
@@ -328,6 +348,13 @@ class DeviceTypes(Rule):
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
 
 
+def _enters_cuda(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` decides for a context of CUDA or another one, which is right on a TPU."""
+    above = context.parent(node)
+    chosen = above.body if isinstance(above, cst.IfExp) and above.test is node else None
+    return isinstance(chosen, cst.Call) and context.qualified_name(chosen.func) in CONTEXTS
+
+
 def _asked_for(node: cst.Comparison | cst.Call) -> str:
     """Return the device or type of CUDA for which a question asks. Empty if it asks for none."""
     sides = [arg.value for arg in node.args] if isinstance(node, cst.Call) else []
@@ -388,6 +415,8 @@ def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `node` is the device that the script runs on, or its type; not that of some tensor."""
     if isinstance(node, cst.Call) and code(node.func) == "str" and len(node.args) == 1:
         return _is_device(node.args[0].value, context)
+    if isinstance(node, cst.Call):  # made of a setting; the device of a tensor is one already
+        return context.qualified_name(node.func) == "torch.device" and bool(node.args)
     if not isinstance(node, cst.Name | cst.Attribute):
         return False
     if context.devices.kind(node) in (Kind.CUDA, Kind.XLA):

@@ -88,7 +88,7 @@ class IsCuda(Rule):
             def move(x, y, kernel):
                 if x.is_cuda:  # XLA701 info
                     torch.cuda.synchronize()
-                if not x.is_cuda:  # XLA701 info
+                if not x.is_cuda:  # XLA701
                     return torch.nn.functional.gelu(x)
                 if not x.is_cuda:  # XLA701 info
                     return kernel(x)
@@ -97,6 +97,12 @@ class IsCuda(Rule):
                         return kernel(x)
                 assert x.is_cuda  # XLA701
                 return y.cuda() if x.is_cuda else y  # XLA701
+
+
+            def activated(x, kernel):
+                if not x.is_cuda:  # XLA701 info
+                    return torch.nn.functional.gelu(x)
+                return kernel(x)
             """
         ),
     )

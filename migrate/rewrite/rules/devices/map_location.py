@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.catalogue.target import BOTH
+from migrate.catalogue.target import BOTH, TPU
 from migrate.catalogue.words import LOADED
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import LOADERS, Kind, is_accelerator
@@ -99,6 +99,16 @@ class MapLocation(Rule):
             def resume(path):
                 return torch.load(path, map_location='cpu'), torch.load(path, torch.device('cpu'))
             """
+        ),
+        left_alone(
+            """
+            import torch
+
+
+            def resume(path, device):
+                return torch.load(path, map_location=lambda storage, loc: storage)
+            """,
+            target=TPU,
         ),
         left_alone(
             """
@@ -347,6 +357,9 @@ def _is_ours(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether torch_tpu loads to `value`: its device, or a name whose own device another edit changes."""
     if not context.for_torch_tpu:
         return False
+    if isinstance(value, cst.Lambda):  # `lambda storage, loc: storage` stays on the CPU
+        names = value.params.params
+        return bool(names) and code(value.body) == names[0].name.value
     kind = context.devices.kind(value)
     is_name = isinstance(value, cst.Name | cst.Attribute)
     return kind is Kind.XLA or (is_name and kind is not Kind.INDEX)

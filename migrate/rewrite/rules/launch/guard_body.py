@@ -39,10 +39,11 @@ def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
 
 def _bound(body: cst.CSTNode) -> Iterable[str]:
     """Yield the names that statements bind in their own scope."""
-    for target in targets(_WithoutScopes.of(body)):
+    own = _WithoutScopes.of(body)
+    for target in targets(own):
         if isinstance(target, cst.Name):
             yield target.value
-    for node in nodes(_WithoutScopes.of(body)):
+    for node in nodes(own):
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield node.name.value
         elif isinstance(node, cst.Import | cst.ImportFrom):

@@ -11,7 +11,7 @@ from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.values.environment import sets
-from migrate.rewrite.edits.nodes import argument, first_in, keyword_arg
+from migrate.rewrite.edits.nodes import argument, first_in, keyword_arg, spread
 from migrate.rewrite.rule import (
     Edit,
     Rule,
@@ -216,14 +216,7 @@ class LaunchFromXla(Rule):
         def replace(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
             call = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
             now = bind(call, _parameters(node, context)) or bound
-            arguments = now["args"].value if "args" in now else cst.Tuple([])
-            if isinstance(arguments, cst.Tuple | cst.List):
-                others = [
-                    cst.Arg(e.value, star="*" if isinstance(e, cst.StarredElement) else "")
-                    for e in arguments.elements
-                ]
-            else:
-                others = [cst.Arg(arguments, star="*")]
+            others = spread(now["args"].value) if "args" in now else []
             lines = [
                 line
                 for line in updated.leading_lines

@@ -306,7 +306,7 @@ class LaunchMain(Rule):
         assert isinstance(node, cst.If)
         if context.portable and uses_hydra(context):
             message = "each replica runs the file; shims.launch_script starts them"
-            yield self.edit(node, _below_launch(node, context), message)
+            yield self.edit(node, _below_launch(context), message)
             return
         function = free_name("_mp_fn", context)
         index = index_name(context)
@@ -359,7 +359,7 @@ class LaunchMain(Rule):
         yield self.edit(node, replace, message, wrong=wrong)
 
 
-def _below_launch(guard: cst.If, context: Workspace) -> Callable[[cst.If], cst.If]:
+def _below_launch(context: Workspace) -> Callable[[cst.If], cst.If]:
     """Return the edit of the guard that lets each replica run the file, as hydra needs it."""
     launch = cst.ensure_type(
         cst.parse_statement(

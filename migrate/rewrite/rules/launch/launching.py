@@ -76,7 +76,7 @@ def _counting(mention: Mention, context: Workspace) -> cst.CSTNode | None:
             assign = above if isinstance(above, cst.Assign) else context.parent(above)
             return assign if _is_counted(assign, mention, context) else None
         if isinstance(above, cst.Assert):
-            return above if _is_plain(above.test, context) else None
+            return above if _is_plain(above.test) else None
         if isinstance(above, cst.If):
             in_check = any(node is mention for node in counted(above))
             tested = any(node.deep_equals(mention) for node in nodes(above.test))
@@ -96,14 +96,14 @@ def _is_counted(assign: cst.CSTNode | None, mention: Mention, context: Workspace
     )
 
 
-def _is_plain(test: cst.BaseExpression, context: Workspace) -> bool:
+def _is_plain(test: cst.BaseExpression) -> bool:
     return all(last_part(call.func) in PURE_CALLS for call in nodes_of(test, cst.Call))
 
 
 def _only_checks(node: cst.If, context: Workspace) -> bool:
     """Whether an `if` only prints a message or ends the program. It may have an `else`."""
     above = context.parent(node)
-    if isinstance(node.orelse, cst.If) or not _is_plain(node.test, context):
+    if isinstance(node.orelse, cst.If) or not _is_plain(node.test):
         return False
     if isinstance(above, cst.If) and above.orelse is node:
         return False

@@ -155,7 +155,7 @@ class TpuLaunch(Rule):
         if method is not None and string_value(method.value) != "spawn":
             message = f"{argument(method)}: a forked process cannot open the TPU, use 'spawn'"
             yield from self.report(method.value, message)
-        yield from self._count(node, bound.get("nprocs"), context)
+        yield from self._count(node, bound.get("nprocs"))
         yield from self._environment(node, bound, context)
         yield from self._worker(node, bound["fn"].value, context)
 
@@ -166,7 +166,7 @@ class TpuLaunch(Rule):
             if not _is_set(context):
                 yield from self.report(node, f"{code(node.func)}: {BY_HAND}")
             return
-        yield from self._count(node, loop.count, context)
+        yield from self._count(node, loop.count)
         yield from self._worker(node, loop.target.value, context)
         if _is_set(context):
             return
@@ -181,9 +181,7 @@ class TpuLaunch(Rule):
         wrong = f"torch_tpu raises without its environment: {SET} before it"
         yield self.edit(loop.loop, replace, f"{SET} before the loop", wrong=wrong)
 
-    def _count(
-        self, node: cst.Call, count: cst.Arg | None, context: Workspace
-    ) -> Iterator[RuleFinding]:
+    def _count(self, node: cst.Call, count: cst.Arg | None) -> Iterator[RuleFinding]:
         number = "1" if count is None else code(count.value)
         if number.isdigit() and int(number) not in RANKS:
             message = (

@@ -124,8 +124,12 @@ class Frameworks(Rule):
             if by_hand and name.split(".")[0] in LIGHTNING:
                 continue  # its module is one of torch
             entry = catalogue.of_import(name, context.target)
-            if entry is not None and entry.rule == self.name and entry.says() not in seen:
-                seen.add(entry.says())
+            if (
+                entry is not None
+                and entry.rule == self.name
+                and (entry.stands_for or entry.name) not in seen
+            ):
+                seen.add(entry.stands_for or entry.name)
                 yield from self.report(place, entry.says(), subject=entry.name, code=entry.code)
 
 

@@ -192,4 +192,7 @@ class SyncBatchNorm(Rule):
 def _grouped(call: cst.Call) -> bool:
     """Whether the layer gets a process group, or arguments that do not show whether it does."""
     bound = bind(call, PARAMETERS)
-    return bound is None or "process_group" in bound
+    if bound is None:
+        return True
+    group = bound.get("process_group")
+    return group is not None and code(group.value) != "None"

@@ -610,7 +610,7 @@ def _is_backend(node: cst.SimpleString, context: Workspace) -> bool:
     compared = comparison_of(side, context)
     if compared is not None:
         sides = (compared.left, *(part.comparator for part in compared.comparisons))
-        asks = is_option(compared, context) or is_of_the_group(side, context)
+        asks = is_option(compared) or is_of_the_group(side, context)
         return asks or any(_is_key(each) for each in sides)
     target = context.parent(whole)
     if isinstance(target, cst.Assign) and any(_is_key(part.target) for part in target.targets):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
-from migrate.rewrite.edits.nodes import with_args
+from migrate.rewrite.edits.nodes import spread, with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.launch_from_xla import joins_group
 from migrate.rewrite.rules.old import xla_sources
@@ -298,7 +298,7 @@ class XlaLibrary(Rule):
         elif name == MASTER_PRINT:
             yield from self._master_print(node, call, context)
         elif name == CLOSURE:
-            yield from self._closure(call, context)
+            yield from self._closure(call)
         elif name in OF_RANKS:
             function, source, parameters = OF_RANKS[name]
             bound = bind(call, (*parameters, "groups", "cctx", "pin_layout"))
@@ -525,7 +525,7 @@ class XlaLibrary(Rule):
         name = context.qualified_name(call.func) or ""
         return name == MESH_REDUCE or name in COLLECTIVE or context.effects.meets(call)
 
-    def _closure(self, call: cst.Call, context: Workspace) -> Iterator[Edit | RuleFinding]:
+    def _closure(self, call: cst.Call) -> Iterator[Edit | RuleFinding]:
         """Yield the edit of a step closure, which is called at once: a read waits for its value."""
         bound = bind(call, ("closure", "args", "run_async"))
         if bound is None or "closure" not in bound:
@@ -533,14 +533,7 @@ class XlaLibrary(Rule):
 
         def replace(updated: cst.Call) -> cst.Call:
             now = bind(updated, ("closure", "args", "run_async")) or bound
-            values = now["args"].value if "args" in now else cst.Tuple([])
-            if isinstance(values, cst.Tuple | cst.List):
-                args = [
-                    cst.Arg(e.value, star="*" if isinstance(e, cst.StarredElement) else "")
-                    for e in values.elements
-                ]
-            else:
-                args = [cst.Arg(values, star="*")]
+            args = spread(now["args"].value) if "args" in now else []
             return cst.Call(now["closure"].value, args)
 
         gone = [call.func, *([bound["run_async"]] if "run_async" in bound else [])]

@@ -264,7 +264,7 @@ class RendezvousAddress(Rule):
             == sum(context.parent(entry) is holder for entry, _ in entries)
             for holder in holders.values()
             if isinstance(holder, cst.Tuple | cst.List)
-            or (isinstance(holder, cst.Dict | cst.Call) and _updates(holder, context))
+            or (isinstance(holder, cst.Dict | cst.Call) and _updates(holder))
         )
         return frozenset(name for _, name in entries) if whole else frozenset()
 
@@ -437,7 +437,7 @@ def _entries(value: cst.BaseExpression) -> list[tuple[cst.CSTNode, str | None]]:
     return []
 
 
-def _updates(holder: cst.CSTNode, context: Workspace) -> bool:
+def _updates(holder: cst.CSTNode) -> bool:
     """Whether `holder` lists variables: a dict, or a call of `update` or `dict` with keywords."""
     if isinstance(holder, cst.Call):
         return code(holder.func) == "dict" or code(holder.func).endswith("update")

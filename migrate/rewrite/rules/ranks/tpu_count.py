@@ -148,6 +148,7 @@ class TpuCount(Rule):
         if not plain and context.launch.in_replica(node):
             if context.launch.style not in (Style.MAIN, Style.MODULE):
                 yield from self.report(node, f"{name}() {IN_A_RANK}", Severity.WARNING)
+                yield from self._renamed(node, name, context)
                 return
             os, key = context.imports.require("os"), context.string(LOCAL).value
             size = cst.parse_expression(f"int({os}.environ[{key}])")
@@ -160,6 +161,10 @@ class TpuCount(Rule):
                     yield self._of_host(node, name, context)
                 return
             yield from self.report(node, f"{name}() {IN_A_RANK}", Severity.WARNING)
+        yield from self._renamed(node, name, context)
+
+    def _renamed(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit]:
+        """Yield the edit of a name that does not count TPU devices."""
         if name in OLD:
             torch = context.imports.require("torch")
             count = cst.parse_expression(COUNT.replace("torch", torch, 1))

@@ -75,7 +75,7 @@ def as_safetensors_save(
     return name, _renamed(name, frozenset({"force_contiguous"}), 3)
 
 
-def as_load(call: cst.Call, context: Workspace) -> Callable[[cst.Call], cst.Call]:
+def as_load(context: Workspace) -> Callable[[cst.Call], cst.Call]:
     """Return the edit of `call`, a call of safetensors.torch.load_model, to load on the host."""
     safetensors = context.imports.require("safetensors.torch")
     name = context.definitions.require("load_weights", LOAD_MODEL.format(safetensors=safetensors))

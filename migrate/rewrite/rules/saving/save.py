@@ -279,7 +279,7 @@ class Save(Rule):
                     on_host = bool(call.args) and is_on_host(call.args[0].value, call, facts)
                     yield self.edit(
                         call,
-                        as_load(call, context),
+                        as_load(context),
                         message,
                         consumes=[call.func],
                         wrong=f"{code(call.func)} of a model on XLA raises: {LOAD_OTHERWISE}",

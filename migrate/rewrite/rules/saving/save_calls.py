@@ -55,7 +55,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
             f"torch.save with a pickle of its own: {own} has none; move the tensors {TO_CPU_FIRST}"
         )
     if "f" in bound and is_open_file(bound["f"].value, context):
-        return _into_open_file(call, bound["f"].value, context)
+        return _into_open_file(bound["f"].value, context)
     if names_replica_at_times(call, context):
         return _at_times(context)
     if context.qualified_name(call.func) in SAFETENSORS_SAVES:
@@ -75,7 +75,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
     return None
 
 
-def _into_open_file(call: cst.Call, file: cst.BaseExpression, context: Workspace) -> str:
+def _into_open_file(file: cst.BaseExpression, context: Workspace) -> str:
     """Return what to do about a save into `file`: write on one replica or on each, by the path."""
     path = opened_path(file, context)
     ways = set() if path is None else ways_of_path(path, context)

@@ -10,11 +10,10 @@ import libcst as cst
 from migrate.catalogue.words import READ_METHODS
 from migrate.reading.flow.dataflow import flow, meet_in_a_file, overlap
 from migrate.reading.flow.reads import DeviceReads
-from migrate.reading.steps.block import Body
+from migrate.reading.steps.block import Body, Tail
 from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
-from migrate.reading.steps.tails import Tail
 from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
 from migrate.syntax.tree import code, first_line, nodes_of
 

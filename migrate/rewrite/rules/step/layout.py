@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.steps.tails import Tail
+from migrate.reading.steps.block import Tail
 from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import StatementRun
 

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.failing_imports import handlers_of
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.effect import BOTH
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.syntax.origins import at_line
@@ -201,9 +202,15 @@ class LoneExit(Hazard):
 
 
 def _is_in_training(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a training loop of the script holds `node`; a check in a called function is one of settings."""
+    """Whether a training loop of the script holds `node`, or a function that runs a whole training step.
+
+    A check in another function that a loop calls is one of settings.
+    """
     loops = {id(loop) for loop in facts.steps.loops}
-    return any(id(above) in loops for above in facts.context.ancestors(node))
+    if any(id(above) in loops for above in facts.context.ancestors(node)):
+        return True
+    function = facts.context.function_around(node)
+    return function is not None and facts.context.effects.of(function.body) & BOTH == BOTH
 
 
 def _is_of_shape(value: cst.CSTNode, facts: Facts) -> bool:

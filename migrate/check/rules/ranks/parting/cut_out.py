@@ -12,6 +12,7 @@ from migrate.check.rules.ranks.parting.beside import line_call
 from migrate.reading.facts import Facts
 from migrate.reading.halves.made_arrays import is_container
 from migrate.syntax.tree import nodes_of
+from migrate.syntax.walk import children
 
 LOOPS = cst.For | cst.While
 
@@ -85,5 +86,5 @@ def _leaving(node: cst.CSTNode, in_loop: bool = False) -> Iterator[cst.CSTNode]:
         return
     if isinstance(node, cst.Return) or (isinstance(node, cst.Break | cst.Continue) and not in_loop):
         yield node
-    for child in node.children:
+    for child in children(node):
         yield from _leaving(child, in_loop or isinstance(node, LOOPS))
