@@ -33,9 +33,10 @@ class Save(Rule):
     nothing else. Otherwise the save moves out of the test, together with the assignments that compute its
     arguments. So does `if accuracy > best:` around it, if a collective has made the values equal. A call of
     a function that saves moves out too; in the function, what follows the save stays with the first replica.
-    If one of its calls cannot move, that call is reported. If the function is in another file of the folder, both files are rewritten. A
-    path may depend on a name that another test of the rank binds (`if rank == 0: folder = make_folder()`, or
-    `self.folder`). It is computed by the first replica alone, also in a function that moves.
+    If one of its calls cannot move, that call is reported. If the function is in another file of the folder,
+    both files are rewritten. A path may depend on a name that another test of the rank binds
+    (`if rank == 0: folder = make_folder()`, or `self.folder`). It is computed by the first replica alone,
+    also in a function that moves.
 
     What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
     first replica, which has the file.
