@@ -31,10 +31,12 @@ class Save(Rule):
     host saved (`local_rank == 0`), `global_master=True` is left out. A path that contains the rank is written
     by all replicas, with `master_only=False`. A test of the rank around the save is removed if it holds
     nothing else. Otherwise the save moves out of the test, together with the assignments that compute its
-    arguments. A call of a function that saves moves out too; in the function, what follows the save stays
-    with the first replica. If the function is in another file of the folder, both files are rewritten. A
-    path may depend on a name that another test of the rank binds (`if rank == 0: folder = make_folder()`, or
-    `self.folder`). It is computed by the first replica alone, also in a function that moves.
+    arguments. So does `if accuracy > best:` around it, if a collective has made the values equal. A call of
+    a function that saves moves out too; in the function, what follows the save stays with the first replica.
+    If one of its calls cannot move, that call is reported. If the function is in another file of the folder,
+    both files are rewritten. A path may depend on a name that another test of the rank binds
+    (`if rank == 0: folder = make_folder()`, or `self.folder`). It is computed by the first replica alone,
+    also in a function that moves.
 
     What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
     first replica, which has the file.
