@@ -282,7 +282,7 @@ class TestFindings:
             (project / name).write_bytes((project / "train.py").read_bytes())
         show(*folder_summary(rewrite_folder(project), None))
         text = " ".join(screen.getvalue().split())
-        assert f"{3 * COUNT} left to do by hand, in this order" in text
+        assert f"{3 * COUNT} left to do by hand, in the order in which to fix them" in text
         assert f"the same {3 * COUNT - 1} times more: " in text
         assert "and 6 more (--json has them all)" in text
 

@@ -46,7 +46,8 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         yield from (f"  {escape(file.problem)}" for file in done.problems)
     if done.outside_tests:
         notes = [note for _, note in done.outside_tests]
-        yield f"[yellow]{count(notes)}, in this order[/yellow]"
+        order = ", in the order in which to fix them" if len(notes) > 1 else ""
+        yield f"[yellow]{count(notes)}{order}[/yellow]"
         yield Findings(
             [(str(done.folder / name), note) for name, note in done.outside_tests],
             _written(done, written),

@@ -204,7 +204,7 @@ class Together(Rule):
                     if error > best:
                         break
             """,
-            "`error` is read after it",
+            "`error` is read after the branch",
         ),
         reported(
             """
@@ -261,7 +261,7 @@ class Together(Rule):
                         branches[id(maker.guard)] = made_by(maker.guard, facts, of_both)
             except CannotError as why:
                 for hit in hits[:1]:
-                    yield from self.report(hit.node, f"{hit.message} (not by us: {why})")
+                    yield from self.report(hit.node, f"{hit.message}; not rewritten: {why}")
                 continue
             branches[id(guard)] = work
         for work in branches.values():
