@@ -348,7 +348,7 @@ def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[ObservedRead]
 def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:
     """Each place's graphs, one after the other, on each rank; equal findings of several ranks are one."""
     # Graphs of each rank and place, in the order of their last execution. Steps that accumulate gradients and
-    # steps that update the weights alternate at one place: the graph before is not always the one that changed.
+    # steps that update the weights alternate at one place, so the graph before is not always the changed one.
     executed: dict[tuple[object, ...], dict[str, tuple[str, ...]]] = defaultdict(dict)
     nodes: dict[tuple[int, str], tuple[str, ...]] = {}
     ranks_by_change: dict[tuple[int, ObservedLine | None, tuple[str, ...]], set[int]] = defaultdict(
