@@ -72,8 +72,10 @@ class Save(Rule):
     - A way out of a function before its save (`if path is None: return`) that only some replicas may take.
       Otherwise it stays, for all replicas.
 
-    To check, and rewritten: a save below a parameter that no caller fills (`if leader:`), or below a
-    query (`if is_boss():`) or a decorator of an unknown library. Make sure that all replicas reach it.
+    To check, and rewritten: a save by all replicas whose path holds a key of a mapping, where tests of the
+    rank stand around other saves (each replica may have keys of its own). A save below a parameter that no
+    caller fills (`if leader:`), or below a query (`if is_boss():`) or a decorator of an unknown library.
+    Make sure that all replicas reach it.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).

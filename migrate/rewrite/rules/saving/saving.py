@@ -24,7 +24,7 @@ from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.moved_files import moved_by_first, statements_after
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
-from migrate.rewrite.rules.saving.own_paths import names_replica
+from migrate.rewrite.rules.saving.own_paths import key_in_path, names_replica
 from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import (
     as_shims_save,
@@ -156,6 +156,7 @@ class Saving:
                         "called on all ranks, and waits for those that do not",
                         Severity.INFO,
                     )
+                yield from self._by_keys(call, calls)
         led += [
             (call, f"{stuck[id(guard)]}: {self._on_all(call)}")
             for call, guard in self._calls_out
@@ -174,6 +175,23 @@ class Saving:
                 yield from self._kept(function, local, moved)
         yield from moved_by_first(
             self._rule, [c for c in moved if self._all_make(c)], self._context
+        )
+
+    def _by_keys(self, call: cst.Call, saves: Sequence[cst.Call]) -> Iterator[RuleFinding]:
+        """Yield that the files of the other replicas are not written, if their names are others.
+
+        Only where tests of the rank stand around other saves: there the author knows who writes what.
+        """
+        if self._context.guards.around(call) is not None or names_replica(call, self._context):
+            return
+        key = key_in_path(call, self._context)
+        if key is None or all(self._context.guards.around(other) is None for other in saves):
+            return
+        yield from self._rule.report(
+            call,
+            f"see that `{key}` in the path is the same on all replicas, as the first one alone writes; where "
+            "each has keys of its own, torch.save of what is on the CPU (`x.cpu()`) stays",
+            Severity.WARNING,
         )
 
     def _all_make(self, call: cst.Call) -> bool:

@@ -303,10 +303,14 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     """Yield the calls below `node` that are of a model, and whether they say `.forward`.
 
     That is by what made what is called, by what the same function tells it, or else by its name. A call of
-    a function of the project that runs a model, in whatever file, counts as one that says so.
+    a function of the project that runs a model, in whatever file, counts as one that says so. A function
+    that a turn only defines, as a hook, runs nothing there.
     """
     places = _told(context)
+    runs_in = context.function_around(node)
     for call in nodes_of(node, cst.Call):
+        if context.function_around(call) is not runs_in:
+            continue
         if context.place(call) in context.calls.forwarding:
             yield call, True
             continue
