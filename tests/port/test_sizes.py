@@ -18,6 +18,7 @@ from torch import nn
 from converters.errors import MappingFileError
 from converters.graph import Port, port
 from converters.graph.recording.trace import GraphError
+from converters.graph.starts.watch import watching
 from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from converters.graph.writing.repeated.repeats import Repeats
@@ -250,10 +251,11 @@ def sized(
 ) -> tuple[Port, Sizes]:
     """A port with what it refuses, and what was found out; its folder is at `folder / "net"`."""
     torch.manual_seed(0)
-    with constructions() as seen:
+    with constructions() as seen, watching() as watch:
         model = build()
     model.eval()
-    written = port(model, inputs, arguments=seen.arguments(model) if seen_arguments else None)
+    arguments = seen.arguments(model) if seen_arguments else None
+    written = port(model, inputs, arguments=arguments, starts=watch.starts(model))
     place = folder / "net"
     place.mkdir()
     without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
@@ -771,3 +773,68 @@ def test_rates_that_grow_follow_depth_and_rate(
     assert "for i in range(self.config.depth)" in remat.modeling
     nnx = port(Rates(), inputs, api="nnx", arguments=arguments)
     assert "for i in range(config.depth)" in nnx.modeling
+
+
+class Shift(nn.Module):
+    def __init__(self, cond: int, channels: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(cond, 2 * channels)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        g, b = self.proj(c)[:, :, None].chunk(2, dim=1)
+        return x * (1 + g) + b
+
+
+class StemBlock(nn.Module):
+    def __init__(self, cin: int, cout: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(cin, cout, 3, padding=1)
+        self.shift = Shift(6, cout)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.shift(self.conv(x), c))
+
+
+class Stem(nn.Module):
+    """Blocks whose widths are pairs of a list that the constructor joins; only the first is given rows."""
+
+    def __init__(
+        self, bands: int = 7, widths: tuple[int, ...] = (8, 10), gated: bool = True
+    ) -> None:
+        super().__init__()
+        joined = (bands,) + tuple(widths)  # noqa: RUF005
+        self.blocks = nn.ModuleList(
+            StemBlock(a, b) for a, b in zip(joined, joined[1:], strict=False)
+        )
+        self.head = nn.Linear(joined[-1], 8 if gated else 4)
+        self.gated = gated
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        x = x.transpose(1, 2)
+        for block in self.blocks:
+            x = block(x, c)
+        x = self.head(x.transpose(1, 2))
+        return nn.functional.glu(x, -1) if self.gated else x
+
+
+def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> None:
+    inputs = {"x": real(2, 9, 7), "c": real(2, 6)}
+    written, found = sized(Stem, inputs, tmp_path, seen_arguments=True)
+    assert written.modeling.count("class StemBlock") == 1
+    assert ".swapaxes" not in written.modeling.partition("class StemBlock")[2]
+    assert "self.config.widths[i]" in written.modeling
+    assert {name for name, _, _ in found.changed} == {"bands", "widths"}
+    assert "bands" not in {one.name for one in found.held}
+    other = Stem(bands=11, widths=(12, 6))
+    inputs["x"] = real(2, 9, 11)
+    theirs = outputs(written, tmp_path / "net", other, inputs, bands=11, widths=(12, 6))
+    assert_close(theirs, other(**inputs))
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)(bands=11, widths=(12, 6))
+        model = getattr(package, written.model_class)(config)
+        arrays = {name: jnp.asarray(tensor.numpy()) for name, tensor in inputs.items()}
+        params = model.init(jax.random.key(0), **arrays)["params"]
+    bound = (11 * 3) ** -0.5  # torch's for the bias of the first block at this size
+    assert 0.7 * bound < float(jnp.abs(params["blocks_0"]["conv"]["bias"]).max()) <= bound
+    bound = 6**-0.5
+    assert 0.5 * bound < float(jnp.abs(params["head"]["bias"]).max()) <= bound

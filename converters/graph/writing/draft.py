@@ -34,6 +34,7 @@ from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
 from converters.graph.writing.precision.dtypes import cast_only
 from converters.graph.writing.training import Training
+from converters.layers.reparametrized import class_before
 from converters.mapping.flattened_convolutions import flattened_inputs
 from converters.mapping.paths import Api
 from converters.modules.linen.modes import Sequential
@@ -157,7 +158,13 @@ class Drafter:
         # As `migrate weights` is told by whoever writes the folder: the shapes say it for images only.
         images = all(graph.facts[number].dtype.is_floating_point for _, number in graph.inputs)
         self.flattened = flattened_inputs(root, shapes if images else None)
-        self.layouts = layouts(graph, constants, self._channels_last, self._in_function)
+        self.layouts = layouts(
+            graph,
+            constants,
+            self._channels_last,
+            self._in_function,
+            lambda path: class_before(self.modules[path]),
+        )
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
         # Sizes that a call is given, as none of its tensors shows them.
