@@ -23,6 +23,7 @@ from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from converters.graph.writing.repeated.repeats import Repeats
 from converters.mapping.file import OpenSizes
+from migrate.port.initialization import drawn_there
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, refused
@@ -31,7 +32,7 @@ from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes
 from migrate.port.sizes.second import second
-from migrate.port.texts import package_text
+from migrate.port.texts import package_text, with_tied_inputs
 from migrate.port.weights import write_weights
 
 Inputs = Mapping[str, torch.Tensor]
@@ -804,7 +805,8 @@ class Stem(nn.Module):
         super().__init__()
         joined = (bands,) + tuple(widths)  # noqa: RUF005
         self.blocks = nn.ModuleList(
-            StemBlock(a, b) for a, b in zip(joined, joined[1:], strict=False)
+            StemBlock(a, b)
+            for a, b in zip(joined, joined[1:], strict=False)  # noqa: RUF007
         )
         self.head = nn.Linear(joined[-1], 8 if gated else 4)
         self.gated = gated
@@ -838,3 +840,20 @@ def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> No
     assert 0.7 * bound < float(jnp.abs(params["blocks_0"]["conv"]["bias"]).max()) <= bound
     bound = 6**-0.5
     assert 0.5 * bound < float(jnp.abs(params["head"]["bias"]).max()) <= bound
+    # The package makes the inputs of that size, and `init` is compared there.
+    assert found.tied == {("x", 2): "bands"}
+    file = tmp_path / "net" / "__init__.py"
+    file.write_text(with_tied_inputs(file.read_text(), written.config_class, found.tied))
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)(bands=11)
+        assert package.model_shapes(config)["params/blocks_0/conv/kernel"] == (3, 11, 8)
+    assert found.there is not None
+    asked = (tmp_path / "net", written, 4, found.there, "net", None)
+    uniform = {"params/blocks_#/conv/bias"}
+    assert not drawn_there(*asked, tmp_path, uniform)
+    source = tmp_path / "net" / "modeling.py"
+    source.write_text(source.read_text().replace("(self.cin * 3) ** -0.5", "4.0"))
+    (tmp_path / "again").mkdir()
+    assert set(drawn_there(*asked, tmp_path / "again", uniform)) == {
+        f"params/blocks_{at}/conv/bias" for at in (0, 1)
+    }

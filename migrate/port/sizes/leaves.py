@@ -152,8 +152,9 @@ def candidates(leaf: Leaf, upwards: bool) -> tuple[Value, ...]:
         if value == 0.0:
             return ()
         if value <= _EPSILON:
-            return (40 * value if value > 1e-9 else 1e-4, 1e-2)
-        return (value * 1.5, value * 0.5) if upwards else (value * 0.75, value * 1.25)
+            return (float(f"{40 * value:.12g}") if value > 1e-9 else 1e-4, 1e-2)
+        factors = (1.5, 0.5) if upwards else (0.75, 1.25)
+        return tuple(float(f"{value * factor:.12g}") for factor in factors)
     return tuple(
         number
         for number in dict.fromkeys(_of_whole(value, upwards))
@@ -179,7 +180,7 @@ def _of_whole(value: int, upwards: bool) -> Iterator[int]:
 def _of_several(values: tuple[Number, ...], upwards: bool) -> Iterator[tuple[Number, ...]]:
     """Each entry another one, all of them in the same way."""
     if not all(isinstance(number, int) for number in values):
-        yield tuple(1.5 * number for number in values)
+        yield tuple(float(f"{1.5 * number:.12g}") for number in values)
         return
     whole = [int(number) for number in values]
     ways = [

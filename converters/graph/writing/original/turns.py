@@ -142,6 +142,11 @@ def _bound(target: ast.expr, iterable: ast.expr, index: Index) -> dict[str, ast.
         case ast.Tuple(elts=[number, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[over]):
             first = {number.id: index} if isinstance(number, ast.Name) else {}
             return {**first, **_bound(inner, over, index)}
+        case ast.Tuple(elts=[_, _]), ast.Call(func=function, args=[over]) if (
+            constructors.last(function) == "pairwise"
+        ):
+            rest = ast.Subscript(over, ast.Slice(ast.Constant(1)), ast.Load())
+            return _bound(target, code("zip({x}, {y})", x=over, y=rest), index)
         case ast.Tuple(elts=parts), ast.Call(func=ast.Name(id="zip"), args=over) if len(
             parts
         ) == len(over):
