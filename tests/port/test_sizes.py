@@ -255,8 +255,8 @@ def sized(
     with constructions() as seen, watching() as watch:
         model = build()
     model.eval()
-    arguments = seen.arguments(model) if seen_arguments else None
-    written = port(model, inputs, arguments=arguments, starts=watch.starts(model))
+    told = (watch.starts(model), seen.arguments(model)) if seen_arguments else (None, None)
+    written = port(model, inputs, starts=told[0], arguments=told[1])
     place = folder / "net"
     place.mkdir()
     without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
@@ -826,7 +826,13 @@ def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> No
     assert ".swapaxes" not in written.modeling.partition("class StemBlock")[2]
     assert "self.config.widths[i]" in written.modeling
     assert {name for name, _, _ in found.changed} == {"bands", "widths"}
-    assert "bands" not in {one.name for one in found.held}
+    # A choice is a field, so that the other value is refused by name.
+    assert {one.name: one.value for one in found.held} == {"gated": True}
+    assert "with the other value the original is another model" in found.held[0].why
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)
+        with pytest.raises(ValueError, match=r"gated=False: modeling\.py supports True only"):
+            config(gated=False)
     other = Stem(bands=11, widths=(12, 6))
     inputs["x"] = real(2, 9, 11)
     theirs = outputs(written, tmp_path / "net", other, inputs, bands=11, widths=(12, 6))

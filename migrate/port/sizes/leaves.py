@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from converters.graph.recording.libraries import is_user_file
 
 Number = int | float
 Value = Number | tuple[Number, ...]
@@ -69,10 +72,39 @@ def leaves(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
     )
 
 
-def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:
+def choices(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """The values that are True or False among arguments that the user wrote.
+
+    They are arguments themselves and attributes of the user's configurations; those of a library are many,
+    and mostly none of a model's form.
+    """
+    return tuple(
+        leaf
+        for name, value in arguments.items()
+        for leaf in _below((name,), value, 0, choices=True)
+        if leaf.name.isidentifier()
+    )
+
+
+def _is_library(value: Any) -> bool:
+    module = sys.modules.get(type(value).__module__)
+    file = getattr(module, "__file__", None)
+    plain = isinstance(value, Mapping | list | tuple)
+    return not plain and file is not None and not is_user_file(file)
+
+
+def _below(
+    path: tuple[str, ...], value: Any, depth: int, *, choices: bool = False
+) -> Iterator[Leaf]:
     if isinstance(value, bool) or depth > _DEPTH:
+        if choices and isinstance(value, bool):
+            yield Leaf(path, value)
         return
-    if isinstance(value, int | float):
+    if choices:
+        inner_values = {} if _is_library(value) else _entries(value)
+        for name, inner in inner_values.items():
+            yield from _below((*path, name), inner, depth + 1, choices=True)
+    elif isinstance(value, int | float):
         yield Leaf(path, value)
     elif isinstance(value, list | tuple):
         if value and all(type(element) in (int, float) for element in value):

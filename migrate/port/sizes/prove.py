@@ -23,6 +23,7 @@ from migrate.port.sizes.unseen import Unseen
 from migrate.progress import Progress
 
 IDLE = "other values had no effect on the inputs of the proof"
+_FORM = "with the other value the original is another model, which `modeling.py` does not have"
 # A share to try in place of none.
 _SHARE = 0.25
 Attempt = Callable[[Sequence[SizeChange]], str]
@@ -255,6 +256,9 @@ class _Proof:
             for name in self._names(change):
                 value = settings.get(name, change.leaf.value)
                 held[name] = FixedSize(name, value, f"at {change.value!r} {why}")
+        for leaf in self.found.forms:
+            if leaf.name not in {*settings, *held}:
+                held[leaf.name] = FixedSize(leaf.name, leaf.value, _FORM)
         rates = {name for change in self.rates for name in self._names(change)}
         for name, value in settings.items():
             if self.tries.settings[name] == value and name not in {*held, *rates}:
