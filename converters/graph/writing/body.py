@@ -1228,9 +1228,12 @@ class _Writer:
     def _crossing(self, value: Any, target: int) -> Any:
         """An argument of a module's call, in the order that the module takes it in."""
         value = self._resolved(value)
-        if isinstance(value, Ref) and self.layouts.get(target) is not None:
-            return Hole(value)
-        return self._operand(value, _NO_OP)
+        layout = self.layouts.get(target)
+        if not isinstance(value, Ref) or layout is None:
+            return self._operand(value, _NO_OP)
+        if layout == LAST and self.layouts.get(value.id) is None:
+            return as_flax(Hole(value), None, self.facts[value.id].ndim)
+        return Hole(value)
 
     def access(self, path: str) -> ast.expr:
         """`self.layers[0].mlp` for a module below this one, which is held from now on."""
