@@ -119,6 +119,9 @@ class Settings:
         self._arguments = arguments or {}
         self.modules = dict(root.named_modules())
         self.paths = {id(module): path for path, module in self.modules.items()}
+        # Calls that create modules, with the variables of their turn: (path, path of the constructor, number
+        # of the call) → the call itself, so that its number stays its own, and the one that is read.
+        self._turned: dict[tuple[str, str, int], tuple[ast.Call, ast.Call]] = {}
         self.choices = (
             0  # of the expressions that are being followed, those that are one of several
         )
@@ -449,8 +452,11 @@ class Settings:
                 # A class may be called by another name (`norm_layer(dim)`).
                 known = [node for node in nodes if constructors.last(node.func) == name]
                 for node in known or [node for node in nodes if node is part]:
-                    turn = self._turn(creation, within, above, expression, node)
-                    yield above, turned(node, turn) if turn else node
+                    key = path, above, id(node)
+                    if key not in self._turned:
+                        turn = self._turn(creation, within, above, expression, node)
+                        self._turned[key] = node, turned(node, turn) if turn else node
+                    yield above, self._turned[key][1]
 
     def _turn(
         self,
