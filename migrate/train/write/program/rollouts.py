@@ -48,14 +48,14 @@ class RolloutVariables(Mapping[str, Any]):
     def order_by(self, sampled: Mapping[str, Any]) -> None:
         """Give the items of each list in the order of given ones: the script may shuffle them.
 
-        Items that are not among the given ones keep their place.
+        The order stays where an item is not among the given ones.
         """
         for path in {_list_of(name) for name in sampled} - {""}:
             names = [name for name in sampled if _list_of(name) == path]
             own = list(zip(*(data.arrays(self.find(name)) for name in names), strict=True))
-            given = list(zip(*(sampled[name] for name in names), strict=True))
+            wanted = list(zip(*(sampled[name] for name in names), strict=True))
             free, order = list(range(len(own))), []
-            for item in given:
+            for item in wanted:
                 place = next((n for n in free if _equal(own[n], item)), None)
                 if place is None:
                     break
@@ -442,8 +442,8 @@ def _filled(held: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(value, tuple):
         return np.asarray(value)
     filled = np.array(held, order="C")
-    for row, given in zip(filled.reshape(len(filled), -1), value, strict=True):
-        row[: len(given)] = given
+    for row, start in zip(filled.reshape(len(filled), -1), value, strict=True):
+        row[: len(start)] = start
     return filled
 
 
