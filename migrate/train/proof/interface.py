@@ -33,7 +33,7 @@ def names_compared(script: ScriptText, interface: str) -> tuple[TrainComparison,
     for node in ast.parse(interface).body:
         if isinstance(node, ast.FunctionDef) and node.name in {*OWN, EXPERIENCE, ROLLOUT}:
             other = public.get(node.name)
-            ported = isinstance(other, FunctionNode) and (
+            ported = isinstance(other, ast.FunctionDef) and (
                 parameter_names(other) == parameter_names(node)
             )
             if other and (node.name in OWN or not ported):
