@@ -42,12 +42,14 @@ class SettingInt(int):
         local: the name of the number in its module; "" if unknown.
         holder: path of the list of modules whose member the number belongs to, if `text` has that member's
             number (`INDEX`); else "".
+        place: the member's number in that list.
     """
 
     text: str
     parts: Mapping[str, Any]
     local: str
     holder: str
+    place: int = 0
 
     def __new__(
         cls,
@@ -71,6 +73,7 @@ class SettingFloat(float):
     parts: Mapping[str, Any]
     local: str
     holder: str
+    place: int = 0
 
     def __new__(
         cls,

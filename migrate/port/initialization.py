@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from converters.errors import ConversionError
+from converters.graph.starts.law import Draw
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.sides.jax.weights import LAYER_NUMBER
+from migrate.port.dtypes import narrow
 from migrate.port.nnx_model import NnxPort
 from migrate.port.original import SEED, OriginalModel
 from migrate.port.package import package_of, unstacked
 from migrate.port.results import Initialization
+from migrate.port.sizes.results import SecondSize
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]
 # New models of each side: more of small ones, as each has few elements.
 _BUILDS, _BUILDS_OF_SMALL, _SMALL = 2, 8, 200_000
+# Of each side at the second size.
+_BUILDS_THERE = 4
 # Elements of an array that are compared.
 _ELEMENTS = 20_000
 # How rarely two samples of one law may be told apart: there are many arrays.
@@ -38,8 +45,9 @@ def compared(
     port: Any,
     example: Sequence[tuple[int, ...]] | None,
     work: Path,
+    second: SecondSize | None = None,
 ) -> Initialization | None:
-    """Compare what `init` draws with new models of the original.
+    """Compare what `init` draws with new models of the original, also at a second size.
 
     Args:
         original: the original. Its factory is called again, with other seeds.
@@ -48,6 +56,7 @@ def compared(
         port: what the compiler gave.
         example: the shapes of the inputs, if these are images.
         work: folder for intermediate files.
+        second: the second size; None: there is none.
 
     Returns:
         None for a model without parameters.
@@ -57,11 +66,16 @@ def compared(
     total = sum(parameter.numel() for parameter in original.module.parameters())
     builds = _BUILDS if total > _SMALL else _BUILDS_OF_SMALL
     try:
-        theirs, placed = _originals(original, name, builds, example, work, port.api)
+        fresh = (original.fresh(SEED + 1 + build) for build in range(builds))
+        theirs, placed = _originals(fresh, name, example, work, port.api)
         if not theirs:
             why = "the user named a module that was made, no factory"
             return Initialization(0, 0, port.otherwise, {}, why)
         ours, apart = _ports(folder, port, len(theirs))
+        uniform = _uniform(original, placed)
+        there = second and drawn_there(
+            folder, port, min(builds, _BUILDS_THERE), second, name, example, work, uniform
+        )
     except (ParityError, ConversionError) as error:
         return Initialization(0, 0, port.otherwise, {}, str(error))
     except Exception as error:  # whatever a source that does not run raises
@@ -71,7 +85,11 @@ def compared(
     differs = {
         path: said
         for path in both
-        if (said := difference([draw[path] for draw in theirs], ours[path]))
+        if (
+            said := difference(
+                [draw[path] for draw in theirs], ours[path], uniform=_of_any_layer(path) in uniform
+            )
+        )
     }
     # Arrays that no checkpoint has are not among the original's: their start is the port's own constant.
     lone = [path for path in ours if path not in theirs[0] and path not in apart]
@@ -83,13 +101,55 @@ def compared(
             otherwise[key] = "; ".join([why, *dict.fromkeys(measured)])
     named = {path for key in otherwise for path in placed.get(key, ())}
     unknown = {path: said for path, said in differs.items() if path not in named}
-    return Initialization(len(both), len(theirs), otherwise, unknown)
+    if there:
+        known = {_of_any_layer(path) for path in (*differs, *named)}
+        there = {path: said for path, said in there.items() if _of_any_layer(path) not in known}
+    return Initialization(len(both), len(theirs), otherwise, unknown, there=there)
+
+
+def drawn_there(
+    folder: Path,
+    port: Any,
+    builds: int,
+    second: SecondSize,
+    name: str,
+    example: Sequence[tuple[int, ...]] | None,
+    work: Path,
+    uniform: Collection[str],
+) -> dict[str, str]:
+    """Arrays that start otherwise than the original's at the second size: path → how they differ.
+
+    Args:
+        folder: folder of the port.
+        port: what the compiler gave.
+        builds: number of new models of each side.
+        second: the second size.
+        name: name of the port.
+        example: the shapes of the inputs, if these are images.
+        work: folder for intermediate files.
+        uniform: paths of arrays that are drawn uniformly, without numbers of layers.
+    """
+    place = work / "second"
+    place.mkdir()
+    shapes = None if example is None else [array.shape for array in second.inputs.values()]
+    fresh = (second.build(SEED + 1 + build) for build in range(builds))
+    theirs, _ = _originals(fresh, name, shapes, place, port.api)
+    ours, _ = _ports(folder, port, builds, second)
+    return {
+        path: said
+        for path in ours
+        if path in theirs[0]
+        and (
+            said := difference(
+                [draw[path] for draw in theirs], ours[path], uniform=_of_any_layer(path) in uniform
+            )
+        )
+    }
 
 
 def _originals(
-    original: OriginalModel,
+    fresh: Iterable[Any],
     name: str,
-    builds: int,
     example: Sequence[tuple[int, ...]] | None,
     work: Path,
     api: Any,
@@ -99,8 +159,7 @@ def _originals(
 
     draws: list[dict[str, Array]] = []
     placed: Mapping[str, tuple[str, ...]] = {}
-    for build in range(builds):
-        module = original.fresh(SEED + 1 + build)
+    for build, module in enumerate(fresh):
         if module is None:
             break
         place = work / f"new{build}"
@@ -111,22 +170,27 @@ def _originals(
     return draws, placed
 
 
-def _ports(folder: Path, port: Any, builds: int) -> tuple[dict[str, list[Array]], set[str]]:
+def _ports(
+    folder: Path, port: Any, builds: int, second: SecondSize | None = None
+) -> tuple[dict[str, list[Array]], set[str]]:
     """Return the arrays of `init`, once for each seed, and the paths of buffers."""
     import jax
 
     arrays_by_path: dict[str, list[Array]] = {}
     with package_of(folder) as package:
+        config = getattr(package, port.config_class)(**(second.settings if second else {}))
         if port.api == "nnx":
-            config = getattr(package, port.config_class)()
             nnx_port = NnxPort(getattr(package, port.model_class), config)
             draw_nnx = jax.jit(nnx_port.drawn)
             for build in range(builds):
                 for path, leaf in draw_nnx(jax.random.key(SEED + build)).items():
                     arrays_by_path.setdefault(path, []).append(np.asarray(leaf))
             return arrays_by_path, arrays_by_path.keys() - nnx_port.parameters()
-        model = package.build()
+        model = getattr(package, port.model_class)(config)
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
+        if second is not None:
+            given = second.inputs.items()
+            inputs = {key: np.zeros_like(narrow(array)) for key, array in given}
         draw = jax.jit(lambda key: unstacked(package, model.init(key, **inputs)))
         for build in range(builds):
             leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))
@@ -137,12 +201,28 @@ def _ports(folder: Path, port: Any, builds: int) -> tuple[dict[str, list[Array]]
     return arrays_by_path, {path for path in arrays_by_path if path.startswith("buffers/")}
 
 
-def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
+def _uniform(original: OriginalModel, placed: Mapping[str, Sequence[str]]) -> set[str]:
+    """Paths of the arrays that the original draws uniformly; numbers of layers are left out."""
+    starts = original.starts or {}
+    return {
+        _of_any_layer(path)
+        for key, paths in placed.items()
+        if key in starts and isinstance(law := starts[key].law, Draw) and law.kind == "uniform"
+        for path in paths
+    }
+
+
+def _of_any_layer(path: str) -> str:
+    return re.sub(LAYER_NUMBER, r"\1#", path)
+
+
+def difference(theirs: Sequence[Array], ours: Sequence[Array], *, uniform: bool = False) -> str:
     """Return how two samples of arrays differ, or "" if they do not.
 
     Args:
         theirs: one array of each new model of the original.
         ours: one array of each `init`.
+        uniform: whether the original's are drawn from a uniform law, whose bounds few numbers show.
     """
     if theirs[0].shape != ours[0].shape:
         return f"shape {ours[0].shape}, the original has {theirs[0].shape}"
@@ -161,7 +241,21 @@ def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
     if off > _ROUNDING * scale:
         return f"a constant is off by {off:.3g}"
     x, y = (_some(array[:, ~fixed].reshape(-1)) for array in (left, right))
-    return _samples(x, y) if x.size else ""
+    if not x.size:
+        return ""
+    return (_bounds(x, y) if uniform else "") or _samples(x, y)
+
+
+def _bounds(x: Array, y: Array) -> str:
+    """Return how the bounds of two uniform samples differ.
+
+    Of n numbers, the probability that all are below a share r of the bound is r ** n.
+    """
+    ends = [float(np.abs(array - (array.max() + array.min()) / 2).max()) for array in (x, y)]
+    ratio = min(ends) / max(*ends, 1e-30)
+    if ends[0] == ends[1] or 2 * ratio ** (min(x.size, y.size) - 2) >= _RARELY:
+        return ""
+    return f"within {ends[1]:.3g}, the original's within {ends[0]:.3g}"
 
 
 def _coincidences(shape: tuple[int, ...]) -> int:

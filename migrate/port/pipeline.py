@@ -54,7 +54,14 @@ from migrate.port.results import Ported, ProofCase
 from migrate.port.scripted import record_script
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes, unproven
-from migrate.port.texts import TEST_PADDING, convert_text, inputs_file, package_text, test_text
+from migrate.port.texts import (
+    TEST_PADDING,
+    convert_text,
+    inputs_file,
+    package_text,
+    test_text,
+    with_tied_inputs,
+)
 from migrate.port.texts import OriginalTexts as Way
 from migrate.port.unused import notes_on_methods, unused_paths
 from migrate.port.weights import INITIAL, PARAMS, PortWeights, stirred, write_weights
@@ -219,6 +226,7 @@ def port_model(
                 )
                 port_result = port_result.limited(sizes.limits)
                 _write_limited(place, port_result)
+                _tie_inputs(place, port_result, sizes)
             of_them = notes_on_methods(place, first, port_result.api)
             if of_them:
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
@@ -320,7 +328,13 @@ def port_model(
             ):
                 progress("comparing: initialization")
                 start = initialization.compared(
-                    original, place, name, port_result, _example(original_inputs), work
+                    original,
+                    place,
+                    name,
+                    port_result,
+                    _example(original_inputs),
+                    work,
+                    None if sizes is None else sizes.there,
                 )
             if options.attention in KERNELS:
                 port_result = _with_kernel(place, port_result, options.attention)
@@ -335,7 +349,7 @@ def port_model(
                 start,
                 names,
                 command,
-                _versions(),
+                _versions(original),
                 sizes=sizes,
                 numerics=numerics,
                 cached=cached,
@@ -609,6 +623,13 @@ def _write_limited(place: Path, port_result: Any) -> None:
         (place / file).write_text(text)
 
 
+def _tie_inputs(place: Path, port_result: Any, sizes: Sizes) -> None:
+    """Let the package make the inputs of `init` from its config, where their axes follow settings."""
+    if sizes.tied and port_result.api != "nnx":
+        file = place / "__init__.py"
+        file.write_text(with_tied_inputs(file.read_text(), port_result.config_class, sizes.tied))
+
+
 def _example(original_inputs: OriginalInputs) -> tuple[tuple[int, ...], ...] | None:
     """The shapes of the inputs, if these are images."""
     first = original_inputs.inputs[0]
@@ -741,6 +762,10 @@ def formatted(folder: Path) -> Sequence[str]:
     return ()
 
 
-def _versions() -> str:
-    named = {name: installed(name) for name in ("torch", "transformers", "jax", "flax")}
+def _versions(original: OriginalModel) -> str:
+    """Versions of the frameworks, and of transformers if the original is made of its classes."""
+    bases = {base for module in original.module.modules() for base in type(module).__mro__}
+    ours = any(base.__module__.partition(".")[0] == "transformers" for base in bases)
+    names = ("torch", *(["transformers"] if ours else []), "jax", "flax")
+    named = {name: installed(name) for name in names}
     return ", ".join(f"{name} {version}" for name, version in named.items() if version)

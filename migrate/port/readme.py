@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from migrate.counts import many
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
+from migrate.port.dtypes import narrow_name
 from migrate.port.generation.results import CachedCase
 from migrate.port.mesh.derive import Partition
 from migrate.port.mesh.page import mesh_section
@@ -17,6 +18,7 @@ from migrate.port.mesh.results import MeshRun
 from migrate.port.numerics.results import Numerics
 from migrate.port.results import Initialization, ProofCase
 from migrate.port.sizes.results import Sizes
+from migrate.port.texts import TEST_INPUTS
 from migrate.port.training_step import training_step
 
 # From here on a distance in float32 needs an explanation.
@@ -61,12 +63,13 @@ def readme_text(
         meshes: the proof on meshes.
         frozen: whether the original trains only some of its weights.
     """
+    files = tuple(files)
     parts = [
         f"# {port.model_class}, in Flax\n",
         f"Ported from `{target}` by `{command}` ({versions}).",
         _origin(port.origin),
         "## Use\n",
-        _use(name, port, bool(weights)),
+        _use(name, port, bool(weights), TEST_INPUTS in files, {} if sizes is None else sizes.tied),
         _generation(name, port),
         _weights(weights),
         _list(
@@ -129,13 +132,35 @@ def _file(path: str) -> str:
     return below if installed else frames.shown(Path(path))
 
 
-def _use(name: str, port: Any, weights: bool) -> str:
+def _shape(input_: Any, tied: Mapping[tuple[str, int], str]) -> str:
+    """Dtype and shape of an input, with the settings that its sides follow: `float32[batch, n_mels]`."""
+    sides = [tied.get((input_.name, axis), str(side)) for axis, side in enumerate(input_.shape)]
+    return f"{narrow_name(input_.dtype)}[{', '.join(sides)}]"
+
+
+def _examples(name: str, port: Any) -> list[str]:
+    """Lines that read the inputs of the test, under the names of the call's arguments."""
+    names = [input_.name for input_ in port.inputs if not input_.optional]
+    if not names:
+        return []
+    listed = ", ".join(f'"{argument}"' for argument in names)
+    read = f'inputs["{names[0]}"]' if len(names) == 1 else f"(inputs[key] for key in ({listed}))"
+    return [
+        f'inputs = load_file("{name}/{TEST_INPUTS}")  # an example; yours go here',
+        f"{', '.join(names)} = {read}",
+    ]
+
+
+def _use(
+    name: str, port: Any, weights: bool, examples: bool, tied: Mapping[tuple[str, int], str]
+) -> str:
     shapes = ", ".join(
-        f"`{input_.name}` {input_.dtype}[{', '.join(map(str, input_.shape))}]"
-        f"{' (optional)' * input_.optional}"
+        f"`{input_.name}` {_shape(input_, tied)}{' (optional)' * input_.optional}"
         for input_ in port.inputs
     )
     call_arguments = _given(port)
+    inputs = _examples(name, port) if examples else []
+    load = ["from safetensors.flax import load_file"] if inputs else []
     keys = enumerate(port.streams)
     rngs = ", ".join(f'"{name}": jax.random.key({number})' for number, name in keys)
     drawn = f", rngs={{{rngs}}}" if rngs else ""
@@ -145,13 +170,15 @@ def _use(name: str, port: Any, weights: bool) -> str:
         else f"variables = model.init(jax.random.key(0), {call_arguments})"
     )
     if port.api == "nnx":
-        return _in_nnx(name, port, call_arguments, shapes)
+        return _in_nnx(name, port, call_arguments, shapes, load, inputs)
     lines = [
         "```python",
         "import jax",
+        *load,
         f"from {name} import {port.model_class}, {port.config_class}, load_params",
         "",
         f"model = {port.model_class}({port.config_class}())",
+        *inputs,
         loaded,
         f"outputs = jax.jit(model.apply)(variables, {call_arguments}{drawn})",
         "```",
@@ -183,14 +210,23 @@ def _generation(name: str, port: Any) -> str:
     )
 
 
-def _in_nnx(name: str, port: Any, call_arguments: str, shapes: str) -> str:
+def _in_nnx(
+    name: str,
+    port: Any,
+    call_arguments: str,
+    shapes: str,
+    load: Sequence[str],
+    inputs: Sequence[str],
+) -> str:
     """Describe the use of an nnx model."""
     lines = [
         "```python",
         "from flax import nnx",
+        *load,
         f"from {name} import build",
         "",
         "model = build()  # with the weights, in evaluation mode",
+        *inputs,
         "run = nnx.jit(lambda model, inputs: model(**inputs))",
         f"outputs = run(model, dict({call_arguments}))",
         "```",
@@ -443,8 +479,15 @@ def _start(port: Any, start: Initialization | None) -> str:
     ]
     if start is not None:
         lines += [f"- **differs**: `{path}`: {said}" for path, said in start.differs.items()]
+        lines += [
+            f'- **differs at the second sizes of "Sizes"**: `{path}`: {said}'
+            for path, said in (start.there or {}).items()
+        ]
         if not start.error and not start.differs and not start.otherwise:
-            lines.append("All of them match.")
+            if start.there is None:
+                lines.append("All of them match, at the sizes of `config.py`.")
+            elif not start.there:
+                lines.append('All of them match, also at the second sizes of "Sizes".')
     text = "\n\n".join([lines[0], "\n".join(lines[1:])])
     return text.replace("`init`", "the constructor") if port.api == "nnx" else text
 

@@ -171,6 +171,8 @@ class Initialization:
             was measured.
         differs: other arrays that start otherwise: path → what was measured.
         error: why there was no comparison; "" otherwise.
+        there: arrays that start otherwise at the second size only: path → what was measured; None: there is
+            no second size.
     """
 
     arrays: int
@@ -178,11 +180,12 @@ class Initialization:
     otherwise: Mapping[str, str]
     differs: Mapping[str, str]
     error: str = ""
+    there: Mapping[str, str] | None = None
 
     @property
     def matches(self) -> bool:
-        """Whether every array starts as the original's."""
-        return not self.otherwise and not self.differs and not self.error
+        """Whether every array starts as the original's, at each size that was tried."""
+        return not (self.otherwise or self.differs or self.error or self.there)
 
 
 def _rank(difference: float) -> tuple[bool, float]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -80,6 +83,45 @@ def package_text(
     still = "".join(f"    {path!r},\n" for path in frozen)
     return text + _TRAINABLE.replace("FROZEN_PATHS", f"frozenset([\n{still}])") if frozen else text
 
+
+def with_tied_inputs(text: str, config: str, tied: Mapping[tuple[str, int], str]) -> str:
+    """`__init__.py` of which the inputs follow the sizes that they are tied to.
+
+    Args:
+        text: its source.
+        config: the class of the sizes.
+        tied: (input, axis) → the setting, as an expression: "n_mels", "2 * width".
+    """
+    inputs: dict[str, dict[int, str]] = defaultdict(dict)
+    for (name, axis), said in tied.items():
+        inputs[name][axis] = re.sub(r"[A-Za-z_]\w*", r"config.\g<0>", said)
+    lines = []
+    for name, axes in inputs.items():
+        found = re.search(rf'"{name}": jax\.ShapeDtypeStruct\((\(.*?\)), "(\w+)"\)', text)
+        assert found is not None
+        sides = [str(side) for side in ast.literal_eval(found[1])]
+        for axis, said in axes.items():
+            sides[axis] = said
+        shape = f"({', '.join(sides)}{',' * (len(sides) == 1)})"
+        lines.append(f'        "{name}": jax.ShapeDtypeStruct({shape}, "{found[2]}"),\n')
+    function = _TIED.replace("CONFIG", config).replace("LINES\n", "".join(lines))
+    return substitute(
+        text,
+        {
+            "{**INPUTS, **inputs}": "{**inputs_at(model.config), **inputs}",
+            "\n\ndef model_arrays(": f"\n\n{function}\n\ndef model_arrays(",
+        },
+    )
+
+
+_TIED = '''\
+def inputs_at(config: CONFIG) -> dict[str, jax.ShapeDtypeStruct]:
+    """INPUTS at the sizes of a config."""
+    return {
+        **INPUTS,
+LINES
+    }
+'''
 
 _PACKAGE = '''\
 """WHAT: see README.md."""
@@ -309,10 +351,20 @@ def convert_text(
         "    given = parser.parse_args()",
         *(['    constants = load_file(HERE / "constants.safetensors")'] if constants else []),
         "    try:",
-        "        port = package()",
-        f"        config = port.{config}(**dict(given.size))",
-        f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
-        f"        port.require_params([*paths{paths}], config)",
+        *(
+            [
+                "        port = package()",
+                f"        config = port.{config}(**dict(given.size))",
+                f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+                f"        port.require_params([*paths{paths}], config)",
+            ]
+            if sized
+            else [
+                f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+                "        port = package()",
+                f"        port.require_params([*paths{paths}], port.{config}(**dict(given.size)))",
+            ]
+        ),
         f"        done = convert(given.checkpoint, {how}, output=given.output{extra}, overwrite=given.force)",
         "    except (ConversionError, ValueError, TypeError) as error:",
         "        parser.error(str(error))",
@@ -377,6 +429,9 @@ def test_text(
         model=model,
         place=how.place,
         load=how.load,
+        pickle="import pickle\n" if how.pickled else "",
+        module_type="from types import ModuleType\n" if how.pickled else "",
+        reader=_TENSORS_ONLY.lstrip() + "\n\n" if how.pickled else "",
         seed=seed,
         limit=LIMIT,
     )
@@ -388,10 +443,11 @@ class OriginalTexts:
     Attributes:
         place: lines that name it.
         load: lines of a function's body that give the module.
+        pickled: whether the weights are in a file of `torch.save`.
     """
 
     def __init__(self, spec: str, folder: Path, checkpoint: Path | None, weights: bool) -> None:
-        source = Path(spec)
+        source, self.pickled = Path(spec), False
         if source.is_dir():
             self.place = f"ORIGINAL = HERE / {_relative(source, folder)!r}"
             self.load = _FOLDER_WITH_WEIGHTS if weights else _FOLDER
@@ -405,7 +461,8 @@ class OriginalTexts:
                 self.load = _MODULE.format(name=name)
             if checkpoint is not None:
                 self.place += f"\nCHECKPOINT = HERE / {_relative(checkpoint, folder)!r}"
-                self.load += _CHECKPOINT
+                self.pickled = checkpoint.suffix != ".safetensors"
+                self.load += _CHECKPOINT if self.pickled else _SAFETENSORS
         self.load = self.load.rstrip() + "\n    return module.eval()"
 
 
@@ -450,19 +507,80 @@ _MODULE = """\
     module = source.{name}
     module = module if isinstance(module, torch.nn.Module) else module()
 """
-_CHECKPOINT = """\
-    if CHECKPOINT.suffix == ".safetensors":
-        from safetensors.torch import load_file
+_READ_PICKLED = """\
+    state = torch.load(
+        CHECKPOINT, map_location="cpu", weights_only=False, pickle_module=tensors_only
+    )
+"""
+_READ_SAFETENSORS = """\
+    from safetensors.torch import load_file
 
-        state = load_file(CHECKPOINT)
-    else:
-        state = torch.load(CHECKPOINT, map_location="cpu", weights_only=True)
+    state = load_file(CHECKPOINT)
+"""
+_FITTED = """\
     # As training scripts store it: below a name, and with a wrapper's prefix.
     for entry in ("state_dict", "model_state_dict", "model"):
         state = state.get(entry, state)
     own = module.state_dict()
     state = {next((end for end in ends(key) if end in own), key): one for key, one in state.items()}
     module.load_state_dict(state)
+"""
+_CHECKPOINT, _SAFETENSORS = _READ_PICKLED + _FITTED, _READ_SAFETENSORS + _FITTED
+# The classes of `torch.save` that hold tensors are read, as in `converters.checkpoint`.
+_TENSORS_ONLY = """\
+
+
+class Inert:
+    \"\"\"Stands for an object of a checkpoint that is no tensor: a config, an optimizer.\"\"\"
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self.items: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.items[key] = value
+
+    def append(self, value: Any) -> None:
+        self.items[len(self.items)] = value
+
+    def extend(self, values: Any) -> None:
+        for value in values:
+            self.append(value)
+
+
+TENSORS = {
+    ("collections", "OrderedDict"),
+    ("torch", "Size"),
+    ("torch", "Tensor"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("torch._utils", "_rebuild_tensor"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch.nn.parameter", "Parameter"),
+}
+
+
+class TensorsOnly(pickle.Unpickler):
+    \"\"\"Reads tensors. No other object of a checkpoint is made, so that no code in it runs.\"\"\"
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = (module, name) in TENSORS
+        if module == "torch":
+            known = known or isinstance(getattr(torch, name, None), torch.dtype)
+        return super().find_class(module, name) if known else type(name, (Inert,), {})
+
+
+def load_tensors(file: Any, **named: Any) -> Any:
+    return TensorsOnly(file, **named).load()
+
+
+# As a module, as `torch.load` takes it.
+tensors_only = ModuleType("tensors_only")
+vars(tensors_only).update(Unpickler=TensorsOnly, load=load_tensors)
 """
 _PARAMETRIZED = """@pytest.mark.parametrize(("method", "inputs"), [{rows}])
 """
@@ -499,11 +617,11 @@ _TEST = '''\
     """
 
     import importlib.util
-    import sys
+    {pickle}import sys
     from collections.abc import Iterator, Mapping
     from dataclasses import fields, is_dataclass
     {partial}from pathlib import Path
-    from typing import Any
+    {module_type}from typing import Any
 
     import jax
     import numpy as np
@@ -537,7 +655,7 @@ _TEST = '''\
         return [".".join(steps[start:]) for start in range(len(steps))]
 
 
-    def original() -> Any:
+    {reader}def original() -> Any:
         """The torch module."""
     {load}
 

@@ -13,15 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax.errors import ScopeParamShapeError
 from torch import nn
 
 from converters.errors import MappingFileError
 from converters.graph import Port, port
 from converters.graph.recording.trace import GraphError
+from converters.graph.starts.watch import watching
 from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from converters.graph.writing.repeated.repeats import Repeats
 from converters.mapping.file import OpenSizes
+from migrate.port.initialization import drawn_there
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, refused
@@ -30,7 +33,7 @@ from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes
 from migrate.port.sizes.second import second
-from migrate.port.texts import package_text
+from migrate.port.texts import package_text, with_tied_inputs
 from migrate.port.weights import write_weights
 
 Inputs = Mapping[str, torch.Tensor]
@@ -250,10 +253,11 @@ def sized(
 ) -> tuple[Port, Sizes]:
     """A port with what it refuses, and what was found out; its folder is at `folder / "net"`."""
     torch.manual_seed(0)
-    with constructions() as seen:
+    with constructions() as seen, watching() as watch:
         model = build()
     model.eval()
-    written = port(model, inputs, arguments=seen.arguments(model) if seen_arguments else None)
+    told = (watch.starts(model), seen.arguments(model)) if seen_arguments else (None, None)
+    written = port(model, inputs, starts=told[0], arguments=told[1])
     place = folder / "net"
     place.mkdir()
     without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
@@ -657,6 +661,25 @@ def test_a_reason_says_what_the_port_does_without_our_classes(tmp_path: Path) ->
     for error, reason in (
         (unfit, "does not take the original's weights there: fc.weight: shape (3, 4)"),
         (ValueError("dim=20: 12 only"), "raises ValueError: dim=20: 12 only"),
+        (
+            MappingFileError("m.yaml", ["rnn.weight_ih_l1 is matched by no rule"], "edit it"),
+            "has no place for rnn.weight_ih_l1: the number of layers of `rnn` is fixed in modeling.py",
+        ),
+        (
+            ValueError(
+                "params/fc/bias has the shape [4], Net's has [3]; give the config of its size"
+            ),
+            "has the size [3] of `fc/bias` written as a number in modeling.py, the original has [4] there",
+        ),
+        (
+            ScopeParamShapeError("kernel", "/fc", (3, 20), (3, 12)),
+            "has the size [3, 12] of `fc/kernel` written as a number in modeling.py, the original has "
+            "[3, 20] there",
+        ),
+        (
+            ValueError("Net lacks params/b_2/bias; give the config of its size"),
+            "has other layers than the original there: it lacks params/b_2/bias",
+        ),
     ):
         with pytest.raises(PortRefusesError) as caught, refused(tmp_path):
             raise error
@@ -771,3 +794,92 @@ def test_rates_that_grow_follow_depth_and_rate(
     assert "for i in range(self.config.depth)" in remat.modeling
     nnx = port(Rates(), inputs, api="nnx", arguments=arguments)
     assert "for i in range(config.depth)" in nnx.modeling
+
+
+class Shift(nn.Module):
+    def __init__(self, cond: int, channels: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(cond, 2 * channels)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        g, b = self.proj(c)[:, :, None].chunk(2, dim=1)
+        return x * (1 + g) + b
+
+
+class StemBlock(nn.Module):
+    def __init__(self, cin: int, cout: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(cin, cout, 3, padding=1)
+        self.shift = Shift(6, cout)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.shift(self.conv(x), c))
+
+
+class Stem(nn.Module):
+    """Blocks whose widths are pairs of a list that the constructor joins; only the first is given rows."""
+
+    def __init__(
+        self, bands: int = 7, widths: tuple[int, ...] = (8, 10), gated: bool = True
+    ) -> None:
+        super().__init__()
+        joined = (bands,) + tuple(widths)  # noqa: RUF005
+        self.blocks = nn.ModuleList(
+            StemBlock(a, b)
+            for a, b in zip(joined, joined[1:], strict=False)  # noqa: RUF007
+        )
+        self.head = nn.Linear(joined[-1], 8 if gated else 4)
+        self.gated = gated
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        x = x.transpose(1, 2)
+        for block in self.blocks:
+            x = block(x, c)
+        x = self.head(x.transpose(1, 2))
+        return nn.functional.glu(x, -1) if self.gated else x
+
+
+def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> None:
+    inputs = {"x": real(2, 9, 7), "c": real(2, 6)}
+    written, found = sized(Stem, inputs, tmp_path, seen_arguments=True)
+    assert written.modeling.count("class StemBlock") == 1
+    assert ".swapaxes" not in written.modeling.partition("class StemBlock")[2]
+    assert "self.config.widths[i]" in written.modeling
+    assert {name for name, _, _ in found.changed} == {"bands", "widths"}
+    # A choice is a field, so that the other value is refused by name.
+    assert {one.name: one.value for one in found.held} == {"gated": True}
+    assert "with the other value the original is another model" in found.held[0].why
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)
+        with pytest.raises(ValueError, match=r"gated=False: modeling\.py supports True only"):
+            config(gated=False)
+    other = Stem(bands=11, widths=(12, 6))
+    inputs["x"] = real(2, 9, 11)
+    theirs = outputs(written, tmp_path / "net", other, inputs, bands=11, widths=(12, 6))
+    assert_close(theirs, other(**inputs))
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)(bands=11, widths=(12, 6))
+        model = getattr(package, written.model_class)(config)
+        arrays = {name: jnp.asarray(tensor.numpy()) for name, tensor in inputs.items()}
+        params = model.init(jax.random.key(0), **arrays)["params"]
+    bound = (11 * 3) ** -0.5  # torch's for the bias of the first block at this size
+    assert 0.7 * bound < float(jnp.abs(params["blocks_0"]["conv"]["bias"]).max()) <= bound
+    bound = 6**-0.5
+    assert 0.5 * bound < float(jnp.abs(params["head"]["bias"]).max()) <= bound
+    # The package makes the inputs of that size, and `init` is compared there.
+    assert found.tied == {("x", 2): "bands"}
+    file = tmp_path / "net" / "__init__.py"
+    file.write_text(with_tied_inputs(file.read_text(), written.config_class, found.tied))
+    with package_of(tmp_path / "net") as package:
+        config = getattr(package, written.config_class)(bands=11)
+        assert package.model_shapes(config)["params/blocks_0/conv/kernel"] == (3, 11, 8)
+    assert found.there is not None
+    asked = (tmp_path / "net", written, 4, found.there, "net", None)
+    uniform = {"params/blocks_#/conv/bias"}
+    assert not drawn_there(*asked, tmp_path, uniform)
+    source = tmp_path / "net" / "modeling.py"
+    source.write_text(source.read_text().replace("(self.cin * 3) ** -0.5", "4.0"))
+    (tmp_path / "again").mkdir()
+    assert set(drawn_there(*asked, tmp_path / "again", uniform)) == {
+        f"params/blocks_{at}/conv/bias" for at in (0, 1)
+    }

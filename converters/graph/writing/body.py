@@ -604,9 +604,7 @@ class _Writer:
     def _dropout_name(self, rate: float, axes: tuple[int, ...], item: Op) -> str:
         """The attribute of a dropout that the original has none for."""
         frames = self._frames(item.frames)
-        setting = self.drafter.settings.on_lines(rate, self.module, frames)
-        if setting is None:
-            setting = self.drafter.settings.of_number(rate, self.module, frames)
+        setting = self.drafter.settings.of_rate(rate, self.module, frames)
         usual = "attn_dropout" if not is_dropout(item) else "drop_path" if axes else "dropout"
         if is_dropout(item) and not self.facts[item.outs[0]].shape:
             usual = "layer_drop"  # one number for a whole layer
@@ -1228,9 +1226,12 @@ class _Writer:
     def _crossing(self, value: Any, target: int) -> Any:
         """An argument of a module's call, in the order that the module takes it in."""
         value = self._resolved(value)
-        if isinstance(value, Ref) and self.layouts.get(target) is not None:
-            return Hole(value)
-        return self._operand(value, _NO_OP)
+        layout = self.layouts.get(target)
+        if not isinstance(value, Ref) or layout is None:
+            return self._operand(value, _NO_OP)
+        if layout == LAST and self.layouts.get(value.id) is None:
+            return as_flax(Hole(value), None, self.facts[value.id].ndim)
+        return Hole(value)
 
     def access(self, path: str) -> ast.expr:
         """`self.layers[0].mlp` for a module below this one, which is held from now on."""

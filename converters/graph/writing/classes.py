@@ -59,6 +59,7 @@ from converters.graph.writing.original.names import (
     source_file,
     statement,
 )
+from converters.graph.writing.original.turns import text_at
 from converters.graph.writing.precision.numerics import (
     BASE,
     NUMERICS,
@@ -789,9 +790,16 @@ def _beginning(paths: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _in_list(value: Any, path: str) -> Any:
-    """A number of a module; one by the module's place in a list only below that list, which then gives it."""
+    """A number of a module; one by the module's place in a list only below that list, which then gives it.
+
+    Elsewhere an entry of a setting is the entry of this place.
+    """
     holder = getattr(value, "holder", "")
-    return value if not holder or path.startswith(f"{holder}.") else _bare(value)
+    if not holder or path.startswith(f"{holder}."):
+        return value
+    if "[" not in value.text:
+        return _bare(value)
+    return type(value)(_bare(value), text_at(value.text, value.place), value.parts, value.local)
 
 
 def _same(value: Any) -> Any:

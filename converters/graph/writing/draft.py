@@ -34,6 +34,7 @@ from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
 from converters.graph.writing.precision.dtypes import cast_only
 from converters.graph.writing.training import Training
+from converters.layers.reparametrized import class_before
 from converters.mapping.flattened_convolutions import flattened_inputs
 from converters.mapping.paths import Api
 from converters.modules.linen.modes import Sequential
@@ -157,7 +158,13 @@ class Drafter:
         # As `migrate weights` is told by whoever writes the folder: the shapes say it for images only.
         images = all(graph.facts[number].dtype.is_floating_point for _, number in graph.inputs)
         self.flattened = flattened_inputs(root, shapes if images else None)
-        self.layouts = layouts(graph, constants, self._channels_last, self._in_function)
+        self.layouts = layouts(
+            graph,
+            constants,
+            self._channels_last,
+            self._in_function,
+            lambda path: class_before(self.modules[path]),
+        )
         # Which method of a module a call of it is.
         self.methods: dict[tuple[str, int], str] = {}
         # Sizes that a call is given, as none of its tensors shows them.
@@ -262,21 +269,21 @@ class Drafter:
         return self.training.is_told(cls, self.graph.root, self.dissolves, self.layer)
 
     def _plain(self, path: str) -> bool:
-        """Whether all calls of a layer are plain (`_plainly`). For LSTMs, all or none: both sources
-        have one name.
+        """Whether all calls of a layer are plain (`_plainly`). For recurrent layers, all or none: both
+        sources have one name.
         """
-        if not isinstance(self.modules[path], torch.nn.LSTM):
+        if not isinstance(self.modules[path], torch.nn.RNNBase):
             return self._plainly(path)
         return all(
             self._plainly(other)
             for other, module in self.modules.items()
-            if isinstance(module, torch.nn.LSTM)
+            if isinstance(module, torch.nn.RNNBase)
         )
 
     def _plainly(self, path: str) -> bool:
         """Whether all calls of a layer of many options are as most are (`layer_of` has which)."""
         module = self.modules[path]
-        if not isinstance(module, torch.nn.MultiheadAttention | torch.nn.LSTM):
+        if not isinstance(module, torch.nn.MultiheadAttention | torch.nn.RNNBase):
             return False
         own_calls = [
             module_call for module_call in calls(self.graph.root) if module_call.path == path
@@ -288,10 +295,11 @@ class Drafter:
         )
         if not own_calls or not module.batch_first or not batched:
             return False
-        if isinstance(module, torch.nn.LSTM):
+        if isinstance(module, torch.nn.RNNBase):
             return (
                 module.bias
                 and not module.proj_size
+                and module.mode != "RNN_RELU"
                 and all(len(module_call.arguments) == 1 for module_call in own_calls)
             )
         return all(

@@ -61,11 +61,11 @@ _GIVES: Mapping[str, Any] = {
     "GRU": (None, None),
     "RNN": (None, None),
 }
-# The short source of an LSTM, and what it can be told.
-_PLAIN = "converters.modules.{api}.plain.LSTM"
+# The short source of a recurrent layer, and what it can be told.
+_PLAIN = "converters.modules.{api}.plain.{name}"
 # An embedding with a row of padding, which takes no gradient.
 _PADDED = "converters.modules.{api}.embedding.PaddedEmbed"
-_PLAIN_LSTM = ("input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "rngs")
+_PLAIN_OPTIONS = ("input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "rngs")
 # Arguments that are given by position, and those of layers whose first arguments are others.
 _FIRST: Mapping[Api, tuple[str, ...]] = {
     "linen": ("num_embeddings", "features"),
@@ -284,8 +284,8 @@ def layer_of(
         module: any module.
         called: whether it is called; else it only holds weights, and what its forward does is nothing.
         plain: whether an attention is given query, key and value (batch first) and nothing else, and only its
-            output is read: Flax's own does the same then. Whether an LSTM is given one tensor (batch first)
-            and has none but the usual weights: a short source does then.
+            output is read: Flax's own does the same then. Whether a recurrent layer is given one tensor
+            (batch first) and has none but the usual weights: a short source does then.
         api: of the layer.
     """
     entry, _ = find_entry(module)
@@ -297,13 +297,15 @@ def layer_of(
         return None  # its weight is computed at each call
     several = type(module).__name__ in _GIVES
     for flax_call in flax_calls(module, api):
-        if plain and isinstance(module, torch.nn.LSTM):
-            kept = {
-                key: flax_call.settings[key] for key in _PLAIN_LSTM if key in flax_call.settings
-            }
-            sizes = {key: flax_call.sizes[key] for key in _PLAIN_LSTM if key in flax_call.sizes}
-            of = _PLAIN.format(api=api)
-            return Layer(module, FlaxCall(of, sizes, kept, options=flax_call.options))
+        if plain and isinstance(module, torch.nn.RNNBase):
+            settings, sizes = (
+                {key: held[key] for key in _PLAIN_OPTIONS if key in held}
+                for held in (flax_call.settings, flax_call.sizes)
+            )
+            kinds = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
+            name = next(kind.__name__ for kind in kinds if isinstance(module, kind))
+            of = _PLAIN.format(api=api, name=name)
+            return Layer(module, FlaxCall(of, sizes, settings, options=flax_call.options))
         if several and not flax_call.of.startswith("converters."):
             if plain:
                 return Layer(module, flax_call)

@@ -8,13 +8,26 @@ operators name are translated. Where an operator needs torch's order, the tensor
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from converters.graph.draws import is_dropout
 from converters.graph.expression import call, code, method
-from converters.graph.ir import Call, Fact, Graph, Held, Item, Op, Ref, held, references
+from converters.graph.ir import (
+    Apply,
+    Call,
+    Fact,
+    Graph,
+    Held,
+    Item,
+    Op,
+    Ref,
+    held,
+    references,
+    uses,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,22 +108,69 @@ def layouts(
     constants: Mapping[str, Tensor],
     channels_last: Callable[[Call], bool],
     in_function: Callable[[Call, Op], bool],
+    class_of: Callable[[str], Any],
 ) -> dict[int, Layout]:
     """Tensors that stay channels last, and their layout.
+
+    Modules of one class take their arguments in one layout, if they only hand them to such layers: who calls
+    one with a tensor in torch's order turns it.
 
     Args:
         graph: the recorded model.
         constants: its parameters and buffers.
         channels_last: whether a call is that of a layer that Flax has with its channels last.
         in_function: whether an operator of a call is in a function, whose arguments are all in torch's order.
+        class_of: class of the module at a path.
     """
     refused: set[tuple[str, int]] = set()
+    last: set[tuple[Any, int]] = set()
+    handed = _handed(graph, channels_last)
     while True:
-        walk = _LayoutWalk(graph.facts, constants, channels_last, in_function, refused)
+        walk = _LayoutWalk(
+            graph.facts, constants, channels_last, in_function, refused, class_of, handed, last
+        )
         walked = walk.walk(graph.root)
-        if walked.conflicts <= refused:
+        if walked.conflicts <= refused and walked.last <= last:
             return walked.found
         refused |= walked.conflicts
+        last |= walked.last
+
+
+def _handed(graph: Graph, channels_last: Callable[[Call], bool]) -> set[int]:
+    """Tensors that are only handed to layers with their channels last, perhaps through calls of modules."""
+    users: dict[int, list[Any]] = defaultdict(list)
+
+    def note(items: Sequence[Item]) -> None:
+        for item in items:
+            if isinstance(item, Call) and not channels_last(item):
+                for argument in item.arguments:
+                    if isinstance(argument.value, Ref):
+                        users[argument.value.id].append(argument.inside)
+                note(item.body)
+                for result in item.taken:
+                    users[result.inside].append(None)
+                continue
+            for number in uses(item):
+                users[number].append(item if isinstance(item, Call) else None)
+            if isinstance(item, Apply):
+                note(item.body)
+
+    note(graph.root.body)
+    for number in range(len(graph.methods) + 1):
+        for reference in references(graph.entry(number).outputs):
+            users[reference.id].append(None)
+    known: dict[int, bool] = {}
+
+    def is_handed(number: int) -> bool:
+        if number not in known:
+            known[number] = False
+            known[number] = bool(users[number]) and all(
+                isinstance(user, Call) or (isinstance(user, int) and is_handed(user))
+                for user in users[number]
+            )
+        return known[number]
+
+    return {number for number in list(users) if is_handed(number)}
 
 
 class _LayoutWalk:
@@ -121,6 +181,9 @@ class _LayoutWalk:
         channels_last: Callable[[Call], bool],
         in_function: Callable[[Call, Op], bool],
         refused: set[tuple[str, int]],
+        class_of: Callable[[str], Any],
+        handed: set[int],
+        known_last: set[tuple[Any, int]],
     ) -> None:
         self.facts, self.channels_last, self.refused = facts, channels_last, refused
         self.constants = constants
@@ -128,6 +191,8 @@ class _LayoutWalk:
         self.found: dict[int, Layout] = {}
         self.orders: dict[tuple[str, int], Layout | None] = {}
         self.conflicts: set[tuple[str, int]] = set()
+        self.class_of, self.handed, self.known_last = class_of, handed, known_last
+        self.last: set[tuple[Any, int]] = set()
 
     def walk(self, module_call: Call) -> _LayoutWalk:
         for item in module_call.body:
@@ -138,7 +203,12 @@ class _LayoutWalk:
         if isinstance(item, Op):
             stayed = stays(item, self.found, self.facts, self.constants)
             if stayed and stayed[0] is not None and not self.in_function(within, item):
-                self.found[item.outs[0]] = stayed[0]
+                # A turn of three axes is one to channels last only if a layer takes it so.
+                rows = len(self.facts[item.outs[0]].shape) == 3 and not any(
+                    reference.id in self.found for reference in references(item.arguments)
+                )
+                if not rows or item.outs[0] in self.handed:
+                    self.found[item.outs[0]] = stayed[0]
         elif isinstance(item, Call):
             if self.channels_last(item):
                 if len(self.facts[item.outs[0]].shape) > 2:
@@ -158,6 +228,12 @@ class _LayoutWalk:
         place = (path, index)
         if place in self.refused:
             return
+        if index >= 0 and target in self.handed and len(self.facts[target].shape) > 2:
+            key = (self.class_of(path), index)
+            if state == LAST:
+                self.last.add(key)
+            elif state is None and key in self.known_last:
+                state = LAST
         if self.orders.setdefault(place, state) != state:
             self.conflicts.add(place)
         if state is not None:
@@ -266,7 +342,7 @@ def _turned(packet: str, item: Op, state: Layout | None, rank: int) -> Made | No
     to_first = [0, rank - 1, *range(1, rank - 1)]
     if state == LAST and order == to_last:
         return None if rank < 3 else (None, lambda operand: operand(first).code)
-    if state is None and order == to_first and rank > 3:
+    if state is None and order == to_first:
         return LAST, lambda operand: operand(first).code
     return None
 

@@ -1,10 +1,12 @@
-"""torch's LSTM with the common options in few lines, for `migrate port`.
+"""torch's LSTM, GRU and RNN with the common options in few lines, for `migrate port`.
 
-`converters.modules.nnx.LSTM` has all of torch's options; both have the same weights with the same
-names.
+`converters.modules.nnx.LSTM` and its like have all of torch's options; both have the same weights with the
+same names.
 """
 
 from __future__ import annotations
+
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +16,13 @@ from jax import Array
 from jax.typing import DTypeLike
 
 
-class LSTM(nnx.Module):
-    """`torch.nn.LSTM` of (batch, length, features), from states of zeros; gates are i, f, g, o.
+class _Recurrent(nnx.Module):
+    """Recurrent layers of (batch, length, features), from states of zeros.
 
-    In bfloat16 the gates and c are float32 until the end, as in torch's kernels.
+    In bfloat16 the gates are float32, as in torch's kernels.
     """
+
+    gates: ClassVar[int]
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class LSTM(nnx.Module):
         )
         self.dtype, self.precision = dtype, precision
         self.dropout = nnx.Dropout(dropout, rngs=rngs) if dropout else None
-        gates, bound = 4 * hidden_size, hidden_size**-0.5
+        gates, bound = self.gates * hidden_size, hidden_size**-0.5
 
         def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
             return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
@@ -65,8 +69,8 @@ class LSTM(nnx.Module):
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
 
-    def __call__(self, inputs: Array) -> tuple[Array, tuple[Array, Array]]:
-        """Return the outputs, and h and c after the last step of each layer and direction.
+    def __call__(self, inputs: Array) -> tuple[Array, Any]:
+        """Return the outputs, and the states after the last step of each layer and direction.
 
         Args:
             inputs: (batch, length, features).
@@ -81,11 +85,12 @@ class LSTM(nnx.Module):
                 outputs.append(output)
                 states.append(state)
             inputs = jnp.concatenate(outputs, axis=-1)
-        return inputs, (jnp.stack([h for h, _ in states]), jnp.stack([c for _, c in states]))
+        last = tuple(jnp.stack(state) for state in zip(*states, strict=True))
+        return inputs, last if len(last) > 1 else last[0]
 
     def _direction(
         self, inputs: Array, suffix: str, *, reverse: bool
-    ) -> tuple[Array, tuple[Array, Array]]:
+    ) -> tuple[Array, tuple[Array, ...]]:
         names = ("input_kernel", "hidden_kernel", "input_bias", "hidden_bias")
         weights = (getattr(self, f"{name}{suffix}")[...] for name in names)
         inputs, input_kernel, hidden_kernel, input_bias, hidden_bias = dtypes.promote_dtype(
@@ -96,17 +101,67 @@ class LSTM(nnx.Module):
         def product(x: Array, kernel: Array) -> Array:
             return jnp.matmul(x, kernel, precision=self.precision, preferred_element_type=wide)
 
-        def step(state: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
-            h, c = state
-            i, f, g, o = jnp.split(x + product(h, hidden_kernel) + hidden_bias, 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
-            return (h, c), h
+        def step(state: tuple[Array, ...], x: Array) -> tuple[tuple[Array, ...], Array]:
+            state = self.advanced(state, x, product(state[0], hidden_kernel) + hidden_bias)
+            return state, state[0]
 
-        start = jnp.zeros((inputs.shape[0], self.hidden_size), inputs.dtype)
+        start = self.first(jnp.zeros((inputs.shape[0], self.hidden_size), inputs.dtype), wide)
         # One product for all steps: the input's contribution does not depend on the state.
         projected = (product(inputs, input_kernel) + input_bias).swapaxes(0, 1)
-        (h, c), outputs = jax.lax.scan(
-            step, (start, start.astype(wide)), projected, reverse=reverse
-        )
-        return outputs.swapaxes(0, 1), (h, c.astype(h.dtype))
+        last, outputs = jax.lax.scan(step, start, projected, reverse=reverse)
+        return outputs.swapaxes(0, 1), tuple(state.astype(inputs.dtype) for state in last)
+
+    @staticmethod
+    def first(h: Array, wide: Any) -> tuple[Array, ...]:
+        """The states before the first step."""
+        return (h,)
+
+    @staticmethod
+    def advanced(state: tuple[Array, ...], x: Array, hidden: Array) -> tuple[Array, ...]:
+        """Compute the next states from the products of the input and of h."""
+        raise NotImplementedError
+
+
+class LSTM(_Recurrent):
+    """`torch.nn.LSTM`; gates are i, f, g, o, and states are (h, c)."""
+
+    gates: ClassVar[int] = 4
+
+    @staticmethod
+    def first(h: Array, wide: Any) -> tuple[Array, ...]:
+        """Zeros: c stays wide until the end."""
+        return h, h.astype(wide)
+
+    @staticmethod
+    def advanced(state: tuple[Array, ...], x: Array, hidden: Array) -> tuple[Array, ...]:
+        """Compute the next states from the products of the input and of h."""
+        h, c = state
+        i, f, g, o = jnp.split(x + hidden, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype), c
+
+
+class GRU(_Recurrent):
+    """`torch.nn.GRU`: the reset gate applies to the hidden product with its bias, as in cuDNN."""
+
+    gates: ClassVar[int] = 3
+
+    @staticmethod
+    def advanced(state: tuple[Array, ...], x: Array, hidden: Array) -> tuple[Array, ...]:
+        """Compute the next state from the products of the input and of h."""
+        (h,) = state
+        (x_r, x_z, x_n), (h_r, h_z, h_n) = jnp.split(x, 3, -1), jnp.split(hidden, 3, -1)
+        update = jax.nn.sigmoid(x_z + h_z)
+        new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + h_r) * h_n)
+        return (((1 - update) * new + update * h).astype(h.dtype),)
+
+
+class RNN(_Recurrent):
+    """`torch.nn.RNN` with tanh."""
+
+    gates: ClassVar[int] = 1
+
+    @staticmethod
+    def advanced(state: tuple[Array, ...], x: Array, hidden: Array) -> tuple[Array, ...]:
+        """Compute the next state from the products of the input and of h."""
+        return (jnp.tanh(x + hidden).astype(state[0].dtype),)

@@ -74,7 +74,11 @@ class SizedModel:
 
 
 def built(
-    construction: Construction, inputs: Arrays, changes: tuple[SizeChange, ...], shown: str
+    construction: Construction,
+    inputs: Arrays,
+    changes: tuple[SizeChange, ...],
+    shown: str,
+    seed: int = SEED,
 ) -> SizedModel | None:
     """An instance with these changes, or None if the original refuses it.
 
@@ -83,6 +87,7 @@ def built(
         inputs: what that is given.
         changes: what is to be other.
         shown: the model, for messages.
+        seed: seed of its weights.
     """
     import torch
 
@@ -95,7 +100,7 @@ def built(
         for step in changes:
             arrays = resized(arrays, step.axes)
         with quiet(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+            torch.manual_seed(seed)
             module = construction.build(arguments)
             if not isinstance(module, torch.nn.Module):
                 return None

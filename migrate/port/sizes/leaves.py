@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from converters.graph.recording.libraries import is_user_file
 
 Number = int | float
 Value = Number | tuple[Number, ...]
@@ -69,10 +72,39 @@ def leaves(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
     )
 
 
-def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:
+def choices(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """The values that are True or False among arguments that the user wrote.
+
+    They are arguments themselves and attributes of the user's configurations; those of a library are many,
+    and mostly none of a model's form.
+    """
+    return tuple(
+        leaf
+        for name, value in arguments.items()
+        for leaf in _below((name,), value, 0, choices=True)
+        if leaf.name.isidentifier()
+    )
+
+
+def _is_library(value: Any) -> bool:
+    module = sys.modules.get(type(value).__module__)
+    file = getattr(module, "__file__", None)
+    plain = isinstance(value, Mapping | list | tuple)
+    return not plain and file is not None and not is_user_file(file)
+
+
+def _below(
+    path: tuple[str, ...], value: Any, depth: int, *, choices: bool = False
+) -> Iterator[Leaf]:
     if isinstance(value, bool) or depth > _DEPTH:
+        if choices and isinstance(value, bool):
+            yield Leaf(path, value)
         return
-    if isinstance(value, int | float):
+    if choices:
+        inner_values = {} if _is_library(value) else _entries(value)
+        for name, inner in inner_values.items():
+            yield from _below((*path, name), inner, depth + 1, choices=True)
+    elif isinstance(value, int | float):
         yield Leaf(path, value)
     elif isinstance(value, list | tuple):
         if value and all(type(element) in (int, float) for element in value):
@@ -152,8 +184,9 @@ def candidates(leaf: Leaf, upwards: bool) -> tuple[Value, ...]:
         if value == 0.0:
             return ()
         if value <= _EPSILON:
-            return (40 * value if value > 1e-9 else 1e-4, 1e-2)
-        return (value * 1.5, value * 0.5) if upwards else (value * 0.75, value * 1.25)
+            return (float(f"{40 * value:.12g}") if value > 1e-9 else 1e-4, 1e-2)
+        factors = (1.5, 0.5) if upwards else (0.75, 1.25)
+        return tuple(float(f"{value * factor:.12g}") for factor in factors)
     return tuple(
         number
         for number in dict.fromkeys(_of_whole(value, upwards))
@@ -179,7 +212,7 @@ def _of_whole(value: int, upwards: bool) -> Iterator[int]:
 def _of_several(values: tuple[Number, ...], upwards: bool) -> Iterator[tuple[Number, ...]]:
     """Each entry another one, all of them in the same way."""
     if not all(isinstance(number, int) for number in values):
-        yield tuple(1.5 * number for number in values)
+        yield tuple(float(f"{1.5 * number:.12g}") for number in values)
         return
     whole = [int(number) for number in values]
     ways = [

@@ -16,13 +16,14 @@ from migrate.port.sizes.leaves import candidates
 from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.question import SizeQuestion
 from migrate.port.sizes.rates import kept_by_original
-from migrate.port.sizes.results import FixedSize, Sizes, unproven
+from migrate.port.sizes.results import FixedSize, SecondSize, Sizes, unproven
 from migrate.port.sizes.second import Second, beside, second
 from migrate.port.sizes.tries import REFUSED, Tries
 from migrate.port.sizes.unseen import Unseen
 from migrate.progress import Progress
 
 IDLE = "other values had no effect on the inputs of the proof"
+_FORM = "with the other value the original is another model, which `modeling.py` does not have"
 # A share to try in place of none.
 _SHARE = 0.25
 Attempt = Callable[[Sequence[SizeChange]], str]
@@ -89,6 +90,17 @@ def _at_another_size(
             if why := proof.method_apart(package, method, arrays):
                 return unproven(port, f"there its method {method} {why}")
         return sizes
+
+
+def _as_setting(name: str, here: Any, there: Any, before: int, size: int) -> Iterator[str]:
+    """Expressions of a setting that is a size here, and its other size there: `patch[0]`, `2 * width`."""
+    if isinstance(here, tuple) and isinstance(there, tuple) and len(here) == len(there):
+        for place, pair in enumerate(zip(here, there, strict=True)):
+            yield from _as_setting(f"{name}[{place}]", *pair, before, size)
+    elif type(here) is int and type(there) is int and here != there and here > 1 and there > 0:
+        times = before // here
+        if before == times * here and size == times * there:
+            yield name if times == 1 else f"{times} * {name}"
 
 
 def _sizes(inputs: Arrays, axes: Sequence[Axis]) -> dict[Axis, int]:
@@ -244,6 +256,9 @@ class _Proof:
             for name in self._names(change):
                 value = settings.get(name, change.leaf.value)
                 held[name] = FixedSize(name, value, f"at {change.value!r} {why}")
+        for leaf in self.found.forms:
+            if leaf.name not in {*settings, *held}:
+                held[leaf.name] = FixedSize(leaf.name, leaf.value, _FORM)
         rates = {name for change in self.rates for name in self._names(change)}
         for name, value in settings.items():
             if self.tries.settings[name] == value and name not in {*held, *rates}:
@@ -265,7 +280,41 @@ class _Proof:
                 if change.leaf is not None
             ),
             unread=tuple(self._unread({*settings, *held, *rates})),
+            tied=self._tied() if self.question.port.settings else {},
+            there=self._there(),
         )
+
+    def _there(self) -> SecondSize | None:
+        """The second size, at which all good changes are made at once."""
+        ordered = tuple(change for change in self.found.changes if change in self.good)
+        instance = self.question.built(ordered) if ordered else None
+        if instance is None:
+            return None
+
+        def build(seed: int) -> Any:
+            return self.question.built(ordered, seed).module  # type: ignore[union-attr]
+
+        return SecondSize(build, self.question.settings(instance), instance.inputs)
+
+    def _tied(self) -> dict[tuple[str, int], str]:
+        """Axes of inputs that follow a setting of the port, each with its expression."""
+        tied: dict[tuple[str, int], str] = {}
+        here = self.question.port.settings
+        for change in self.good:
+            if change.leaf is None or not change.axes:
+                continue
+            alone = self.question.built((change,))
+            there = here if alone is None else self.question.settings(alone)
+            for axis, size in change.axes.items():
+                before = int(self.inputs[axis.name].shape[axis.axis])
+                said = [
+                    text
+                    for name, value in here.items()
+                    for text in _as_setting(name, value, there[name], before, size)
+                ]
+                if said:
+                    tied[axis.name, axis.axis] = said[0]
+        return tied
 
     def _unread(self, known: set[str]) -> Iterator[tuple[str, Any, str]]:
         """The numbers of the original that are neither followed nor refused, each with the reason."""

@@ -10,7 +10,7 @@ from typing import Any
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import PortAtSize, port_at
-from migrate.port.sizes.instance import SizeChange, SizedModel, built
+from migrate.port.sizes.instance import SEED, SizeChange, SizedModel, built
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class SizeQuestion:
     base: SizedModel
     shown: str
 
-    def built(self, changes: tuple[SizeChange, ...]) -> SizedModel | None:
+    def built(self, changes: tuple[SizeChange, ...], seed: int = SEED) -> SizedModel | None:
         """The original with these changes, or None if it refuses them."""
-        return built(self.construction, self.base.inputs, changes, self.shown)
+        return built(self.construction, self.base.inputs, changes, self.shown, seed)
 
     def port_at(self, package: Any, settings: Mapping[str, Any], other: SizedModel) -> PortAtSize:
         """The port with the settings of another instance, and with its weights.

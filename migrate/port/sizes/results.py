@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,21 @@ class FixedSize:
 
 
 @dataclass(frozen=True)
+class SecondSize:
+    """The second size, at which the port agreed with its original.
+
+    Attributes:
+        build: makes a new model of the original at that size, with a seed.
+        settings: the settings of the port there.
+        inputs: what both were given.
+    """
+
+    build: Callable[[int], Any]
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Results at another size.
 
@@ -37,6 +52,8 @@ class Sizes:
         rates: name, value here, value there: shares that training drops, which both sides changed alike.
         unread: (setting, value, why) of the original: those that the configuration of the port lacks.
         error: why nothing was tried; "" otherwise.
+        tied: (input, axis) → the setting that its size follows, as an expression: "n_mels", "2 * width".
+        there: the second size; None: the port was not proven at one.
     """
 
     changed: tuple[tuple[str, Any, Any], ...] = ()
@@ -47,6 +64,8 @@ class Sizes:
     rates: tuple[tuple[str, Any, Any], ...] = ()
     unread: tuple[tuple[str, Any, str], ...] = ()
     error: str = ""
+    tied: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    there: SecondSize | None = field(default=None, compare=False, repr=False)
 
     @property
     def limits(self) -> Limits:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from converters.graph.recording.libraries import is_user_file
+from converters.graph.writing.original.names import source_file
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.instance import Arrays, Axis, SizeChange, SizedModel, alive, built, run
-from migrate.port.sizes.leaves import Leaf, Value, candidates, leaves
+from migrate.port.sizes.leaves import Leaf, Value, candidates, choices, leaves
 from migrate.port.sizes.reads import reads
 
 # Numbers of parameters from which on the second instance is a smaller one.
@@ -34,6 +36,7 @@ class Second:
         refused: numbers of which the original takes no other value.
         untried: numbers of which no other value is tried.
         refused_axes: fixed axes of inputs that the original takes at their size only.
+        forms: choices of True or False with which the original is another model.
     """
 
     changes: list[SizeChange] = field(default_factory=list)
@@ -41,6 +44,7 @@ class Second:
     refused: list[Leaf] = field(default_factory=list)
     untried: list[Leaf] = field(default_factory=list)
     refused_axes: list[Axis] = field(default_factory=list)
+    forms: list[Leaf] = field(default_factory=list)
 
 
 def second(
@@ -98,7 +102,26 @@ class _SizeSearch:
         for place, leaf in enumerate(leaf for leaf in all_leaves if leaf not in changed):
             self._leaf(leaf, place % 2 == 0)
         self._axes()
+        if is_user_file(source_file(self.construction.make)):
+            self._choices()
         return self.found
+
+    def _choices(self) -> None:
+        """Try the other value of each choice, at the recorded size."""
+        arguments = choices(self.construction.arguments)
+        base = built(self.construction, self.inputs, (), self.shown) if arguments else None
+        for leaf in arguments if base is not None else ():
+            assert base is not None
+            other = SizeChange(leaf, not leaf.value, {})
+            there = built(self.construction, self.inputs, (other,), self.shown)
+            if there is None:
+                self.found.refused.append(leaf)
+            elif _shapes(there.module) == _shapes(base.module) and _equal(
+                there.outputs, base.outputs
+            ):
+                self.found.idle.append(leaf)
+            else:
+                self.found.forms.append(leaf)
 
     def more(self, numbers: Sequence[Leaf]) -> list[SizeChange]:
         """Changes of these numbers beside those that are there."""

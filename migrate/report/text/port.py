@@ -165,9 +165,11 @@ def _start(ported: Ported) -> list[str]:
         return said
     if start.error:
         return ["", f"initialization: not compared: {start.error}", *said]
-    count = len(start.otherwise) + len(start.differs)
+    there = start.there or {}
+    count = len(start.otherwise) + len(start.differs) + len(there)
     verdict = "matches" if start.matches else f"{count} differ{'s' * (count == 1)}"
     rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
+    rows += [f"  differs at the second size: {path}: {text}" for path, text in there.items()]
     return ["", f"initialization of {many(start.arrays, 'Flax array')}: {verdict}", *said, *rows]
 
 
@@ -277,6 +279,7 @@ def _initialization(ported: Ported) -> dict[str, Any] | None:
         "builds": start.builds,
         "otherwise": dict(start.otherwise),
         "differs": dict(start.differs),
+        "differs_at_second_size": None if start.there is None else dict(start.there),
         "error": start.error,
     }
 

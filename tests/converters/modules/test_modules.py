@@ -14,6 +14,8 @@ from converters.modules import linen as ours_linen
 from converters.modules import nnx as ours_nnx
 from converters.modules.functional.attention import as_bias, causal_mask
 from converters.modules.functional.bag import embedding_bag
+from converters.modules.linen import plain as plain_linen
+from converters.modules.nnx import plain as plain_nnx
 
 
 def test_flax_is_imported_with_the_layers_only():
@@ -124,3 +126,19 @@ def test_wrong_arguments_of_a_bag(ids, offsets, weights, message):
             padding_idx=None,
             include_last_offset=False,
         )
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_short_recurrent_layers_compute_what_the_long_ones_do(name: str) -> None:
+    x = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    sizes = {"num_layers": 2, "bidirectional": True}
+    long = getattr(ours_linen, name)(4, batch_first=True, **sizes)
+    weights = long.init(jax.random.key(1), x)
+    short = getattr(plain_linen, name)(4, **sizes)
+    nnx_short = getattr(plain_nnx, name)(3, 4, **sizes, rngs=nnx.Rngs(0))
+    for key, array in weights["params"].items():
+        getattr(nnx_short, key)[...] = array
+    wanted = jax.tree.leaves(long.apply(weights, x))
+    for found in (short.apply(weights, x), nnx_short(x)):
+        for left, right in zip(jax.tree.leaves(found), wanted, strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)

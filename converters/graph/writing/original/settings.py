@@ -13,6 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,15 @@ import torch
 from converters.graph.expression import INDEX, SettingFloat, SettingInt
 from converters.graph.ir import Frame
 from converters.graph.writing.original import constructors, names
-from converters.graph.writing.original.turns import Index, entry_of, turned, variables
+from converters.graph.writing.original.turns import (
+    Entries,
+    Index,
+    entry_of,
+    entry_text,
+    text_at,
+    turned,
+    variables,
+)
 from converters.layers.reparametrized import class_before
 
 # Attributes with such names hold sizes and factors; others (a layer's index) meet a value by chance.
@@ -72,12 +81,14 @@ class _Said:
         parts: settings in it, with their values.
         local: see `SettingInt`.
         holder: see `SettingInt`.
+        place: see `SettingInt`.
     """
 
     text: str
     parts: Mapping[str, Any]
     local: str = ""
     holder: str = ""
+    place: int = 0
 
     @property
     def is_constant(self) -> bool:
@@ -92,7 +103,8 @@ def _said_of(text: str, origins: Iterable[_Said]) -> _Said | None:
     if len(holders) > 1:
         return None
     parts = {name: value for origin in origins for name, value in origin.parts.items()}
-    return _Said(text, parts, holder=next(iter(holders), ""))
+    held = next((origin for origin in origins if origin.holder), _Said("", {}))
+    return _Said(text, parts, holder=held.holder, place=held.place)
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,12 @@ class Settings:
         self._arguments = arguments or {}
         self.modules = dict(root.named_modules())
         self.paths = {id(module): path for path, module in self.modules.items()}
+        # Calls that create modules, with the variables of their turn: (path, path of the constructor, number
+        # of the call) → the call itself, so that its number stays its own, and the one that is read.
+        self._turned: dict[tuple[str, str, int], tuple[ast.Call, ast.Call]] = {}
+        # Whether a number may follow from the place of a module in its list. Small numbers equal that by
+        # chance: only arguments of layers and rates do.
+        self._listed = False
         self.choices = (
             0  # of the expressions that are being followed, those that are one of several
         )
@@ -132,6 +150,20 @@ class Settings:
         return tuple(dict.fromkeys(named))
 
     # What is asked.
+
+    @contextmanager
+    def _in_lists(self) -> Iterator[None]:
+        self._listed = True
+        try:
+            yield
+        finally:
+            self._listed = False
+
+    def of_rate(self, value: float, module: Any, frames: Sequence[Frame]) -> Any:
+        """A rate of dropout in a module's forward as a setting; itself if nothing says what gives it."""
+        with self._in_lists():
+            setting = self.on_lines(value, module, frames)
+            return self.of_number(value, module, frames) if setting is None else setting
 
     def on_lines(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
         """A number of a module's forward as a setting, if a line of the source that ran says it.
@@ -148,7 +180,7 @@ class Settings:
         for frame in reversed(frames) if path is not None else ():
             said = self._on_line(str(path), value, frame)
             if said is not None:
-                return _number(value, said, listed=True)
+                return _number(value, said)
         return None
 
     def of_expression(self, node: ast.expr, module: Any) -> Any:
@@ -184,8 +216,8 @@ class Settings:
             return value
         for name in self._attributes(value, module, frames):
             said = self._attribute(path, name, value, 0)
-            if said is not None and not said.is_constant:
-                return _number(value, said, listed=True)
+            if said is not None and said.parts:
+                return _number(value, said)
         return value
 
     def of_layer(self, layer: Any, argument: str, value: Any) -> Any:
@@ -345,7 +377,7 @@ class Settings:
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
                 said = self._resolve(path, node, value, 0)
-                if said is not None and not said.is_constant:
+                if said is not None and said.parts:
                     return said
         return None
 
@@ -368,9 +400,10 @@ class Settings:
     def _of_argument(self, path: str, argument: str, value: Any, index: int | None) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return value
-        said = self._argument(path, argument, value, 0, index)
+        with self._in_lists():
+            said = self._argument(path, argument, value, 0, index)
         if said is not None:
-            return _number(value, said, listed=True)
+            return _number(value, said)
         _, expression = next(self._given(path, argument), ("", None))
         return _called(value, expression)
 
@@ -449,8 +482,11 @@ class Settings:
                 # A class may be called by another name (`norm_layer(dim)`).
                 known = [node for node in nodes if constructors.last(node.func) == name]
                 for node in known or [node for node in nodes if node is part]:
-                    turn = self._turn(creation, within, above, expression, node)
-                    yield above, turned(node, turn) if turn else node
+                    key = path, above, id(node)
+                    if key not in self._turned:
+                        turn = self._turn(creation, within, above, expression, node)
+                        self._turned[key] = node, turned(node, turn) if turn else node
+                    yield above, self._turned[key][1]
 
     def _turn(
         self,
@@ -460,7 +496,7 @@ class Settings:
         expression: ast.expr,
         call: ast.Call,
     ) -> Mapping[str, ast.expr]:
-        """What the variables of the loop stand for in which a constructor makes a member of a list."""
+        """Values of the variables of the loop in which a constructor makes a member of a list."""
         if len(within) != 1 or not within[0].isdigit():
             return {}
         path = f"{creation.above}.{creation.attribute}".lstrip(".")
@@ -546,7 +582,8 @@ class Settings:
             return None
         match node:
             case Index():
-                return _Said(INDEX, {}, holder=node.holder) if _is(node.number, value) else None
+                same = self._listed and _is(node.number, value)
+                return _Said(INDEX, {}, holder=node.holder, place=node.number) if same else None
             case ast.Constant():
                 same = node.value == value and not isinstance(node.value, bool)
                 return _Said(repr(value), {}) if same else None
@@ -595,9 +632,11 @@ class Settings:
                 element = _element(tuple(node.elts), index) if index is not None else None
                 return None if element is None else self._resolve(path, element, value, depth + 1)
             case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
-                return self._resolve(path, inner, value, depth + 1, place)
+                origin = self._joined(path, inner, place, value, depth)
+                return origin or self._resolve(path, inner, value, depth + 1, place)
             case ast.Subscript(value=inner, slice=Index() as at):
                 origin = self._first(path, self._entries(path, inner, at), value, depth, None)
+                origin = origin or self._joined(path, inner, at, value, depth)
                 return origin or self._resolve(path, inner, value, depth + 1, at.number)
             case ast.Call(func=ast.Attribute(value=inner, attr="item"), args=[], keywords=[]):
                 return self._resolve(path, inner, value, depth + 1, index)
@@ -619,6 +658,141 @@ class Settings:
             case _:
                 return [entry] if (entry := entry_of(node, at)) is not None else []
         return [entry for each in held if (entry := entry_of(each, at)) is not None]
+
+    def _joined(
+        self, path: str, node: ast.expr, at: Index | int, value: int | float, depth: int
+    ) -> _Said | None:
+        """Entry of a list that is put together of settings: `(channels, *widths)[i]`, `widths[-1]`.
+
+        A sequence that is a setting itself has an entry for each member: `widths[0]`.
+        """
+        parts: dict[str, Any] = {}
+        joined = self._sequence(path, node, parts, depth + 1)
+        if joined is None or not parts:
+            return None
+        entries, shift = joined
+        if len(entries) == 1 and not shift:
+            return None
+        values = [number for entry in entries for number in entry.values][shift:]
+        if isinstance(at, int):
+            return self._joined_at(entries, shift, at, values, value, parts)
+        if at.number >= len(values) or not _is(values[at.number], value):
+            return None
+        text = entry_text(entries, shift)
+        return _Said(text, parts, holder=at.holder, place=at.number)
+
+    @staticmethod
+    def _joined_at(
+        entries: Sequence[Entries],
+        shift: int,
+        at: int,
+        values: Sequence[int | float],
+        value: int | float,
+        parts: Mapping[str, Any],
+    ) -> _Said | None:
+        """Entry of such a list at a number: the setting that it is of, counted from the nearer end."""
+        if not -len(values) <= at < len(values) or not _is(values[at], value):
+            return None
+        if at < 0 and entries[-1].whole:
+            return _Said(f"{entries[-1].text}[{at}]", parts)
+        return _Said(text_at(entry_text(entries, shift), at % len(values)), parts)
+
+    def _sequence(
+        self, path: str, node: ast.expr, parts: dict[str, Any], depth: int
+    ) -> tuple[list[Entries], int] | None:
+        """Entries of a sequence of settings, and how many of them it leaves out at its beginning.
+
+        Args:
+            path: path of the module in whose constructor the expression stands.
+            node: the expression.
+            parts: receives the settings, with their values.
+            depth: how far it was followed.
+        """
+        if depth > _DEPTH:
+            return None
+        match node:
+            case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
+                return self._sequence(path, inner, parts, depth + 1)
+            case ast.Subscript(
+                value=inner, slice=ast.Slice(lower=ast.Constant(value=int(start)), upper=None)
+            ) if start >= 0 and node.slice.step is None:  # type: ignore[attr-defined]
+                joined = self._sequence(path, inner, parts, depth + 1)
+                return joined and (joined[0], joined[1] + start)
+            case ast.Subscript(
+                value=inner, slice=ast.Slice(lower=None, upper=ast.UnaryOp(), step=None)
+            ):  # all but the last: those that a shorter list beside it needs
+                return self._sequence(path, inner, parts, depth + 1)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._concatenated(path, [left, right], parts, depth)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                return self._concatenated(path, elements, parts, depth, single=True)
+            case ast.Starred(value=inner):
+                return self._sequence(path, inner, parts, depth + 1)
+            case ast.Name(id=name):
+                trees = constructors.constructors(_class(self.modules[path]))
+                said = [each for tree in trees for each in names.assigned(tree).get(name, ())]
+                if len(said) == 1:
+                    return self._sequence(path, said[0], parts, depth + 1)
+                return None if said else self._setting_sequence(path, node, parts)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                said = list(constructors.assigned(_class(self.modules[path]), name))
+                if len(said) == 1:
+                    return self._sequence(path, said[0], parts, depth + 1)
+                return None
+            case ast.Attribute():
+                return self._setting_sequence(path, node, parts)
+        return None
+
+    def _concatenated(
+        self,
+        path: str,
+        nodes: Sequence[ast.expr],
+        parts: dict[str, Any],
+        depth: int,
+        *,
+        single: bool = False,
+    ) -> tuple[list[Entries], int] | None:
+        """Sequences one after the other; `single`: elements, but for the starred ones."""
+        entries: list[Entries] = []
+        for node in nodes:
+            if single and not isinstance(node, ast.Starred):
+                number = self._evaluated(path, node, depth + 1)
+                if isinstance(number, bool) or not isinstance(number, int | float):
+                    return None
+                said = self._resolve(path, node, number, depth + 1)
+                if said is None or said.holder:
+                    return None
+                parts |= said.parts
+                entries.append(Entries(said.text, (number,)))
+                continue
+            joined = self._sequence(path, node, parts, depth + 1)
+            if joined is None or joined[1]:
+                return None
+            entries += joined[0]
+        return entries, 0
+
+    def _setting_sequence(
+        self, path: str, node: ast.expr, parts: dict[str, Any]
+    ) -> tuple[list[Entries], int] | None:
+        """A setting that is a sequence of numbers, as the only entries."""
+        name = constructors.last(node)
+        if isinstance(node, ast.Name):
+            config: Any = self._arguments.get(path, {})
+            if self._made(path) is not None:
+                return None
+        else:
+            config = self._config(path)
+        if config is None and isinstance(node, ast.Attribute):
+            config = self._arguments.get("", {}).get(constructors.last(node.value))
+        held = read_setting(config, name)
+        if not isinstance(held, tuple | list) or not held:
+            return None
+        if not all(type(number) in (int, float) for number in held):
+            return None
+        prefix = "" if isinstance(node, ast.Name) else self._prefix(config)
+        named = f"{prefix}{name.strip('_')}"
+        parts[named] = tuple(held)
+        return [Entries(named, tuple(held), whole=True)], 0
 
     def _first(
         self,
@@ -875,13 +1049,16 @@ def _called(value: Any, expression: ast.expr | None) -> Any:
     return SettingInt(value, local=named) if isinstance(value, int) else value
 
 
-def _number(value: int | float, said: _Said, *, listed: bool = False) -> Any:
-    """A number with its origin; `listed`: that may have the place of a module in its list."""
-    if said.is_constant or (said.holder and (not listed or INDEX in said.parts)):
+def _number(value: int | float, said: _Said) -> Any:
+    if said.is_constant or (said.holder and INDEX in said.parts):
         return value
+    number: SettingInt | SettingFloat
     if isinstance(value, int):
-        return SettingInt(value, said.text, said.parts, said.local, said.holder)
-    return SettingFloat(value, said.text, said.parts, said.local, said.holder)
+        number = SettingInt(value, said.text, said.parts, said.local, said.holder)
+    else:
+        number = SettingFloat(value, said.text, said.parts, said.local, said.holder)
+    number.place = said.place
+    return number
 
 
 def _negative(text: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from converters.graph.expression import code
+from converters.graph.expression import INDEX, code
 from converters.graph.writing.original import constructors
 
 
@@ -26,6 +27,70 @@ class Index(ast.expr):
 
     def __deepcopy__(self, memo: object) -> Index:
         return self
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries of a sequence of numbers that a constructor puts together.
+
+    Attributes:
+        text: expression of the entry, or of the sequence of them.
+        values: the numbers.
+        whole: whether `text` is a sequence: its length may be another one.
+    """
+
+    text: str
+    values: tuple[int | float, ...]
+    whole: bool = False
+
+
+def entry_text(parts: Sequence[Entries], shift: int) -> str:
+    """The entry at a member's place (`INDEX`) in a list, `shift` places further on: `widths[i]`."""
+    left = list(parts)
+    while left and not left[0].whole and shift > 0:
+        shift -= 1
+        left.pop(0)
+    place = INDEX if not shift else f"{INDEX} + {shift}"
+    if len(left) == 1 and left[0].whole:
+        return f"{left[0].text}[{place}]"
+    listed = ", ".join(f"*{part.text}" if part.whole else part.text for part in left)
+    return f"({listed}{',' * (len(left) == 1)})[{place}]"
+
+
+def text_at(text: str, number: int) -> str:
+    """An expression of a member's place, at one place: `widths[2]`."""
+    return ast.unparse(_AtPlace(number).visit(ast.parse(text, mode="eval").body))
+
+
+class _AtPlace(ast.NodeTransformer):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self.number) if node.id == INDEX else node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.BinOp(
+                ast.Constant(value=int(left)), ast.Add(), ast.Constant(value=int(right))
+            ):
+                return ast.Constant(left + right)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(value=ast.Tuple(elts=[*parts]), slice=ast.Constant(value=int(at))):
+                before = [isinstance(part, ast.Starred) for part in parts]
+                first = before.index(True) if any(before) else len(parts)
+                if at < first:
+                    return parts[at]
+                if first == len(parts) - 1:
+                    inner = parts[first]
+                    assert isinstance(inner, ast.Starred)
+                    return code(f"{{x}}[{at - first}]", x=inner.value)
+        return node
 
 
 def variables(trees: Sequence[ast.AST], call: ast.Call, index: Index) -> dict[str, ast.expr]:
@@ -77,6 +142,11 @@ def _bound(target: ast.expr, iterable: ast.expr, index: Index) -> dict[str, ast.
         case ast.Tuple(elts=[number, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[over]):
             first = {number.id: index} if isinstance(number, ast.Name) else {}
             return {**first, **_bound(inner, over, index)}
+        case ast.Tuple(elts=[_, _]), ast.Call(func=function, args=[over]) if (
+            constructors.last(function) == "pairwise"
+        ):
+            rest = ast.Subscript(over, ast.Slice(ast.Constant(1)), ast.Load())
+            return _bound(target, code("zip({x}, {y})", x=over, y=rest), index)
         case ast.Tuple(elts=parts), ast.Call(func=ast.Name(id="zip"), args=over) if len(
             parts
         ) == len(over):
