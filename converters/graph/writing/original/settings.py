@@ -557,8 +557,8 @@ class Settings:
             return None
         match node:
             case Index():
-                said = _Said(INDEX, {}, holder=node.holder, place=node.number)
-                return said if _is(node.number, value) else None
+                place = _Said(INDEX, {}, holder=node.holder, place=node.number)
+                return place if _is(node.number, value) else None
             case ast.Constant():
                 same = node.value == value and not isinstance(node.value, bool)
                 return _Said(repr(value), {}) if same else None
@@ -1028,8 +1028,8 @@ def _number(value: int | float, said: _Said, *, listed: bool = False) -> Any:
     """A number with its origin; `listed`: that may have the place of a module in its list."""
     if said.is_constant or (said.holder and (not listed or INDEX in said.parts)):
         return value
-    made = SettingInt if isinstance(value, int) else SettingFloat
-    number: SettingInt | SettingFloat = made(value, said.text, said.parts, said.local, said.holder)  # type: ignore[arg-type]
+    kind = SettingInt if isinstance(value, int) else SettingFloat
+    number: SettingInt | SettingFloat = kind(value, said.text, said.parts, said.local, said.holder)  # type: ignore[arg-type]
     number.place = said.place
     return number
 
