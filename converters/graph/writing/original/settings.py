@@ -557,8 +557,8 @@ class Settings:
             return None
         match node:
             case Index():
-                place = _Said(INDEX, {}, holder=node.holder, place=node.number)
-                return place if _is(node.number, value) else None
+                number = _Said(INDEX, {}, holder=node.holder, place=node.number)
+                return number if _is(node.number, value) else None
             case ast.Constant():
                 same = node.value == value and not isinstance(node.value, bool)
                 return _Said(repr(value), {}) if same else None
