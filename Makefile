@@ -78,8 +78,9 @@ $(TORCH_TPU)/.installed: pyproject.toml constraints-torch-tpu.txt
 install-torch-tpu: $(TORCH_TPU)/.installed
 
 # torch does not load torch_tpu by itself: each test that needs it starts processes of its own.
+# `make test-torch-tpu MARK='not long'` is its fast part.
 test-torch-tpu: install-torch-tpu
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile \
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(TORCH_TPU)/bin/python -m pytest -n 2 --dist loadfile $(if $(MARK),-m '$(MARK)') \
 	  tests/shims/tpu tests/shims/test_simulate_tpu.py tests/shims/api/test_behaviors.py \
 	  tests/shims/patches/test_behaviors.py tests/observe/eager \
 	  tests/prove/test_faults_on_torch_tpu.py tests/prove/test_faults_of_the_transformer_on_torch_tpu.py \

@@ -60,7 +60,7 @@ TRAINED = (
     Script(
         "pytorch+examples",
         "imagenet/main.py",
-        "{data} -a resnet18 -b 4 -j 0 --epochs 13 --lr 0.0001 --seed 1",
+        "{data} -a resnet18 -b 8 -j 0 --epochs 10 --lr 0.00001 --seed 1",
         stands_in=f"{DATA}; 64 of 224 pixels",
         prepare=smaller(
             ("imagenet/main.py", "RandomResizedCrop(224)", "RandomResizedCrop(64)"),
@@ -191,21 +191,26 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
             return _row(script, "refused", begin, what=_last(said))
         found = json.loads(done.stdout)
         if asked.devices and found["verdict"] == "same":
-            found["devices"] = _apart(program, asked, environment)
+            found["devices"] = _apart(program, place.folder, asked, environment)
         return _row(script, "", begin, found)
 
 
-def _apart(program: Path, asked: argparse.Namespace, environment: dict[str, str]) -> float | str:
-    """Largest relative difference of weights that a program trains on one device and on several."""
+def _apart(
+    program: Path, folder: Path, asked: argparse.Namespace, environment: dict[str, str]
+) -> float | str:
+    """Largest relative difference of weights that a program trains on one device and on several.
+
+    It runs in the folder of the script, whose data may have relative paths.
+    """
     import numpy as np
     from safetensors.numpy import load_file
 
     trained = []
     for devices in (1, asked.devices):
-        weights = program / f"trained-{devices}.safetensors"
+        weights = program.resolve() / f"trained-{devices}.safetensors"
         command = [
             sys.executable,
-            "train.py",
+            str(program.resolve() / "train.py"),
             "--updates",
             str(asked.updates),
             "--save",
@@ -215,7 +220,7 @@ def _apart(program: Path, asked: argparse.Namespace, environment: dict[str, str]
         try:
             subprocess.run(
                 command,
-                cwd=program,
+                cwd=folder,
                 env={**environment, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
                 capture_output=True,
                 timeout=asked.seconds,

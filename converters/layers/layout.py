@@ -436,7 +436,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Share:
-    """One of several equal parts of a torch tensor along one axis, whatever the axis' length.
+    """Part of a torch tensor that is one of several equal parts along an axis, whatever its length.
 
     Attributes:
         axis: the axis of the torch tensor.

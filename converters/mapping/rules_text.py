@@ -56,7 +56,7 @@ def parse_rules(text: str, sizes: Mapping[str, Any] | None = None) -> ParsedRule
         return ParsedRules((), "linen", (f"line {line}: {error.problem}",))
     except (yaml.YAMLError, RecursionError) as error:
         return ParsedRules((), "linen", (f"line 1: {' '.join(str(error).split())}",))
-    reader = _Reader(given=sizes or {})
+    reader = _Reader(sizes_set=sizes or {})
     rules = reader.file(node)
     return ParsedRules(tuple(rules), reader.api, tuple(reader.problems))
 
@@ -65,7 +65,7 @@ def parse_rules(text: str, sizes: Mapping[str, Any] | None = None) -> ParsedRule
 class _Reader:
     problems: list[str] = field(default_factory=list)
     api: Api = "linen"
-    given: Mapping[str, Any] = field(default_factory=dict)
+    sizes_set: Mapping[str, Any] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
 
     def file(self, node: Any) -> list[MappingRule]:
@@ -103,7 +103,7 @@ class _Reader:
             if not all(type(number) in (int, float) for number in listed):
                 self.wrong(_line(node), "sizes is no mapping of names to numbers")
                 return {}
-        return {str(name): self.given.get(str(name), value) for name, value in sizes.items()}
+        return {str(name): self.sizes_set.get(str(name), value) for name, value in sizes.items()}
 
     def rule(self, node: Any) -> MappingRule | None:
         line = _line(node)

@@ -303,6 +303,15 @@ def users(places: Iterable[str]) -> Iterator[str]:
     return (place for place in places if not _FRAMEWORK.search(place))
 
 
+def from_here(location: str) -> str:
+    """Return `file.py:line` with a path from the working directory, if the file is in it."""
+    file, colon, line = location.rpartition(":")
+    path = Path(file)
+    if not colon or not path.is_absolute() or not path.is_relative_to(Path.cwd()):
+        return location
+    return f"{path.relative_to(Path.cwd())}:{line}"
+
+
 class SourceTable:
     """The source lines of an HLO module: tables at its head, referred to by number."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from migrate.compiler.arrays import HloArray
 from migrate.compiler.hlo import HloModule, Instruction, place_in
 from migrate.compiler.written import WrittenOperation, WrittenProgram
-from migrate.counts import many
+from migrate.counts import binary_size, many
 from migrate.fit.lowered.step import ProgramArgument
 from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
@@ -168,7 +168,7 @@ def _constants(program: CompiledProgram, memory: Memory) -> Iterator[Waste]:
         yield Waste(
             "constant",
             source,
-            f"{size / 1e6:.1f} MB stand in the program itself: each change of them compiles it again",
+            f"{binary_size(size)} stand in the program itself: each change of them compiles it again",
             "give the array as an argument of the step",
             size / max(1, memory.peak),
         )
@@ -199,7 +199,7 @@ def _twice(program: CompiledProgram, memory: Memory, chip: Generation) -> Iterat
         yield Waste(
             "not donated",
             next(filter(None, lines), ""),
-            f"{count / 1e6:.1f} MB of weights and optimizer state are kept beside their new values",
+            f"{binary_size(count)} of weights and optimizer state are kept beside their new values",
             "donate them (jax.jit(step, donate_argnums=…)); in torch change them in place (weight.sub_(…)), "
             "and let no other name hold the old ones",
             count / memory.peak,
@@ -251,7 +251,7 @@ def _whole(program: CompiledProgram, memory: Memory, chip: Generation) -> Iterat
             yield Waste(
                 "not cut",
                 source,
-                f"{size / 1e6:.1f} MB of weights or optimizer state lie whole on each device, others are cut",
+                f"{binary_size(size)} of weights or optimizer state lie whole on each device, others are cut",
                 "give them an axis of the mesh too (--spec, in_shardings; the state as its weight)",
                 size / memory.peak,
             )

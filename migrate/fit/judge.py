@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from migrate.compiler.compile import Compiled, compile_for_tpu
-from migrate.compiler.hlo import HloModule, place_in
+from migrate.compiler.hlo import HloModule, from_here, place_in
 from migrate.compiler.program import CompilerProgram
 from migrate.fit import cache
 from migrate.fit.as_written import CompiledProgram, waste_as_written
@@ -132,11 +132,15 @@ def _told(
     step: LoweredStep,
 ) -> FitVerdict:
     """Return the verdict that the texts of the programs show. The memory is that of the largest program."""
+
+    def shown(location: str) -> str:
+        return from_here(step.shown(location))
+
     work: list[InstructionWork] = []
     collectives: list[Collective] = []
     modules = []
     for part, result in compiled:
-        module = HloModule(result.texts[0], step.shown, result.written.outputs, step.backward)
+        module = HloModule(result.texts[0], shown, result.written.outputs, step.backward)
         modules.append(module)
         work += [
             replace(instruction_work, times=instruction_work.times * part.times)
@@ -161,7 +165,7 @@ def _told(
             for (piece, answer), its in zip(compiled, modules, strict=True)
             for each in waste_as_written(
                 CompiledProgram(
-                    answer.written, its, piece.arguments, piece.outputs, step.trains, step.shown
+                    answer.written, its, piece.arguments, piece.outputs, step.trains, shown
                 ),
                 memory,
                 product.generation,

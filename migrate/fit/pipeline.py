@@ -12,7 +12,7 @@ from pathlib import Path
 
 from converters.installing import require_installed
 from migrate.compiler.compile import NEEDED
-from migrate.counts import many
+from migrate.counts import binary_size, many
 from migrate.fit.batch import batch_of, batch_option, largest, of_batch, with_batch
 from migrate.fit.errors import FitError
 from migrate.fit.judge import judge
@@ -156,7 +156,7 @@ def _judged(
     step: LoweredStep, product: Slice, options: FitOptions, tell: SharedCount
 ) -> FitVerdict:
     size = sum(len(part.program.data) for part in step.parts)
-    tell(f"compiling for {product.name} ({size / 1e6:.1f} MB of program)")
+    tell(f"compiling for {product.name} ({binary_size(size)} of program)")
     verdict = judge(step, product, timeout=options.timeout, quick=options.quick)
     tell.done += 1
     return verdict

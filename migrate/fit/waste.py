@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from migrate.counts import binary_size
 from migrate.fit.lines import least_seconds
 from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
@@ -118,7 +119,7 @@ def _copies(work: Sequence[InstructionWork], chip: Generation) -> Iterator[Waste
             yield Waste(
                 "copies",
                 source,
-                f"{count / 1e6:.1f} MB are moved only to lie otherwise",
+                f"{binary_size(count)} are moved only to lie otherwise",
                 "avoid the transpose, or keep the array in the order in which it is used",
                 share,
             )

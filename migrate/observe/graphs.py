@@ -26,6 +26,7 @@ CONSTANT = "prim::Constant"
 _SIMULATED_SUMS = "half_sums.py"
 # Begins the difference that only batches of other shapes make.
 INPUT_SHAPE = "the shape of an input"
+NODE_SHAPE = "the shape of"
 # So many differences are told; a changed batch size alone changes most nodes of a graph.
 _TOLD = 4
 
@@ -122,6 +123,26 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     return (f"the value of a constant (a Python number that became part of the graph{where})",)
 
 
+def nearest(graphs: Sequence[Sequence[str]], nodes: Sequence[str]) -> Sequence[str]:
+    """Return the graph with the most operations in common with `nodes`; of equal ones the last.
+
+    Args:
+        graphs: at least one graph, by its nodes.
+        nodes: nodes of another graph.
+    """
+    wanted = _operations(nodes)
+
+    def distance(graph: Sequence[str]) -> int:
+        operations = _operations(graph)
+        return ((operations - wanted) + (wanted - operations)).total()
+
+    return min(reversed(graphs), key=distance)
+
+
+def _operations(nodes: Sequence[str]) -> Counter[tuple[str, str]]:
+    return Counter((node.op, node.place) for node in _of_the_script(nodes))
+
+
 def _of_the_script(nodes: Sequence[str]) -> list[GraphNode]:
     """Nodes without those that only the simulation adds."""
     parsed = [node for node in map(parse_node, nodes) if node]
@@ -152,7 +173,7 @@ def _of_nodes(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[st
             if value != changed:
                 yield f"{name} of {other.op}: {value} → {changed}{_at(other)}"
         if node.shape != other.shape and node.attributes == other.attributes:
-            yield f"the shape of {other.op}: {node.shape} → {other.shape}{_at(other)}"
+            yield f"{NODE_SHAPE} {other.op}: {node.shape} → {other.shape}{_at(other)}"
 
 
 def _of_operations(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from statistics import median
 from migrate.observe.boundaries import MOST_STEPS
 from migrate.observe.divergences import GraphDivergence, alone, is_cut, partings
 from migrate.observe.graph_dump import DumpFrame
-from migrate.observe.graphs import differences
+from migrate.observe.graphs import INPUT_SHAPE, NODE_SHAPE, differences, nearest
 from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, read_lines
 from migrate.observe.untrained import untrained
@@ -92,7 +92,7 @@ class Recompilation:
     Attributes:
         step: the number of the sync at whose end it was, from 1.
         line: line of the user's code that asked for the graph.
-        changes: against the graph before it.
+        changes: against the most similar graph that ran at the same place before.
         ranks: the ranks on which it happened.
     """
 
@@ -212,6 +212,15 @@ class Observed:
     def last_recompilation(self) -> int:
         """Number of the last sync at which a graph was compiled again; 0: none was."""
         return max((recompilation.step for recompilation in self.recompilations), default=0)
+
+    @property
+    def shapes_change(self) -> bool:
+        """Whether a graph was compiled again for another shape: of a short last batch, for example."""
+        return any(
+            change.startswith((INPUT_SHAPE, NODE_SHAPE))
+            for recompilation in self.recompilations
+            for change in recompilation.changes
+        )
 
     @property
     def is_still_compiling(self) -> bool:
@@ -338,8 +347,9 @@ def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[ObservedRead]
 
 def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:
     """Each place's graphs, one after the other, on each rank; equal findings of several ranks are one."""
-    # Of each rank and place: the nodes of each graph that was executed there last.
-    last: dict[tuple[object, ...], tuple[str, ...]] = {}
+    # Graphs of each rank and place, in the order of their last execution. Steps that accumulate gradients and
+    # steps that update the weights alternate at one place, so the graph before is not always the changed one.
+    executed: dict[tuple[object, ...], dict[str, tuple[str, ...]]] = defaultdict(dict)
     nodes: dict[tuple[int, str], tuple[str, ...]] = {}
     ranks_by_change: dict[tuple[int, ObservedLine | None, tuple[str, ...]], set[int]] = defaultdict(
         set
@@ -348,12 +358,14 @@ def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Reco
         for place, execution in _placed(step):
             if execution.compiled:
                 nodes[step.rank, execution.graph] = execution.nodes
-                if place in last:
+                if executed[place]:
                     frame = execution.line or step.line
                     line = line_of(frame) if frame else None
-                    changes = differences(last[place], execution.nodes)
+                    before = nearest(list(executed[place].values()), execution.nodes)
+                    changes = differences(before, execution.nodes)
                     ranks_by_change[step.number, line, changes].add(step.rank)
-            last[place] = nodes.get((step.rank, execution.graph), ())
+            executed[place].pop(execution.graph, None)
+            executed[place][execution.graph] = nodes.get((step.rank, execution.graph), ())
     for (number, line, changes), ranks in sorted(
         ranks_by_change.items(), key=lambda item: item[0][0]
     ):

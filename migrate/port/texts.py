@@ -351,10 +351,20 @@ def convert_text(
         "    given = parser.parse_args()",
         *(['    constants = load_file(HERE / "constants.safetensors")'] if constants else []),
         "    try:",
-        "        port = package()",
-        f"        config = port.{config}(**dict(given.size))",
-        f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
-        f"        port.require_params([*paths{paths}], config)",
+        *(
+            [
+                "        port = package()",
+                f"        config = port.{config}(**dict(given.size))",
+                f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+                f"        port.require_params([*paths{paths}], config)",
+            ]
+            if sized
+            else [
+                f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+                "        port = package()",
+                f"        port.require_params([*paths{paths}], port.{config}(**dict(given.size)))",
+            ]
+        ),
         f"        done = convert(given.checkpoint, {how}, output=given.output{extra}, overwrite=given.force)",
         "    except (ConversionError, ValueError, TypeError) as error:",
         "        parser.error(str(error))",

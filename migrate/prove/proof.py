@@ -24,7 +24,7 @@ from migrate.place import Place
 from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
-from migrate.prove.compare.gates import AMP_OFF
+from migrate.prove.compare.gates import AMP_OFF, NOISE_RUNS
 from migrate.prove.compare.noise_floor import NoiseFloor
 from migrate.prove.compare.verdict import (
     ProofVerdict,
@@ -70,6 +70,7 @@ class Proof:
         floor: noise floor of the original; None if it was not run a second time.
         settings: settings of both sides, with the number of steps.
         bfloat16: whether both sides multiplied matrices in bfloat16, which has other gates.
+        partial: whether only the first steps were judged, because the noise of the others is too large.
     """
 
     verdict: ProofVerdict
@@ -84,6 +85,7 @@ class Proof:
     floor: NoiseFloor | None = None
     settings: Settings = DEFAULT
     bfloat16: bool = False
+    partial: bool = False
 
     @property
     def equal(self) -> bool:
@@ -355,12 +357,14 @@ def compared(
         floors: earlier measurements of the reference's noise, instead of running it again.
     """
     failed: list[str] = []
+    measured = [0]
 
     def second() -> dict[int, RankRecord] | None:
         how = "without autocast" if bfloat16 else "with other rounding"
         steps = max((len(rank.steps) for rank in original.ranks.values()), default=0)
         runs.telling(progress, f"small difference: running the original again {how}", steps)
-        settings = runs.settings
+        measured[0] += 1
+        settings = replace(runs.settings, weights_move=measured[0] > NOISE_RUNS)
         try:
             return again(replace(settings, amp="off", half=True) if bfloat16 else settings).ranks
         except (ScriptFailedError, RunTimeoutError) as error:
@@ -422,6 +426,7 @@ def compared(
         floor=judgement.floor,
         settings=runs.settings,
         bfloat16=bfloat16,
+        partial=judgement.partial,
     )
 
 

@@ -78,6 +78,11 @@ class ResumeProof:
         """Whether both directions were shown to continue the training."""
         return all(direction.proof.equal for direction in self.directions)
 
+    @property
+    def partial(self) -> bool:
+        """Whether only the first steps were judged in a direction."""
+        return any(direction.proof.partial for direction in self.directions)
+
 
 def prove_resuming(
     script: Path,

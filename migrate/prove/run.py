@@ -318,6 +318,8 @@ def _environment(
     if plugins and reordered:
         how = "install_in_half" if settings.half else "install"
         plugins.append(f"migrate.prove.record.noise.summation:{how}")
+        if settings.weights_move:
+            plugins.append("migrate.prove.record.noise.rounding:install_in_weights")
     if plugins and checkpoint is not None:
         plugins.append("migrate.prove.record.capture:install")
     if observe_dir is not None and side != "original":

@@ -34,6 +34,7 @@ class Settings:
         start: how the original's ranks are started where there are several ways, as for
             `python -m shims --start`; None: as torchrun does.
         timeout: seconds for each run; None waits for ever.
+        weights_move: whether a run that measures noise also rounds the weights differently at each step.
         half: whether a run that measures noise rounds to 16 bits where autocast would, while it is off.
         on: device of the original.
         reference: whether its ranks record their machine, for a proof on another machine.
@@ -46,6 +47,7 @@ class Settings:
     start: str | None = None
     timeout: float | None = None
     half: bool = False
+    weights_move: bool = False
     on: On = "cpu"
     reference: bool = False
     tf32: bool = True

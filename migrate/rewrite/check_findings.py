@@ -125,7 +125,7 @@ def _rewritten(
                 done = rewrite_file(path, options)
                 yield _Mended(path, done.source.data, done.data, done, done.changed)
                 continue
-            folder = rewrite_folder(path, options=options, progress=progress)
+            folder = rewrite_folder(path, options=options, progress=_trying(progress))
             code = set(python_files(path, config))
             for file in folder.files:
                 name = path / file.name
@@ -136,6 +136,16 @@ def _rewritten(
                     yield _Mended(name, file.before, file.after, file, bool(folder.changed))
         except MigrateError as error:
             yield _Refused(path, str(error))
+
+
+def _trying(progress: Progress) -> Progress:
+    """Return the progress of a rewrite that writes nothing."""
+
+    def told(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
+        words = {"rewriting": "looking for what a rewrite fixes"}
+        progress(words.get(what, what), done, total, unit)
+
+    return told
 
 
 def _is_text(data: bytes, path: Path) -> bool:
@@ -162,6 +172,7 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             findings.append(_fixed(hazard, done.edits) if mended.changes else hazard)
         elif (hazard.cell, hazard.line) not in done.comments.used:
             findings.append(hazard)
+    covered = set(_covered(done.edits, gone))
     by_hazard = {(finding.cell, finding.line, finding.code) for finding in gone}
     # The first of several edits of one node for one reason.
     each = {
@@ -170,7 +181,7 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
     }
     for note in reversed(each.values()):
         rule, code = rules_by_name().get(note.rule), code_of(note)
-        if rule is None or (note.cell, note.line, code) in by_hazard:
+        if rule is None or (note.cell, note.line, code) in by_hazard or note in covered:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
@@ -180,6 +191,19 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
         findings,
         key=lambda finding: (finding.cell or 0, finding.line, finding.column, finding.code),
     )
+
+
+def _covered(edits: Sequence[Note], hazards: Sequence[Finding]) -> Iterator[Note]:
+    """Yield the edits whose construct a hazard at another line reports: for each hazard, the nearest edit."""
+    for hazard in hazards:
+        nearest = [
+            note
+            for note in edits
+            if (rule := rules_by_name().get(note.rule)) is not None
+            and (rule.reported_as, note.cell) == (hazard.code, hazard.cell)
+        ]
+        if nearest:
+            yield min(nearest, key=lambda note: abs(note.line - hazard.line))
 
 
 class _Places:

@@ -16,6 +16,9 @@ from migrate.syntax.notebook.text import SUFFIX, Notebook
 from migrate.syntax.origins import Message, Related
 from migrate.syntax.source import Source, decoded
 
+# Part of the message of an edit, if a text of the script says to start it otherwise.
+START_WITH_PYTHON = "start it with python"
+
 
 @dataclass(frozen=True)
 class Note:

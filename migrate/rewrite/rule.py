@@ -115,6 +115,8 @@ class Rule(ABC):
     condition: ClassVar[str] = ""  # for `Safety.UNSAFE`: completes "the rewrite is right only if …"
     severity: ClassVar[Severity] = Severity.ERROR  # default severity of its findings
     edited: ClassVar[Severity] = Severity.ERROR  # severity of the unedited construct
+    # Code of the hazard that reports the unedited construct at another line: `migrate check` shows that one.
+    reported_as: ClassVar[str] = ""
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     # Which scripts are inspected at all: see `migrate.catalogue.prescan.Worded`.
     words: ClassVar[str] = ""

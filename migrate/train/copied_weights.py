@@ -38,6 +38,13 @@ def copied_weights(
             "rule of it is unknown",
             "copy them after a fixed number of updates; pass arguments with which this happens twice",
         )
+    if copies.kept is None:
+        values = ", ".join(f"{decay.value:.4g}" for decay in copies.decays[:6])
+        raise TrainError(
+            f"{where}: frozen weights move towards trained ones, by another part of the way each time "
+            f"({values})",
+            "move them by one constant",
+        )
     rules = load_mapping(mapping).rules
 
     def layout(name: str) -> list[Any]:
@@ -53,4 +60,4 @@ def copied_weights(
             )
         pairs = list(zip(weights.paths[to], weights.paths[of], strict=True))
         paths |= {a.removeprefix("params/"): b.removeprefix("params/") for a, b in pairs}
-    return {"copied": paths, "copies_every": every}
+    return {"copied": paths, "copies_every": every, "copies_keep": copies.kept}

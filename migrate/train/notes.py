@@ -49,8 +49,10 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
     if factor := factor_note(facts, recorded):
         notes.append(factor)
     if facts.copies_every:
+        become = f"keep {facts.copies_keep!r} of themselves and become trained ones for the rest"
+        become = become if facts.copies_keep else "become copies of trained ones"
         notes.append(
-            f"{many(len(facts.copied), 'frozen parameter')} become copies of trained ones every "
+            f"{many(len(facts.copied), 'frozen parameter')} {become} every "
             f"{many(facts.copies_every, 'update')}: refreshed in train.py. So the script did in "
             f"{many(len(recorded['updates']) + recorded['later'], 'update')}"
         )

@@ -127,9 +127,8 @@ class Trainer:
     def train_step(self, x):
         loss = self.net(x.cuda()).mean()
         self.optimizer.zero_grad()
-        loss.backward()
         {update}
-        if not math.isfinite(loss):
+        if {test}:
             sys.exit(1)
 
 
@@ -140,8 +139,61 @@ def main(trainer, loader):
 """
 
 
-@pytest.mark.parametrize(("update", "lines"), [("self.optimizer.step()", [14]), ("pass", [])])
-def test_a_function_that_runs_a_whole_step(tmp_path: Path, update: str, lines: list[int]) -> None:
-    (tmp_path / "train.py").write_text(STEP.format(update=update))
+@pytest.mark.parametrize(
+    ("update", "test", "is_reported"),
+    [
+        ("loss.backward(); self.optimizer.step()", "loss > 1e6", True),
+        ("loss.backward()", "not math.isfinite(loss)", True),
+        ("return loss.isnan().any()", "loss > 1e6", False),
+        ("pass", "x.shape[0] < 3", False),
+    ],
+)
+def test_a_function_that_makes_a_part_of_the_step(
+    tmp_path: Path, update: str, test: str, is_reported: bool
+) -> None:
+    (tmp_path / "train.py").write_text(STEP.format(update=update, test=test))
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert [note.line for note in file.findings if note.rule == "XLA879"] == (
+        [13] if is_reported else []
+    )
+
+
+OF_THE_FORWARD = """\
+import torch
+import torch.distributed as dist
+
+
+class Trainer:
+    def part(self, x):
+        out = self.net(x.cuda())
+        if {test}:
+            raise ValueError("no number")
+        return out
+
+    def train(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.part(x).mean().backward()
+            self.optimizer.step()
+
+
+def main(trainer, loader):
+    dist.init_process_group("nccl")
+    trainer.train(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "lines"),
+    [
+        ("torch.isnan(out).any()", [9]),
+        ("out.isfinite().all().logical_not()", [9]),
+        ("self.kind > 3", []),
+    ],
+)
+def test_a_function_that_the_step_calls_asks_for_finite_numbers(
+    tmp_path: Path, test: str, lines: list[int]
+) -> None:
+    (tmp_path / "train.py").write_text(OF_THE_FORWARD.format(test=test))
     (file,) = rewrite_folder(tmp_path, processes=1).files
     assert [note.line for note in file.findings if note.rule == "XLA879"] == lines

@@ -83,3 +83,40 @@ def test_a_question_whether_there_is_a_group_is_left(tmp_path: Path) -> None:
 def test_each_process_is_told_to_take_its_own_part(tmp_path: Path, line: str, instead: str) -> None:
     [(_, _, message)] = [note for note in found(tmp_path, line) if note[0] == "XLA885"]
     assert f"`{instead}`" in message
+
+
+STATE_ALONE = """\
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(loader):
+    state = PartialState()
+    {joins}
+    torch.cuda.set_device(device := state.local_process_index)
+    model = DDP(torch.nn.Linear(2, 2).to(device), device_ids=[device])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in loader:
+        optimizer.zero_grad()
+        model(x.to(device)).mean().backward()
+        optimizer.step()
+    dist.barrier()
+
+
+main([])
+"""
+
+
+@pytest.mark.parametrize(
+    ("joins", "lines"), [("pass", [11]), ("dist.init_process_group('nccl')", [])]
+)
+def test_the_state_alone_joins_no_group_either(
+    tmp_path: Path, joins: str, lines: list[int]
+) -> None:
+    (tmp_path / "train.py").write_text(STATE_ALONE.format(joins=joins))
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    found = [note for note in file.findings if code_of(note) == "XLA885"]
+    assert [note.line for note in found] == lines
+    assert all("init_process_group('xla', init_method='xla://')" in note.message for note in found)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from migrate.compiler.hlo import HloModule, place_in
+from migrate.compiler.hlo import HloModule, from_here, place_in
 
 NET, LAYER = "/home/user/net.py", "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
 
@@ -185,3 +187,12 @@ def test_a_hook_of_the_backward_pass_is_at_the_line_that_began_it() -> None:
         module = HloModule(HOOK, lambda place: place.rpartition("/")[2], (), backward)
         assert module.sources.of(module.entry["hook"].line) == line
         assert module.sources.of(module.entry["own"].line) == "train.py:7"
+
+
+def test_a_file_below_the_working_directory_is_named_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert from_here(f"{tmp_path}/nets/net.py:3") == "nets/net.py:3"
+    for other in (f"{tmp_path.parent}/net.py:3", "torch/optim/adam.py:3", "xla__device_data"):
+        assert from_here(other) == other

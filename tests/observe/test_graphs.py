@@ -8,7 +8,7 @@ import torch
 import shims
 from migrate.observe.divergences import divergence_remedy
 from migrate.observe.graph_dump import DumpFrame, executions
-from migrate.observe.graphs import differences, in_16_bits, parse_node, without_places
+from migrate.observe.graphs import differences, in_16_bits, nearest, parse_node, without_places
 from migrate.observe.places import ExecutionCause, cause_of, is_the_users, users_frame
 
 # As torch_xla 2.9 writes it, shortened.
@@ -94,6 +94,15 @@ class TestWhatDiffers:
         before = [node("aten::relu", "f32[3]")]
         after = [*before, node("aten::mul", "f32[3]", "location=f@train.py:9")]
         assert differences(before, after) == ("1 more: aten::mul (train.py:9)",)
+
+    def test_the_most_similar_graph_is_the_one_to_compare_with(self) -> None:
+        update = [node("aten::relu", "f32[3]"), *[node("aten::mul", "f32[3]")] * 4]
+        micro = [node("aten::relu", "f32[3]")]
+        with_state = [*update, node("aten::addcmul", "f32[3]")]
+        assert nearest([update, micro], with_state) is update
+        assert nearest([update, micro], [*micro, node("aten::neg", "f32[3]")]) is micro
+        twice = [micro, list(micro)]
+        assert nearest(twice, micro) is twice[1]
 
     def test_many_are_counted_and_a_constant_is_what_remains(self) -> None:
         after = [node(f"aten::op{n}", "f32[3]") for n in range(9)]

@@ -23,8 +23,8 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(commands, [str(arg) for arg in args])
 
 
-def found(verdict: ProofVerdict, message: str) -> Proof:
-    return Proof(verdict, message, 2, (), (), None, ("a note",), 1.0, 2.0)
+def found(verdict: ProofVerdict, message: str, *, partial: bool = False) -> Proof:
+    return Proof(verdict, message, 2, (), (), None, ("a note",), 1.0, 2.0, partial=partial)
 
 
 @pytest.fixture
@@ -73,6 +73,19 @@ def test_options_become_settings(script: Path, asked: dict[str, Any]) -> None:
     done = run("prove", script, *options, "--timeout", 5, "--", "--epochs", 1)
     assert done.exit_code == 0
     assert asked["settings"] == Settings(False, "keep", 3, "spawn", 5.0)
+
+
+def test_ci_may_fail_on_a_proof_of_the_first_steps_only(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "equal for 3 of 8 steps; from step 4 on nothing is judged"
+    proven = found(ProofVerdict.EQUAL, message, partial=True)
+    monkeypatch.setattr(proof, "prove", lambda *args, **options: proven)
+    done = run("prove", script)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == message
+    assert run("prove", script, "--fail-on", "partial").exit_code == 1
+    assert json.loads(run("prove", script, "--json").stdout)["partial"] is True
 
 
 @pytest.mark.parametrize(

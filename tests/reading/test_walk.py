@@ -113,6 +113,9 @@ def test_trees_of_ast_are_walked_in_the_order_of_ast_without_their_contexts() ->
     expected = [node for node in ast.walk(tree) if not isinstance(node, ast.expr_context)]
     assert len(expected) > 200
     assert all(a is b for a, b in zip(walk_ast.walk(tree), expected, strict=True))
+    for node in expected:
+        below = [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.expr_context)]
+        assert [*map(id, walk_ast.children(node))] == [*map(id, below)]
 
 
 def test_of_which_kind_a_node_is_as_abstract_classes_answer() -> None:

@@ -18,6 +18,7 @@ from converters.mapping.plan import Outcome, Plan, Row
 from migrate.check.hazard import Severity
 from migrate.cli import commands
 from migrate.cli.show import show
+from migrate.counts import binary_size
 from migrate.devices.report import Chip, ChipProgram, DevicesReport
 from migrate.doctor import Check, Diagnosis, Status
 from migrate.fit.verdict import FitReport
@@ -143,6 +144,11 @@ def assessed() -> Iterable[Any]:
     return assess_summary(
         assessments.assessment(assessments.verdict(), assessments.verdict("v6e-8", 0.03))
     )
+
+
+def test_memory_is_counted_in_powers_of_1024() -> None:
+    sizes = [binary_size(count) for count in (512, 63_000, 6_267_392, 16_911_433_728)]
+    assert sizes == ["512 B", "61.5 KiB", "6.0 MiB", "15.75 GiB"]
 
 
 def fitted() -> Iterable[Any]:
@@ -282,7 +288,7 @@ class TestFindings:
             (project / name).write_bytes((project / "train.py").read_bytes())
         show(*folder_summary(rewrite_folder(project), None))
         text = " ".join(screen.getvalue().split())
-        assert f"{3 * COUNT} left to do by hand, in this order" in text
+        assert f"{3 * COUNT} left to do by hand, in the order in which to fix them" in text
         assert f"the same {3 * COUNT - 1} times more: " in text
         assert "and 6 more (--json has them all)" in text
 

@@ -35,6 +35,33 @@ def test_whether_compiling_came_to_an_end_is_said(syncs: tuple[int, ...], verdic
     text = shown(dataclasses.replace(created.RUNS["steady"](), recompilations=again))
     said = [row for row in text.splitlines() if "compiling" in row]
     assert [verdict in row for row in said] == ([True] if verdict else [])
+    assert ("those of them that replace a graph" in text) is bool(syncs)
+
+
+@pytest.mark.parametrize(
+    ("change", "pads"),
+    [
+        ("the shape of an input: f32[8,8] → f32[5,8] (net.py:3)", True),
+        ("46 more: inputs (adam.py:466)", False),
+    ],
+)
+def test_batches_are_to_be_padded_only_if_a_shape_changed(change: str, pads: bool) -> None:
+    report = created.RUNS["steady"]()
+    again = (Recompilation(9, report.loops[0].line, (change,), (0,)),)
+    text = shown(dataclasses.replace(report, recompilations=again))
+    assert "still compiling" in text
+    assert ("pad batches" in text) is pads
+
+
+def test_graphs_beside_the_step_are_explained() -> None:
+    report = created.RUNS["steady"]()
+    (loop, *_) = report.loops
+    more = dataclasses.replace(
+        report, loops=(dataclasses.replace(loop, executions=1.35, cuts=1.5),)
+    )
+    text = " ".join(shown(more).split())
+    assert "graphs per sync: the average. 1 is the step" in text
+    assert "cut by simulation: further graphs" in text
 
 
 def test_what_syncs_is_no_step_unless_an_optimizer_stepped() -> None:

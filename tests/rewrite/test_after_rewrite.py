@@ -135,3 +135,23 @@ def train(model, loader, optimizer):
     (note,) = rewrite_source(parse(source, Path("train.py"))).findings
     assert (note.rule, note.line) == ("together", 14)
     assert "after the step (line 12), read in some replicas only (line 13)" in note.message
+
+
+def test_a_program_of_the_driver_stays_beside_other_findings() -> None:
+    script = """\
+import subprocess
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+model = torch.nn.Linear(2, 2).cuda()
+print(model.weight.data_ptr())
+if dist.get_rank() == 0:
+    print(subprocess.run(["nvidia-smi"], capture_output=True))
+    with open("model.pt", "wb") as file:
+        torch.save(model.state_dict(), file)
+"""
+    found = rewrite_source(parse(script.encode(), Path("train.py"))).findings
+    (program,) = [note for note in found if note.rule == "XLA407"]
+    assert (program.line, program.is_hint) == (10, False)

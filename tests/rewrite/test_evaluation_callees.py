@@ -317,3 +317,39 @@ def test_what_a_step_returns_is_no_evaluation_whatever_its_name(call: str, told:
     source = parse(ROLLOUT.replace("{call}", call).encode(), Path("script.py"))
     found = rewrite_source(source).findings
     assert [note.line for note in found if note.rule == "XLA201"] == told
+
+
+OF_A_MAPPING = """\
+import torch
+
+
+@torch.no_grad()
+def look(model, layers, parts):
+    model.cuda()
+    handles = {}
+    for name, layer in layers.items():
+
+        def hook_of(key):
+            def hook(module, inputs, output):
+                handles[key] = model(inputs[0])
+
+            return hook
+
+        handles[name] = layer.register_forward_hook(hook_of(name))
+    for name, x in parts.items():
+        x = x.cuda()
+        out = model(x)
+        print(name, out.sum().item())
+    for name, x in parts.items():
+        out = handles[name] = model(x)
+        print(name, out.sum().item())
+"""
+
+
+def test_keys_of_a_mapping_are_no_inputs_and_a_hook_that_is_defined_is_no_forward() -> None:
+    done = rewrite_source(parse(OF_A_MAPPING.encode(), Path("look.py")))
+    text = done.data.decode()
+    assert "name.to(" not in text
+    assert "name, x = " not in text
+    assert text.count("with torch_xla.step():") == 2
+    assert text.index("hook_of(name)") < text.index("with torch_xla.step():")

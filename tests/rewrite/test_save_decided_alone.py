@@ -340,3 +340,56 @@ def test_the_highest_of_meters_that_an_object_holds(
     done = rewrite_folder(tmp_path, processes=1)
     messages = [note.message for file in done.files for note in file.findings]
     assert any(DECIDES_ALONE in one for one in messages) is reported
+
+
+def test_each_call_of_a_function_that_saves_has_its_own_condition() -> None:
+    body = """
+def keep(model, path):
+    torch.save(model.state_dict(), path)
+    print("kept", path)
+
+
+def run(model, loader, held_out, optimizer, rank):
+    top, best = 0.0, 0.0
+    for epoch in range(3):
+        for x in loader:
+            loss = model(x.cuda()).mean()
+            loss.backward()
+            optimizer.step()
+        everywhere, here = judge_all(model, held_out), judge(model, held_out)
+        if rank == 0:
+            keep(model, "last.pt")
+            if everywhere > top:
+                keep(model, "top.pt")
+            if here > best:
+                keep(model, "best.pt")
+            for path in "ab":
+                keep(model, path)
+        top = max(top, everywhere)
+"""
+    script = HEAD[: HEAD.index("def train(")] + body
+    done = rewrite_source(parse(script.encode(), Path("train.py")))
+    text = done.data.decode()
+    assert (
+        """
+        keep(model, "last.pt")
+        if everywhere > top:
+            keep(model, "top.pt")
+        if rank == 0:
+            if here > best:
+                keep(model, "best.pt")
+            for path in "ab":
+                keep(model, path)
+"""
+        in text
+    )
+    lines = script.splitlines()
+    said = {
+        lines[finding.line - 1].strip(): finding.message
+        for finding in done.findings
+        if finding.rule == "save"
+    }
+    assert set(said) == {'keep(model, "best.pt")', "keep(model, path)"}
+    asked = 1 + lines.index("            if here > best:")
+    assert said['keep(model, "best.pt")'].startswith(f"`here > best` (line {asked}) {MAY_DIFFER}")
+    assert said["keep(model, path)"].startswith('in `for path in "ab":` (line')

@@ -110,3 +110,38 @@ def test_the_function_that_begins_the_run_is_named() -> None:
     saved = 'torch.save({"m": model.state_dict(), "r": f"{wandb.run.id}-{rank}"}, "x.pt")'
     text, _ = written("if rank == 0: begin()", saved)
     assert '"r": f"{wandb.run.id if rank == 0 else None}-{rank}"' in text
+
+
+BEST_KEPT = """\
+import torch
+import torch.distributed as dist
+
+
+class Trainer:
+    def keep(self, epoch, score):
+        torch.save(self.model.module.state_dict(), f"{epoch}.pt")
+        if score > 3:
+            self.best = self.model.module.state_dict()
+
+    def train(self):
+        for epoch in range(3):
+            if self.rank == 0:
+                self.keep(epoch, 4)
+        if self.rank == 0:
+            torch.save(self.best, "best.pt")
+
+
+def main(model):
+    dist.init_process_group("nccl")
+    trainer = Trainer()
+    trainer.rank = dist.get_rank()
+    trainer.model = torch.nn.parallel.DistributedDataParallel(model.cuda())
+    trainer.train()
+"""
+
+
+def test_what_a_method_of_the_first_replica_binds_is_missing_elsewhere() -> None:
+    result = rewrite_source(parse(BEST_KEPT.encode(), Path("train.py")))
+    assert 'xm.save(self.model.module.state_dict(), f"{epoch}.pt"' in result.data.decode()
+    (found,) = [note.message for note in result.findings if note.rule == "save"]
+    assert "needs `self.best`, which only the replicas have that run `keep` (line " in found

@@ -76,3 +76,38 @@ def test_what_is_known_is_not(decorator: str, test: str, call: str) -> None:
 def test_a_caller_that_passes_the_rank_makes_it_a_test_of_the_rank() -> None:
     found = notes("", "if leader:", "finish(model, path, dist.get_rank() == 0, True)")
     assert not [note for note in found if note.rule == "save"]
+
+
+BY_KEYS = """\
+import torch
+import torch.distributed as dist
+
+
+def main(parts, out, epochs):
+    dist.init_process_group(backend="nccl")
+    for name, part in parts.items():
+        {save}
+    {other}:
+        torch.save({{}}, f"{{out}}/all.pt")
+
+
+main({{}}, "a", 3)
+"""
+OF_PART = "torch.save(part.cuda(), {})"
+
+
+@pytest.mark.parametrize(
+    ("save", "other", "lines"),
+    [
+        (OF_PART.format("f'{out}/{name}.pt'"), "if dist.get_rank() == 0", [8]),
+        (OF_PART.format("f'{out}/{name}.pt'"), "if epochs", []),
+        (OF_PART.format("f'{out}/{part}.pt'"), "if dist.get_rank() == 0", []),
+        (OF_PART.format("f'{out}/{dist.get_rank()}-{name}.pt'"), "if dist.get_rank() == 0", []),
+    ],
+)
+def test_a_key_in_the_path_may_be_another_on_each_replica(
+    save: str, other: str, lines: list[int]
+) -> None:
+    script = BY_KEYS.format(save=save, other=other)
+    found = rewrite_source(parse(script.encode(), Path("train.py"))).findings
+    assert [note.line for note in found if "in the path is the same" in note.message] == lines

@@ -375,14 +375,25 @@ class Quantizer:
 """
 
 
-def test_a_tensor_that_an_import_makes_on_the_device_before_the_launch(tmp_path: Path) -> None:
+AS_MAIN = """
+import torch
+
+if __name__ == "__main__":
+    print(torch.eye(8, device="cuda") * 2)
+"""
+
+
+@pytest.mark.parametrize(("quant", "is_early"), [(QUANT, True), (AS_MAIN, False)])
+def test_a_tensor_that_an_import_makes_on_the_device_before_the_launch(
+    tmp_path: Path, quant: str, is_early: bool
+) -> None:
     main = (
         "import quant  # before the launch\n"
         + TRAIN
         + "\n\nif __name__ == '__main__':\n    main(0, 1, 2)\n"
     )
-    _, findings = run(tmp_path, quant=QUANT, main=main, parts=PARTS)
-    assert [message for rule, message in findings if rule == "XLA706"]
+    _, findings = run(tmp_path, quant=quant, main=main, parts=PARTS)
+    assert bool([message for rule, message in findings if rule == "XLA706"]) is is_early
 
 
 NETWORKS = """

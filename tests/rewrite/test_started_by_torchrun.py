@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from migrate.report.text.folder import folder_summary
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
@@ -257,3 +258,14 @@ def test_a_text_that_says_torchrun_stays_and_is_reported(said: str, line: int, g
     assert ("start it with python" in launch.message) == (line > 0)
     assert f"(line {line})" in launch.message or not line
     assert said in done.data.decode()
+
+
+def test_a_folder_says_so_too(tmp_path: Path) -> None:
+    body = SCRIPT.format(body='dist.init_process_group("nccl")')
+    (tmp_path / "train.py").write_text(f'"""torchrun --nproc-per-node 4 train.py"""\n{body}')
+    (line,) = [
+        line
+        for line in folder_summary(rewrite_folder(tmp_path), None)
+        if isinstance(line, str) and "torchrun" in line
+    ]
+    assert line == "train.py: start it with python, not with torchrun (line 1)"

@@ -208,6 +208,23 @@ def train(model, loader, held_out, optimizer, meter):
 """
 
 
+def test_a_number_that_takes_the_name_of_its_tensor_is_read_by_all() -> None:
+    branch = b"""\
+        acc = (out.argmax(1) == y).float().mean()
+        if rank == 0:
+            acc = acc.item()
+            print(acc)
+"""
+    start = SCRIPT.index(b"        if rank == 0")
+    done = rewrite_source(parse(SCRIPT[:start] + branch, Path("train.py")))
+    assert """
+        with shims.together(tells=rank == 0):
+            acc = acc.item()
+            if rank == 0:
+                print(acc)
+""" in done.data.decode()
+
+
 def test_all_run_the_steps_of_an_evaluation_in_place() -> None:
     """Barlow Twins: the first replica's evaluation had steps of its own, and nothing was said."""
     done = rewrite_source(parse(EVALUATED, Path("train.py")))
@@ -352,8 +369,8 @@ def test_the_message_quotes_one_line_of_a_block() -> None:
 """
     start = SCRIPT.index(b"            error =")
     done = rewrite_source(parse(SCRIPT[:start] + block, Path("train.py")))
-    (note,) = [note for note in done.findings if "not by us" in note.message]
-    assert "(not by us: `try:` cannot be followed)" in note.message
+    (note,) = [note for note in done.findings if "not rewritten" in note.message]
+    assert note.message.endswith("; not rewritten: `try:` cannot be followed")
 
 
 def test_a_sync_around_a_branch_yields_to_all_replicas_running_it(

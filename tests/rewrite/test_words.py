@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 
+from migrate.catalogue import prescan
 from migrate.catalogue.prescan import concerned, named, spelled
 from migrate.check import check
 from migrate.check.hazard import Hazard
@@ -47,6 +48,25 @@ def test_who_is_not_asked_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) ->
         assert not said, (text, said)
         silent += len(rules) + len(hazards)
     assert silent > 30 * len(set(TEXTS))
+
+
+def test_words_are_looked_up_in_a_list_of_words_as_in_the_text() -> None:
+    units = (*all_rules(), *all_hazards())
+    expressions = sorted({unit.words for unit in units if unit.words})
+    assert sum(prescan._WITHIN_A_WORD.fullmatch(words) is not None for words in expressions) > 50
+
+    class Asked:
+        of_facts = ()
+
+        def __init__(self, words: str) -> None:
+            self.words = words
+
+    asked = [Asked(words) for words in expressions]
+    for text in TEXTS[::20]:
+        if prescan.STAR.search(text) is None:
+            expected = [words for words in expressions if re.search(words, text)]
+            seen = concerned(text, asked, ModuleCalls())
+            assert [one.words for one in seen] == expected
 
 
 def _others(script: Workspace, candidates: tuple[object, ...]) -> list:  # type: ignore[type-arg]

@@ -455,6 +455,50 @@ def test_what_a_draw_changes_in_place_is_kept(call: str) -> None:
     assert "seen" not in text.partition("for epoch")[2]
 
 
+SAMPLING = """
+class Trainer:
+    def __init__(self, model):
+        self.model, self.rows = model, [1, 2]
+
+    def sample(self, count):
+        return [self.model(row) for row in self.rows[:count]]
+
+    def fetch(self, count):
+        return self.rows[:count]
+
+    def train(self):
+        for _ in range(3):
+            rows = self.METHOD(2)
+            for x in rows:
+                loss = self.model(x).mean()
+                loss.backward()
+                self.optimizer.step()
+
+
+Trainer(model).train()
+"""
+
+
+def test_what_a_method_of_the_trainer_samples_has_the_weights_of_the_program() -> None:
+    places = {("train", 12): {"model": "self.model"}}
+    trained = {("train", 12): ["self.model", "self.optimizer"]}
+
+    def cut_of(method: str, places: Any = None) -> DataSlice:
+        script = ScriptText("train.py", SAMPLING.replace("METHOD", method))
+        places_of = [("loss.backward()", "train"), ("Trainer(model)", "<module>")]
+        backward = frames(script, *places_of)
+        step = frames(script, ("self.optimizer.step()", "train"), places_of[1])
+        calls = TrainingCalls(backward, (step,), ())
+        return data_slice(
+            script, calls, loss_slice(script, backward[0]), ["x"], (), trained, places
+        )
+
+    assert cut_of("sample", places).starts
+    assert not cut_of("fetch", places).rollouts
+    with pytest.raises(TrainError, match=r"the loop depends on self\.model"):
+        cut_of("sample")
+
+
 def test_modules_that_each_loop_makes_anew_get_no_weights_before_it() -> None:
     source = EARLY_STOP.replace("    for x in", "    model = new()\n            for x in", 1)
     places = {("train", 2): {"model": "model"}}

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from migrate.train.frames import Frame
+from migrate.train.optimizer.recorded import RecordedGroup, RecordedOptimizer
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, common, observe
@@ -22,7 +23,7 @@ from migrate.train.watch.functions import Output, PortedFunction, outputs, run, 
 from migrate.train.watch.step import bind, build, children, flat
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
 from migrate.train.write.functions import LOOP, PART, UPDATE, FunctionTexts, Role, helpers
-from migrate.train.write.public import missing_methods
+from migrate.train.write.public import PublicNames, missing_methods
 from migrate.train.write.roles import training_roles
 
 SCRIPT = '''
@@ -403,3 +404,79 @@ def test_an_object_updates_by_the_gradients_of_its_other_method() -> None:
     trainer.backward(3)
     assert trainer.update() == ("first''", [3])
     assert missing_methods(node, text) == ["fit"]
+
+
+GROUPS = """
+def groups_of(model, decay, left_out=("bias",)):
+    return [
+        {"params": [p for n, p in model.named_parameters() if n not in left_out], "weight_decay": decay},
+        {"params": [p for n, p in model.named_parameters() if n in left_out], "weight_decay": 0.0},
+    ]
+
+
+def other(model):
+    return [{"params": model.parameters()}]
+
+
+groups = groups_of(model, args.decay)
+optimizer = torch.optim.AdamW(groups, lr=0.1)
+"""
+
+
+def test_a_function_that_makes_the_groups_of_the_optimizer_gives_them() -> None:
+    script = ScriptText("toy.py", GROUPS)
+    groups = (
+        RecordedGroup(("model.weight",), {"lr": 0.1, "weight_decay": 0.5}),
+        RecordedGroup(("model.bias",), {"lr": 0.1, "weight_decay": 0.0}),
+    )
+    optimizer = RecordedOptimizer("torch.optim.adamw.AdamW", groups, ((0.1, 0.1),), line=14)
+    facts: Any = SimpleNamespace(starts=False)
+    nothing: Any = None
+    names = PublicNames(script, nothing, facts, {"optimizer": optimizer}, nothing, nothing)
+    first, other = script.tree.body[:2]
+    assert isinstance(first, ast.FunctionDef)
+    assert isinstance(other, ast.FunctionDef)
+    assert not names._groups(other)
+
+    def require(name: str, value: Any, expected: Any) -> None:
+        if value != expected:
+            raise ValueError(name)
+
+    namespace: dict[str, Any] = {"_require": require, "_absent": require}
+    exec(names._groups(first), namespace)
+    assert namespace["groups_of"]("state", 0.5) == [
+        {"params": ["model.weight"], "weight_decay": 0.5},
+        {"params": ["model.bias"], "weight_decay": 0.0},
+    ]
+    with pytest.raises(ValueError, match="decay"):
+        namespace["groups_of"]("state", 0.1)
+
+
+def test_a_method_that_gives_the_learning_rate_is_in_the_interface() -> None:
+    source = """
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def train(self):
+        pass
+
+    def rate(self, step):
+        return min(1.0, step / 10)
+"""
+    (node,) = ScriptText("toy.py", source).tree.body
+    assert isinstance(node, ast.ClassDef)
+    train = SeenCall("Trainer.train", 6, {"self": ("other", None)}, held=("model",))
+    for line, there in ((9, True), (10, False)):
+        texts = FunctionTexts(
+            ScriptText("toy.py", source),
+            [],
+            {"Trainer.train": Role(LOOP, train)},
+            [],
+            {},
+            {},
+            rates={line: ("rate", ["step"])},
+        )
+        text = texts.class_(node)
+        assert ("return _optimizer.rate(step)" in text) is there
+        assert missing_methods(node, text) == ([] if there else ["rate"])

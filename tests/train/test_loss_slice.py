@@ -185,6 +185,7 @@ def test_a_batch_that_is_spread_has_the_names_of_parameters(call: str, names: li
     """
     loss = cut(source)
     assert list(loss.selected) == names
+    assert loss.unpacked == loss.selected
     assert ("*batch" in loss.text) is not bool(names)
     assert ("batch" in loss.free) is not bool(names)
     if names:

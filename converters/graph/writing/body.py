@@ -604,9 +604,7 @@ class _Writer:
     def _dropout_name(self, rate: float, axes: tuple[int, ...], item: Op) -> str:
         """The attribute of a dropout that the original has none for."""
         frames = self._frames(item.frames)
-        setting = self.drafter.settings.on_lines(rate, self.module, frames)
-        if setting is None:
-            setting = self.drafter.settings.of_number(rate, self.module, frames)
+        setting = self.drafter.settings.of_rate(rate, self.module, frames)
         usual = "attn_dropout" if not is_dropout(item) else "drop_path" if axes else "dropout"
         if is_dropout(item) and not self.facts[item.outs[0]].shape:
             usual = "layer_drop"  # one number for a whole layer

@@ -42,7 +42,10 @@ class DropoutLayer(Layer):
     def made(self, settings: Settings, typed: bool = False) -> ast.expr:
         """See `Layer`; a dropout has no dtype."""
         names = ("p", *vars(self.module))
-        attributes = [name for name in names if getattr(self.module, name, None) == self.rate]
+        held = {name: getattr(self.module, name, None) for name in names}
+        attributes = [
+            name for name, value in held.items() if value is not False and value == self.rate
+        ]
         rate: Any = self.rate
         if attributes:
             setting = settings.of_layer(self.module, attributes[0], self.rate)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate import process
-from migrate.compiler.hlo import users
+from migrate.compiler.hlo import from_here, users
 from migrate.counts import many
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS
@@ -140,7 +140,7 @@ def _known(
     def known(text: str) -> str:
         for candidate in (script.parent, folder):
             text = text.replace(_lasting_name(candidate), str(candidate))
-        return places(place.text_outside(text))
+        return from_here(places(place.text_outside(text)))
 
     return known
 
@@ -276,7 +276,8 @@ def _step(
     if len(parts) > 1:
         times = ", ".join(f"{part.times}×" for part in parts)
         notes.append(
-            f"a step is {len(parts)} programs ({times}): the memory is that of the largest"
+            f"a step is {len(parts)} programs ({times}): memory, and the line of its peak, are those of the "
+            "largest; lower bound, exchanges and operations are those of all programs together"
         )
     if not facts["steady"]:
         notes.append(

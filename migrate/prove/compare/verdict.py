@@ -10,6 +10,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from migrate.counts import many
 from migrate.observe.boundaries import MOST_STEPS
 from migrate.prove.compare import compare, diagnose
 from migrate.prove.compare.compare import StepComparison, WeightComparison
@@ -19,8 +20,10 @@ from migrate.prove.compare.gates import (
     CEILING,
     KEEP_FLOAT32,
     MARGIN,
+    MORE_NOISE_RUNS,
     NOISE_RUNS,
     PARAMETER_GATE,
+    SMALL,
     Gates,
     judged_noise,
 )
@@ -57,6 +60,7 @@ class Judgement:
     steps: tuple[StepComparison, ...]
     weights: tuple[WeightComparison, ...]
     floor: NoiseFloor | None = None
+    partial: bool = False
 
 
 def judge_with_floor(
@@ -75,13 +79,14 @@ def judge_with_floor(
         again: runs the original once more with other rounding, and where `bfloat16` is set without
             autocast. It is called, up to `compare.gates.NOISE_RUNS` times, only as long as the sides differ
             in a number, by less than `compare.gates.CEILING`, or in what they print; once where gradients in
-            bfloat16 differ by more. If it returns None, that run failed, and the gates stay as they are.
+            bfloat16 differ by more; `compare.gates.MORE_NOISE_RUNS` times more as long as the difference is
+            below `compare.gates.SMALL`. If it returns None, that run failed, and the gates stay as they are.
         bfloat16: whether both sides multiplied in bfloat16: see `compare.gates`.
         as_written: runs the rewrite once more, rounding to 16 bits as written: see `judge_with_floors`.
     """
 
     def measured() -> Iterator[NoiseFloor]:
-        for _ in range(NOISE_RUNS):
+        for _ in range(NOISE_RUNS + MORE_NOISE_RUNS):
             if (second := again()) is None:
                 return
             yield noise_floor(original, second)
@@ -116,7 +121,9 @@ def judge_with_floors(
     # XLA:CPU adds the gradients of a bias in bfloat16, and may lose most of them (`record.noise.rounding`).
     # One measurement tells, at any distance.
     doubtful = _in_doubt(judgement) or (bfloat16 and _is_of_gradients(judgement))
-    while doubtful and (measured := next(waiting, None)) is not None:
+    while doubtful and (floor is None or floor.runs < NOISE_RUNS or _is_small(judgement)):
+        if (measured := next(waiting, None)) is None:
+            break
         floor = larger(floor, measured)
         judgement = judge(original, ours, floor, bfloat16)
         doubtful = _in_doubt(judgement)
@@ -141,6 +148,12 @@ _EXCESS = (
 
 def _is_of_gradients(judgement: Judgement) -> bool:
     return judgement.difference is not None and judgement.difference.kind == "gradient norm"
+
+
+def _is_small(judgement: Judgement) -> bool:
+    """Whether the sides differ by so little that a few samples of the noise may not show it."""
+    difference = judgement.difference
+    return difference is not None and difference.size is not None and difference.size < SMALL
 
 
 def _in_doubt(judgement: Judgement) -> bool:
@@ -277,12 +290,14 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
     blind = [index for index, step in enumerate(steps) if gates.blind(step.optimizer, step.step)]
     if blind and not blind[0]:
         return Judgement(ProofVerdict.NOISE, _drowned(steps[0], gates), None, steps, ())
+    unjudged = f"; {_drowned(steps[blind[0]], gates)}" if blind else ""
     for rank, record in original.items():
         if len(record.steps) != len(ours[rank].steps):
+            agree = f"{_how_many(steps, blind[0])} agree" if blind else "the steps of both agree"
             message = (
                 f"the original made {len(record.steps)} steps on rank {rank}, the rewrite "
-                f"{len(ours[rank].steps)}; the steps of both agree"
-                f"{_within(gates)}{_short_batch(record.steps, len(ours[rank].steps))}"
+                f"{len(ours[rank].steps)}; {agree}"
+                f"{_within(gates)}{_short_batch(record.steps, len(ours[rank].steps))}{unjudged}"
             )
             return Judgement(ProofVerdict.STEP_COUNT, message, None, steps, ())
     weights: tuple[WeightComparison, ...] = ()
@@ -300,14 +315,25 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
         )
         return Judgement(ProofVerdict.VACUOUS, message, None, steps, weights)
     if blind:
-        last = steps[blind[0] - 1]
         message = (
-            f"equal up to step {last.step}{_within(gates)}; {_drowned(steps[blind[0]], gates)}"
+            f"equal for {_how_many(steps, blind[0])}{_within(gates)}{unjudged}; final weights and printed "
+            "numbers were not compared"
         )
-        return Judgement(ProofVerdict.EQUAL, message, None, steps, ())
+        return Judgement(ProofVerdict.EQUAL, message, None, steps, (), partial=True)
     compared = sum(weight.gate is not None for weight in weights)
-    message = f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
+    of_all = f" of {len(weights)}" if compared < len(weights) else ""
+    message = (
+        f"{len(steps)} steps on {len(original)} ranks and {compared}{of_all} final weights agree"
+    )
     return Judgement(ProofVerdict.EQUAL, message + _within(gates), None, steps, weights)
+
+
+def _how_many(steps: Sequence[StepComparison], judged: int) -> str:
+    """Number of optimizer steps among the first comparisons, of all: "3 of 8 steps"."""
+    few, every = (
+        len({(step.optimizer, step.step) for step in some}) for some in (steps[:judged], steps)
+    )
+    return f"{few} of {many(every, 'step')}"
 
 
 def _within(gates: Gates) -> str:
@@ -326,9 +352,15 @@ def _short_batch(steps: Sequence[StepRecord], others: int) -> str:
 
 
 def _beyond_noise(difference: Difference, gates: Gates) -> str:
-    if gates.floor is None or difference.size is None:
+    if difference.size is None:
         return ""
-    return f"; {difference.size:.1e}, more than {MARGIN:g} times the rounding noise of the original"
+    small = _SMALL if difference.size < SMALL else ""
+    if gates.floor is None:
+        return small
+    return (
+        f"; {difference.size:.1e}, more than {MARGIN:g} times the rounding noise of the original in "
+        f"{many(gates.floor.runs, 'run')}{small}"
+    )
 
 
 def _figures(floor: NoiseFloor) -> str:
@@ -337,6 +369,8 @@ def _figures(floor: NoiseFloor) -> str:
     return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
 
 
+# End of the verdict on a difference that rounding may explain all the same.
+_SMALL = "; rounding may still explain a difference this small, docs/explanation/noise.md says how to tell"
 # Maximum number of names in a note.
 _MOST_NAMES = 3
 # Number of runs of the original in words, by the number of runs that measured its noise.
@@ -346,8 +380,9 @@ _TIMES = {1: "twice", 2: "three times", 3: "four times", 4: "five times"}
 def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) -> list[str]:
     if floor is None:
         return []
+    times = _TIMES.get(floor.runs, f"{floor.runs + 1} times")
     lines = [
-        f"the original was run {_TIMES[floor.runs]}, with other rounding, and differs from itself by up to "
+        f"the original was run {times}, with other rounding, and differs from itself by up to "
         f"{_figures(floor)}. This is the noise. The tolerance of a step is {MARGIN:g} times its noise, if "
         "that is more than the fixed tolerance"
     ]

@@ -48,7 +48,7 @@ ASKS = frozenset({"distributed_type", "is_initialized"})
 def calls_without_group(script: Script) -> tuple[cst.Call, ...]:
     """Return the calls of a script that raise on XLA because no process group exists there."""
     calls = script.calls
-    if calls.led is None or calls.joins_group:
+    if calls.joins_group:
         return ()
     if not any(
         script.qualified_name(call.func) in ACCELERATE_STATES for call in script.all_of(cst.Call)

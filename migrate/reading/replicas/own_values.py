@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from migrate.model.processes.meetings import EQUALIZE
 from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import NameBinding
+from migrate.reading.replicas.options import PLAIN, same_on_all
 from migrate.reading.values.collectives import OF_XLA, called
 from migrate.reading.values.device_values import has_gradients
 from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
@@ -73,25 +74,74 @@ class OwnCondition:
         value: the part of its test that differs per replica.
         unfollowed: a call whose name alone suggests that it makes the value the same on all replicas, or
             None.
+        call: the call below the condition that leads to the node, through functions; None if the node itself
+            is below the condition.
     """
 
     condition: Condition
     value: cst.CSTNode
     unfollowed: cst.Call | None = None
+    call: cst.Call | None = None
 
 
-def decided_alone(node: cst.CSTNode, context: Script) -> OwnCondition | None:
+def decided_alone(
+    node: cst.CSTNode, context: Script, *, callers: bool = True
+) -> OwnCondition | None:
     """Return the condition around `node` that each replica decides by its own value.
 
-    Conditions around the calls of the function with `node` count, and conditions by which a statement before
-    `node` leaves.
+    Conditions by which a statement before `node` leaves count.
+
+    Args:
+        node: the node.
+        context: the script.
+        callers: whether conditions around the calls of the function with `node` count, too.
     """
-    return _Alone(context).around(node, 0)
+    return _Alone(context, callers=callers).around(node, 0)
 
 
 def own_value(value: cst.BaseExpression, context: Script) -> cst.CSTNode | None:
     """Return the part of `value` that differs per replica, or None if nothing shows it."""
     return _own(context).part_of(value)
+
+
+def made_equal(
+    value: cst.BaseExpression, context: Script, within: cst.CSTNode | None = None
+) -> bool:
+    """Whether `value` is seen to be the same on all replicas: from options and counters, or by a collective.
+
+    The collective may be in a function that computes the value.
+
+    Args:
+        value: the expression.
+        context: the script.
+        within: code that all replicas are to run, also if they do not run it today.
+    """
+    own = _own(context, trusts_names=False)
+    if own.part_of(value) is not None:
+        return False
+    calls = nodes_of(value, cst.Call)
+    if not all(code(call.func) in PLAIN or own.is_equal(call) for call in calls):
+        return False
+    return all(
+        same_on_all(name, context) or (own.is_equal(name) and _bound_by_all(name, context, within))
+        for name in leaves(value)
+    )
+
+
+def _bound_by_all(
+    name: cst.Name | cst.Attribute, context: Script, within: cst.CSTNode | None
+) -> bool:
+    """Whether no test of the rank keeps a replica from a statement that binds `name`."""
+    nodes = (
+        [binding.node for binding in context.bindings(name)]
+        if isinstance(name, cst.Name)
+        else [target for target, _ in context.attributes.get(name.attr.value, ())]
+    )
+    return all(
+        context.guards.around(node) is None
+        or any(above is within for above in context.ancestors(node))
+        for node in nodes
+    )
 
 
 def _unfollowed(condition: Condition, context: Script) -> OwnCondition | None:
@@ -112,8 +162,9 @@ def _own(context: Script, *, trusts_names: bool = True) -> _Own:
 
 
 class _Alone:
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Script, *, callers: bool) -> None:
         self._context = context
+        self._callers = callers
         self._seen: set[int] = set()
 
     def around(self, node: cst.CSTNode, depth: int) -> OwnCondition | None:
@@ -127,7 +178,7 @@ class _Alone:
                     if (alone := _unfollowed(condition, self._context)) is not None:
                         return alone
             if isinstance(above, cst.FunctionDef):
-                return self._calls(above, depth)
+                return self._calls(above, depth) if self._callers else None
             below = above
         return None
 
@@ -156,7 +207,7 @@ class _Alone:
                 if not ran or any(callee is function for callee in ran):
                     outer = self.around(above, depth + 1)
                     if outer is not None:
-                        return outer
+                        return replace(outer, call=outer.call or above)
         return None
 
 
@@ -260,7 +311,7 @@ class _Own:
             if (own := self.of(part)) is not None:
                 return own
         reads = method is not None and method.attr.value in READ_METHODS and not known
-        if reads and method is not None and not self._is_equal(method.value):
+        if reads and method is not None and not self.is_equal(method.value):
             return call
         return None
 
@@ -285,7 +336,7 @@ class _Own:
         if self._holds_own(name):
             return True
         on_device = self._context.values.on_device(name) or has_gradients(name, self._context)
-        if on_device and not self._is_equal(name):
+        if on_device and not self.is_equal(name):
             return True
         if bindings and not all(self._is_unknown(binding, name) for binding in bindings):
             return False
@@ -356,7 +407,7 @@ class _Own:
         value = self._given(node)
         if value is None or isinstance(value, cst.BaseNumber | cst.UnaryOperation):
             return True
-        if self._is_equal(value) or _is_flag(value):
+        if self.is_equal(value) or _is_flag(value):
             return False
         calls = list(nodes_of(value, cst.Call))
         if any(map(self._equalizes, calls)) or any(map(self._of_weights, calls)):
@@ -374,7 +425,9 @@ class _Own:
     def _given(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """Return the value of the assignment that binds `node`."""
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.NamedExpr):
+            if isinstance(above, cst.Assign):
+                return _part_for(node, above)
+            if isinstance(above, cst.AnnAssign | cst.AugAssign | cst.NamedExpr):
                 return above.value
             if isinstance(above, cst.BaseStatement):
                 return None
@@ -536,7 +589,7 @@ class _Own:
                 if isinstance(part, cst.List | cst.Tuple):
                     yield from ((call, code(element.value)) for element in part.elements)
 
-    def _is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
+    def is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
         """Whether `value` is computed from what a collective, or the averaging of gradients, made equal."""
         key = id(value), depth
         if key not in self._are_equal:
@@ -553,7 +606,7 @@ class _Own:
                 self._given(binding.node) or self._iterated(binding.node)
                 for binding in self._context.bindings(name)
             )
-            if any(value is not None and self._is_equal(value, depth - 1) for value in values):
+            if any(value is not None and self.is_equal(value, depth - 1) for value in values):
                 return True
         return False
 
@@ -575,6 +628,20 @@ class _Own:
             for arg in call.args
             for part in nodes_of(arg, cst.Attribute)
         )
+
+
+def _part_for(node: cst.CSTNode, assign: cst.Assign) -> cst.BaseExpression:
+    """Return the value that `node` gets of an assignment: `a, b = 0, 1` gives each name its own."""
+    value = assign.value
+    for target in assign.targets:
+        if not isinstance(target.target, cst.Tuple) or not isinstance(value, cst.Tuple):
+            continue
+        names, values = target.target.elements, value.elements
+        starred = any(isinstance(part, cst.StarredElement) for part in (*names, *values))
+        for name, part in zip(names, values, strict=False):
+            if name.value is node and len(names) == len(values) and not starred:
+                return part.value
+    return value
 
 
 def key_of(node: cst.Subscript) -> str | None:

@@ -70,10 +70,36 @@ class PartlyBound:
     ) -> cst.If | cst.IfExp | cst.FunctionDef | None:
         """Return the node that decides which replicas have a usable `name`, or None if all of them do.
 
-        It is the `if` of `guard`, the test of `writer = SummaryWriter() if rank == 0 else None`, or the
-        answer of `of_run` for the run of a tracker.
+        It is the `if` of `guard`, the test of `writer = SummaryWriter() if rank == 0 else None`, the method
+        of some replicas that binds `self.best`, or the answer of `of_run` for the run of a tracker.
         """
-        return self.guard(name, besides) or self._chosen(name) or self.of_run(name)
+        return (
+            self.guard(name, besides)
+            or self._chosen(name)
+            or self._by_method(name)
+            or self.of_run(name)
+        )
+
+    def _by_method(self, name: cst.Name | cst.Attribute) -> cst.FunctionDef | None:
+        """Return a method that only some replicas run, if such methods alone bind the attribute `name`.
+
+        Not a method with `name` in it, nor a constructor: the others have no such object.
+        """
+        if not is_attribute_of_self(name):
+            return None
+        methods: list[cst.FunctionDef] = []
+        for binding in self._bindings(name):
+            if self._is_none(binding):
+                if not self._is_asked(name):
+                    return None
+                continue
+            guard = self._guards.around(binding)
+            if not isinstance(guard, cst.FunctionDef) or guard.name.value == "__init__":
+                return None
+            if self._is_in(name, (guard,)):
+                return None
+            methods.append(guard)
+        return methods[0] if methods else None
 
     def _chosen(self, name: cst.Name | cst.Attribute) -> cst.IfExp | None:
         """Return the expression that makes `name` None on some replicas, if its use does not accept None."""

@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.catalogue.words import STEPS
 from migrate.model.calls.kind import Kind
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -49,7 +49,8 @@ def has_sync(loop: Loop | cst.FunctionDef, context: Script) -> bool:
 def batch_names(loop: Loop, context: Script) -> list[str]:
     """Return the names that the loop binds to a batch.
 
-    The counter of `enumerate`, or of a generator that counts, is left out. So are the numbers of a range
+    The counter of `enumerate`, or of a generator that counts, is left out, as is the key of a mapping's
+    items. So are the numbers of a range
     (`zip(x, reversed(range(10)))`) and the parts of a host tensor: `for now, then in zip(times[:-1],
     times[1:])`.
     """
@@ -96,7 +97,7 @@ def _bound(
     elif (
         isinstance(target, cst.Tuple)
         and len(target.elements) == 2
-        and context.place(over) in context.calls.counted
+        and (context.place(over) in context.calls.counted or _gives_items(over))
     ):
         return [(target.elements[1].value, None)]
     if isinstance(over, cst.Call) and over.args and _called(over.args[0].value) == "zip":
@@ -107,6 +108,11 @@ def _bound(
         pairs = zip(target.elements, zipped, strict=True)
         return [(part.value, arg.value) for part, arg in pairs]
     return [(target, over if _counts(over) else None)]
+
+
+def _gives_items(value: cst.BaseExpression) -> bool:
+    """Whether `value` is `mapping.items()`."""
+    return isinstance(value, cst.Call) and last_part(value.func) == "items" and not value.args
 
 
 def _called(value: cst.BaseExpression) -> str | None:

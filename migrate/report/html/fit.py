@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from migrate.counts import binary_size
 from migrate.fit.verdict import FitReport, FitVerdict
 from migrate.report.html.banner import Banner, State, joined, sentence
 from migrate.report.html.page import write_page
 from migrate.report.html.plots import FIRST, WRONG, plot
 from migrate.report.text.fit import saving_lines
-from migrate.report.text.quantities import shown_bytes, shown_seconds, shown_share
+from migrate.report.text.quantities import shown_seconds, shown_share
 
 # The limit of the HBM is drawn where the peak reaches this fraction of it: else it would flatten the curve.
 _LEAST_FRACTION = 0.3
@@ -35,7 +36,7 @@ def write_fit_page(report: FitReport, path: Path) -> None:
         },
         most=_LINES,
         saving=saving_lines,
-        size=shown_bytes,
+        size=binary_size,
         time=shown_seconds,
         share=shown_share,
         state=_state,
@@ -106,7 +107,7 @@ def _curve(verdict: FitVerdict) -> str:
     unit, scale = ("GiB", 2**30) if memory.peak >= 2**29 else ("MiB", 2**20)
     description = (
         f"Memory on {verdict.product.name} over the instructions of the step: at most "
-        f"{shown_bytes(memory.peak)} of {shown_bytes(verdict.available)}."
+        f"{binary_size(memory.peak)} of {binary_size(verdict.available)}."
     )
     with plot("instruction of the schedule", unit, description) as drawing:
         positions = [position for position, _ in memory.thinned]

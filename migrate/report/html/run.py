@@ -148,7 +148,11 @@ def _slow(report: Observed) -> Iterator[tuple[str, str]]:
         yield (
             f"{many(count, 'graph')} {'was' if count == 1 else 'were'} compiled again, the last at sync "
             f"{report.last_recompilation} of {report.syncs}",
-            "Give every step the same shapes: pad the batches, or use `drop_last=True`.",
+            (
+                "Give every step the same shapes: pad the batches, or use `drop_last=True`."
+                if report.shapes_change
+                else "See below what changed in each graph: a longer run shows whether it ends."
+            ),
         )
     if report.fallbacks:
         operators = joined([f"`{fallback.op}`" for fallback in report.fallbacks[:3]])

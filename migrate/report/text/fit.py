@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from migrate.counts import many
+from migrate.counts import binary_size, many
 from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
-from migrate.report.text.quantities import shown_bytes, shown_seconds, shown_share
+from migrate.report.text.quantities import shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _verdicts(verdicts: tuple[FitVerdict, ...]) -> Iterator[RenderableType]:
             else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
-            shown_bytes(sent) if bound else "",
+            binary_size(sent) if bound else "",
         )
         spent = f"cached, {judged.cached}" if judged.cached else f"{judged.seconds:.0f} s"
         compiled.add_row(judged.product.name, escape(judged.compiler), spent)
@@ -88,29 +88,29 @@ def _details(judged: FitVerdict) -> Iterator[RenderableType]:
     memory = judged.memory
     assert memory is not None
     whose = f", as it lies in a {judged.explained_by}" if judged.explained_by else ""
-    kinds = ", ".join(f"{kind} {shown_bytes(size)}" for kind, size in judged.by_kind())
+    kinds = ", ".join(f"{kind} {binary_size(size)}" for kind, size in judged.by_kind())
     yield f"\n[bold]{judged.product.name}: what is in HBM at the peak[/bold]{whose}: {kinds}"
     padding = (
-        f"; {shown_bytes(memory.padding)} of it is padding of tiles"
+        f"; {binary_size(memory.padding)} of it is padding of tiles"
         if memory.padding > 0.01 * memory.peak
         else ""
     )
-    at = f" at {escape(memory.where)}" if memory.where else ""
+    at = f", reached at {escape(memory.where)}" if memory.where else ""
     gaps = (
-        f"; {shown_bytes(judged.gaps)} more for the gaps between arrays"
+        f"; {binary_size(judged.gaps)} more for the gaps between arrays"
         if judged.gaps > 0.01 * memory.peak
         else ""
     )
     beside = (
-        f"; {shown_bytes(judged.beside)} for other programs of the step" if judged.beside else ""
+        f"; {binary_size(judged.beside)} for other programs of the step" if judged.beside else ""
     )
-    yield f"  {shown_bytes(memory.peak)}{at}{padding}{gaps}{beside}"
+    yield f"  peak {binary_size(memory.peak)}{at}{padding}{gaps}{beside}"
     yield from (f"  {line}" for line in saving_lines(judged))
     table = plain_table("size", "array", "what", "line", fixed=("size",))
     for held in memory.largest:
         kind, name = judged.name_of(held)
         table.add_row(
-            shown_bytes(held.bytes),
+            binary_size(held.bytes),
             str(held.array),
             escape(f"{kind} {name}".rstrip()),
             escape(held.source),
@@ -121,7 +121,7 @@ def _details(judged: FitVerdict) -> Iterator[RenderableType]:
         table = plain_table("", "times", "bytes", "among", "at least", "", "line", fixed=("bytes",))
         for each in judged.exchanges:
             how = "overlapped" if each.overlapped else "exposed"
-            cells = (str(each.times), shown_bytes(each.bytes), str(each.group))
+            cells = (str(each.times), binary_size(each.bytes), str(each.group))
             table.add_row(each.kind, *cells, shown_seconds(each.seconds), how, escape(each.source))
         yield table
     if judged.bound:
@@ -139,7 +139,7 @@ def _details(judged: FitVerdict) -> Iterator[RenderableType]:
             table.add_row(
                 shown_share(line.share),
                 f"{line.flops / 1e9:.2f} G",
-                shown_bytes(line.bytes),
+                binary_size(line.bytes),
                 escape(line.source) or "(no line known)",
             )
         yield table
@@ -172,7 +172,7 @@ def saving_lines(judged: FitVerdict) -> Iterator[str]:
             f"{judged.again / 1e9:.2f} G operations{share}, included in the figures below"
         )
     if judged.state == "too big" and memory.peak > _SPARED * judged.needed:
-        yield (f"{shown_bytes(judged.needed)} remain after the compiler tried to save memory")
+        yield (f"{binary_size(judged.needed)} remain after the compiler tried to save memory")
 
 
 def _tried(tried: tuple[SliceResult, ...]) -> RenderableType:

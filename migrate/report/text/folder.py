@@ -13,7 +13,7 @@ from migrate.report.text.findings import Findings, WrittenFile, count, written_f
 from migrate.report.text.in_tests import count_in_tests
 from migrate.report.text.rewrite import finding_as_json, needs, note_as_json
 from migrate.report.text.tables import plain_table
-from migrate.rewrite.results import FolderRewrite, Note
+from migrate.rewrite.results import START_WITH_PYTHON, FolderRewrite, Note
 from migrate.syntax.notebook.text import SUFFIX
 
 if TYPE_CHECKING:
@@ -46,11 +46,19 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         yield from (f"  {escape(file.problem)}" for file in done.problems)
     if done.outside_tests:
         notes = [note for _, note in done.outside_tests]
-        yield f"[yellow]{count(notes)}, in this order[/yellow]"
+        order = ", in the order in which to fix them" if len(notes) > 1 else ""
+        yield f"[yellow]{count(notes)}{order}[/yellow]"
         yield Findings(
             [(str(done.folder / name), note) for name, note in done.outside_tests],
             _written(done, written),
         )
+    for file in done.changed:
+        for note in file.edits:
+            # A docstring or comment says otherwise, and stays: the edits themselves are not listed here.
+            if START_WITH_PYTHON in note.message:
+                yield escape(
+                    f"{file.name}: {START_WITH_PYTHON}{note.message.partition(START_WITH_PYTHON)[2]}"
+                )
     if done.in_tests:
         yield count_in_tests([name for name, _ in done.in_tests])
     if written is not None:

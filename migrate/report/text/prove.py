@@ -57,7 +57,11 @@ def proof_summary(
         f"{proof.replicas} ranks on each side"
     )
     color = "green" if proof.equal else "red"
-    yield f"[bold {color}]{proof.verdict.value}[/bold {color}]: {escape(proof.message)}"
+    verdict = proof.verdict.value
+    # "equal for 3 of 8 steps" says the verdict itself.
+    said = proof.message.removeprefix(f"{verdict} for ")
+    rest = f": {said}" if said == proof.message else f" for {said}"
+    yield f"[bold {color}]{verdict}[/bold {color}]{escape(rest)}"
 
 
 def _model_said(name: str) -> str:

@@ -27,6 +27,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield "[bold red]nothing ran on XLA[/bold red]"
         return
     yield _loops(report)
+    yield from _legend(report)
     yield from _verdict_on_compilations(report)
     if report.unended:
         yield (
@@ -39,7 +40,10 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield "\n[bold]graphs run between syncs[/bold]: Python waited for a value"
         yield _reads(report)
     if report.recompilations:
-        yield "\n[bold]compiled again[/bold]: how each graph differs from the one before"
+        yield (
+            "\n[bold]compiled again[/bold]: how each graph differs from the most similar one that ran at the "
+            "same place before"
+        )
         yield _recompilations(report)
     if report.fallbacks:
         yield "\n[bold]not lowered to XLA[/bold]: ran on the CPU, with transfers in both directions"
@@ -89,6 +93,26 @@ def _loops(report: Observed) -> RenderableType:
     return table
 
 
+def _legend(report: Observed) -> Iterator[str]:
+    """Yield what the columns of the loops count, as far as it is not plain."""
+    if any(loop.executions > 1 for loop in report.loops):
+        yield (
+            "[dim]graphs per sync: the average. 1 is the step; more run what is pending when a step begins, "
+            "at a rendezvous, or for a read[/dim]"
+        )
+    if any(loop.cuts for loop in report.loops):
+        yield (
+            "[dim]cut by simulation: further graphs, because simulated replicas end a graph at each "
+            "collective[/dim]"
+        )
+    if report.recompilations:
+        yield (
+            "[dim]compiled: all graphs of rank "
+            f"{report.steps[0].rank}, with those of the first steps; compiled again: those of them that "
+            "replace a graph of the same place[/dim]"
+        )
+
+
 def _verdict_on_compilations(report: Observed) -> Iterator[str]:
     """Yield whether compiling came to an end, which decides how fast a longer run is."""
     again = report.recompilations
@@ -98,8 +122,8 @@ def _verdict_on_compilations(report: Observed) -> Iterator[str]:
     count = f"{many(len(again), 'graph')} compiled again, the last at sync {last} of {of}"
     if report.is_still_compiling:
         yield (
-            f"\n[bold yellow]still compiling[/bold yellow]: {count}. A longer run shows whether it ends; "
-            "each shape and each Python number costs a compilation: pad batches, or use drop_last=True"
+            f"\n[bold yellow]still compiling[/bold yellow]: {count}. A longer run shows whether it ends"
+            f"{'; each shape costs a compilation: pad batches, or use drop_last=True' * report.shapes_change}"
         )
     else:
         yield f"\n[bold]compiling has ended[/bold]: {count}; nothing was compiled again after it"

@@ -142,7 +142,7 @@ def left_of(
             continue
         if hit.about and all(_is_reported(at, hit.code, origin, spoken) for at in hit.about):
             continue
-        if isinstance(hazards[hit.code], ImportHazard):
+        if isinstance(hazards[hit.code], ImportHazard) and hit.subject:
             library = hit.subject.partition(".")[0]
             used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import libcst as cst
 
@@ -61,12 +62,14 @@ def without_dead(
         assert isinstance(function, cst.FunctionDef)
         now = after.at(before.place(function))
         if now is not None and id(line) not in wrapped and _is_dead(line, function, now):
+            text = code(line.body[0])
             edits.append(
                 Edit(
                     rule,
                     line,
                     lambda _: cst.RemoveFromParent(),
-                    f"remove `{code(line.body[0])}`: nothing uses it any more",
+                    f"remove `{text}`: nothing uses it any more",
+                    **_harm(line, text, plan.edits),
                 )
             )
     if not edits:
@@ -76,6 +79,15 @@ def without_dead(
     # An edit inside of a removed line is not needed.
     others = [edit for edit in plan.edits if id(edit.node) not in gone]
     return replace(plan, edits=(*others, *edits)), kept
+
+
+def _harm(line: cst.SimpleStatementLine, text: str, edits: Iterable[Edit | Wrap]) -> dict[str, Any]:
+    """Return what is wrong with an unedited line that goes: as an edit inside of it says, or nothing."""
+    inside = {id(node) for node in nodes(line)}
+    for edit in edits:
+        if isinstance(edit, Edit) and id(edit.node) in inside and edit.wrong:
+            return {"wrong": edit.wrong, "severity": edit.severity, "code": edit.code}
+    return {"wrong": f"`{text}`: on a TPU nothing needs it", "severity": Severity.INFO}
 
 
 def _assigned_to(

@@ -179,7 +179,8 @@ class Keeper:
                 called = self._called(statement)
                 sets = {ast.unparse(node) for code in called for node in set_attributes(code)}
                 read = set[str]().union(*map(names_read, called)) if sets & decides else set()
-            if self._fills(scope, statement):  # its method may run what is trained
+            # Its method may run what is trained.
+            if self._fills(scope, statement) or _takes_from_method(statement):
                 read = read | self._read_of_object(statement)
             if read & scope.trained:
                 refusal = TrainError(
@@ -380,3 +381,12 @@ class Keeper:
             return receiver in scope.needed - self._modules
         trains = set[str]().union(*(stores(s)[0] for s in (*scope.dropped, *scope.marks)))
         return not loads(statement) & (trains | scope.trained)
+
+
+def _takes_from_method(statement: ast.stmt) -> bool:
+    """Whether a statement gives a name to what a method returns: `samples = self.sample(n)`."""
+    return (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.func, ast.Attribute)
+    )

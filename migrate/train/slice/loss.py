@@ -52,7 +52,8 @@ class LossSlice:
         text: the statements, without indentation.
         result: the expression of the loss.
         free: names that they read from outside, in order.
-        unpacked: names of the parts of the batch, where its first statement unpacks it → `batch[0]`.
+        unpacked: names of the parts of the batch, where its first statement unpacks it or a call spreads
+            it → `batch[0]`.
         selected: names of arguments that select the batch → their expressions, `buffer.tokens[rows]`.
         drawn: names of random numbers that belong to the batch → line of the statement that draws them.
     """
@@ -110,6 +111,7 @@ def loss_slice(
         cut.backwards(block[:index])
     batch, items = cut.selections.spread(cut.taken, result)
     cut.needed = (cut.needed - {batch}) | set(items)
+    cut.unpacked = {name: cut.selections.expressions[name] for name in items}
     cut.leave_selections(result, _loop_names(path))
     cut.leave_unpacking(result)
     first = first_line(cut.taken[-1] if cut.taken else path[-1][0][path[-1][1]])
@@ -248,7 +250,7 @@ class _Cut:
         if self.taken and (source := _unpacked(self.taken[-1])[0]) in self.needed:
             _, names = _unpacked(self.taken.pop())
             reads, _ = outside([*reversed(self.taken), ast.Expr(result)])
-            self.unpacked = {n: f"{source}[{i}]" for i, n in enumerate(names)}
+            self.unpacked |= {n: f"{source}[{i}]" for i, n in enumerate(names)}
             self.needed |= set(names) & reads
             if source not in reads:
                 self.needed.discard(source)

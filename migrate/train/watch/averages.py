@@ -20,6 +20,7 @@ _ROUNDING = 5e-7
 # A rule is known by this many updates, at least.
 _LEAST = 3
 _MOST_WORDS = 5  # significant digits of a decay that somebody writes
+_LARGEST = 1e-3  # error of a decay that one observation shows
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Averages:
             before = self._values[path]
             if now is None or not all(torch.equal(now[name], before[name]) for name in before):
                 self._moved[path] = None
-            seen = None if now is None else _decay(before, _copied(now), weights)
+            seen = None if now is None else decay_between(before, _copied(now), weights)
             if now is None or seen is None:
                 del self._held[path]
                 continue
@@ -160,7 +161,11 @@ def _copied(tensors: Tensors) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def _decay(before: Tensors, now: Tensors, weights: Mapping[str, torch.Tensor]) -> SeenDecay | None:
+def decay_between(
+    before: Mapping[str, torch.Tensor],
+    now: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
+) -> SeenDecay | None:
     """The number d for which `now` is d * before + (1 - d) * weights; None if there is none."""
     away = [before[name].double() - weights[name].double() for name in weights]
     left = [now[name].double() - weights[name].double() for name in weights]
@@ -183,12 +188,29 @@ def decay_text(decays: Sequence[SeenDecay]) -> str | None:
         return None
     best = min(decays, key=lambda decay: decay.error)
     for seen in (best, decays[-1]):  # a warm-up ends at its constant
-        for digits in range(1, _MOST_WORDS + 1):
-            away = float(f"{1 - seen.value:.{digits}g}")
-            for text, rule in _rules(float(f"{1 - away:.10g}")):
+        for constant in _constants(seen):
+            for text, rule in _rules(constant):
                 if all(abs(rule(n) - d.value) <= 2 * d.error + 1e-9 for n, d in enumerate(decays)):
                     return text if 0 <= rule(len(decays)) < 1 else None
     return None
+
+
+def constant_decay(decays: Sequence[SeenDecay]) -> float | None:
+    """The one number that all decays are; None if they are not alike, or rounding hides it."""
+    best = min(decays, key=lambda decay: decay.error)
+    if best.error > _LARGEST:
+        return None
+    for constant in _constants(best):
+        if all(abs(constant - d.value) <= 2 * d.error + 1e-9 for d in decays):
+            return constant
+    return None
+
+
+def _constants(seen: SeenDecay) -> Iterator[float]:
+    """Yield the numbers that somebody may have written for a decay, the shortest first."""
+    for digits in range(1, _MOST_WORDS + 1):
+        away = float(f"{1 - seen.value:.{digits}g}")
+        yield float(f"{1 - away:.10g}")
 
 
 def _rules(constant: float) -> Iterator[tuple[str, Callable[[int], float]]]:

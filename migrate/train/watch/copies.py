@@ -1,4 +1,4 @@
-"""Frozen weights that a script sets to trained ones between two updates: a reference that is refreshed."""
+"""Frozen weights that a script sets to trained ones, or moves towards them, between two updates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from migrate.train.watch.averages import SeenDecay, constant_decay, decay_between
+
 
 @dataclass(frozen=True)
 class RecordedCopies:
@@ -16,10 +18,17 @@ class RecordedCopies:
     Attributes:
         names: frozen parameter → the trained one that it gets.
         updates: numbers of the updates before which it happens.
+        decays: the part of itself that the frozen parameter keeps each time; 0: it becomes a copy.
     """
 
     names: Mapping[str, str]
     updates: tuple[int, ...] = ()
+    decays: tuple[SeenDecay, ...] = ()
+
+    @property
+    def kept(self) -> float | None:
+        """The part of itself that a frozen parameter keeps; None if it is not the same each time."""
+        return constant_decay(self.decays)
 
     def period(self, count: int, ended: bool) -> int:
         """Number of updates between two copies; 0 if these do not show one.
@@ -46,22 +55,31 @@ class CopyWatch:
         self._trained = {name: p for name, p in parameters.items() if p.requires_grad}
         self.recorded: RecordedCopies | None = None
 
-    def explain(self, changed: list[str], update: int) -> bool:
-        """Whether parameters that changed since the last update are copies now, the same as before.
+    def explain(self, changed: list[str], update: int, before: Mapping[str, torch.Tensor]) -> bool:
+        """Whether parameters that changed since the last update are now copies, or nearer to trained ones.
+
+        All of them must be the same part of the way nearer.
 
         Args:
             changed: names of the parameters.
             update: number of the update that comes.
+            before: values of all parameters after the last update.
         """
         if not set(changed) <= set(self._frozen):
             return False
         names = self.recorded.names if self.recorded else self._matched(changed[0])
         if not set(changed) <= set(names):
             return False
-        if not all(torch.equal(self._frozen[to], self._trained[of]) for to, of in names.items()):
+        now = {to: self._frozen[to].detach() for to in names}
+        trained = {to: self._trained[of].detach() for to, of in names.items()}
+        if all(torch.equal(now[to], trained[to]) for to in names):
+            seen: SeenDecay | None = SeenDecay(0.0, 0.0)
+        else:
+            seen = decay_between({to: before[to] for to in names}, now, trained)
+        if seen is None:
             return False
-        earlier = self.recorded.updates if self.recorded else ()
-        self.recorded = RecordedCopies(names, (*earlier, update))
+        earlier = self.recorded or RecordedCopies(names)
+        self.recorded = RecordedCopies(names, (*earlier.updates, update), (*earlier.decays, seen))
         return True
 
     def _matched(self, changed: str) -> dict[str, str]:

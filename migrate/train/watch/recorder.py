@@ -547,7 +547,8 @@ class _Recorder:
             and not torch.equal(weight, self._weights[name])
         ]
         update = len(self._record["updates"]) + self._later
-        if changed and not (self._copies and self._copies.explain(changed, update)):
+        copies = self._copies
+        if changed and not (copies and copies.explain(changed, update, self._weights)):
             raise Refusal(
                 f"{changed[0]} is changed between two updates, not by the optimizer",
                 "only changes by the optimizer, and copies of trained weights, are supported",

@@ -45,6 +45,7 @@ class FunctionTexts:
         unpacked: names of the batch that a function unpacks from another one → `batch[0]`.
         rollouts: whether `data.py` runs the trained modules.
         updates: names of the updates, if there are several.
+        rates: first line of a function of learning rates → its name and parameters in `optimizer.py`.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class FunctionTexts:
         *,
         rollouts: bool = False,
         updates: Sequence[str] = (),
+        rates: Mapping[int, tuple[str, Sequence[str]]] | None = None,
     ) -> None:
         self._updates = tuple(updates)
+        self._rates = rates or {}
         self._functions = {function.qualified: function for function in functions}
         self._unpacked = unpacked
         self._roles, self._batch, self._in_data = roles, tuple(batch), in_data
@@ -75,7 +78,7 @@ class FunctionTexts:
         for member in node.body:
             if isinstance(member, ast.FunctionDef):
                 text = self._text(member, f"{node.name}.{member.name}")
-                text = text or self._delegated(node, member)
+                text = text or self._delegated(node, member) or self._rate(node, member)
                 if text:
                     methods.append(text.replace("def forward(", "def __call__("))
         if not methods:
@@ -150,6 +153,16 @@ class FunctionTexts:
         call = f"{of}.{member.name}({passed(member, method=not static)})"
         doc = f'    """`{node.name}.{member.name}`, in torch."""'
         return f"{decorator}{head(member)}\n{doc}\n    return {call}\n"
+
+    def _rate(self, node: ast.ClassDef, member: ast.FunctionDef) -> str:
+        """A method that gives the learning rate, or a factor of it, of an update."""
+        name, parameters = self._rates.get(_first(member), ("", ()))
+        if not name or parameter_names(member) != ["self", *parameters]:
+            return ""
+        return (
+            f'{head(member)}\n    """`{node.name}.{member.name}` in JAX."""\n'
+            f"    return _optimizer.{name}({', '.join(parameters)})\n"
+        )
 
     def _trained_attributes(self, node: ast.ClassDef) -> set[str]:
         """Attributes of a trainer that are modules of the step."""

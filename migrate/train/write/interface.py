@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from migrate.train.optimizer.recorded import RecordedOptimizer
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.functions import PortedFunction
 from migrate.train.write.factor import UNSCALED
-from migrate.train.write.functions import FunctionTexts, Role, helpers
+from migrate.train.write.functions import FunctionTexts, Role, helpers, parameter_names
 from migrate.train.write.public import (
     EXPERIENCE,
     ROLLOUT,
@@ -101,6 +103,7 @@ def interface_text(
         files.data,
         loss.unpacked,
         rollouts=facts.starts,
+        rates=_rates(recorded["optimizer"], files.optimizer),
     )
     written = PublicNames(script, loss, facts, recorded, files, texts).write()
     missing += [f"{name}: {why}" for name, why in written.missing.items()]
@@ -126,6 +129,18 @@ def interface_text(
     ]
     text = "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
     return Interface(text, tuple(sorted(written.names)), tuple(missing))
+
+
+def _rates(
+    optimizer: RecordedOptimizer, written: Mapping[str, ast.stmt]
+) -> dict[int, tuple[str, list[str]]]:
+    """First lines of functions of learning rates, with their names and parameters in `optimizer.py`."""
+    functions = {f.line: f.name for s in optimizer.schedules for f in s.functions}
+    return {
+        line: (name, parameter_names(own))
+        for line, name in functions.items()
+        if isinstance(own := written.get(name), ast.FunctionDef)
+    }
 
 
 # ---------------------------------------------------------------------------- functions of every program

@@ -71,6 +71,7 @@ class ProgramFacts:
         starts: whether its first rollout has the program's weights too.
         copied: path of a frozen parameter → path of the trained one that it becomes a copy of.
         copies_every: number of updates between two copies; 0: none.
+        copies_keep: the part of itself that a frozen parameter keeps then; 0: none.
         counted: source of the port with its counts, if the micro-batches of an update are weighted by them.
         scaled: the factor of the summed gradients of an update; None for none.
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
@@ -93,6 +94,7 @@ class ProgramFacts:
     batch_names: Mapping[str, str] = field(default_factory=dict)
     copied: Mapping[str, str] = field(default_factory=dict)
     copies_every: int = 0
+    copies_keep: float = 0.0
     counted: CountedSource | None = None
     scaled: ScaledGradients | None = None
     forms: bool = False
@@ -451,8 +453,15 @@ def train_text(facts: ProgramFacts) -> str:
     copied = refreshed = ""
     if facts.copies_every:
         lines = "".join(f"    {to!r}: {of!r},\n" for to, of in facts.copied.items())
+        sets, value = "sets to trained ones", "jnp.copy(flat[COPIED[name]])"
+        if facts.copies_keep:
+            away = float(f"{1 - facts.copies_keep:.10g}")
+            sets = "moves towards trained ones"
+            value = f"{facts.copies_keep!r} * x + {away!r} * flat[COPIED[name]]"
+        every = "" if facts.copies_every == 1 else f"{facts.copies_every} "
+        updates = f"every {every}update{'s' * (facts.copies_every > 1)}"
         copied = f'''
-# Frozen parameters that {facts.script} sets to trained ones every {facts.copies_every} updates.
+# Frozen parameters that {facts.script} {sets} {updates}.
 COPIED = {{
 {lines}}}
 
@@ -466,7 +475,7 @@ def refreshed(state):
 
     def copy(path, x):
         name = "/".join(key.key for key in path)
-        return jnp.copy(flat[COPIED[name]]) if name in COPIED else x
+        return {value} if name in COPIED else x
 
     return state._replace(params=jax.tree_util.tree_map_with_path(copy, state.params))
 

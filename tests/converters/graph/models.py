@@ -536,7 +536,7 @@ class CommentedWithin(nn.Module):
         y = self.mixed(turned).mean(-1)
         # kept below a loop
         for _ in range(2):
-            # doubled
+            # all of it again
             y = y + y
         return left + right, scaled, y
 

@@ -102,13 +102,6 @@ def test_a_result_that_nobody_reads_makes_no_other_form() -> None:
     assert "    features: int\n" in text
 
 
-def test_sides_that_a_flattening_leaves_are_read_from_its_tensor() -> None:
-    """So that queries and keys, of different numbers of heads, are two calls of one method."""
-    text = source("turned twice")
-    assert "call_1" not in text
-    assert "hidden.reshape(*hidden.shape[:3], -1)" in text
-
-
 def test_a_side_is_the_size_that_its_place_in_a_reshape_names() -> None:
     assert ".reshape(*x.shape[:2], 2, self.config.heads, 5)" in source("two of two")
 

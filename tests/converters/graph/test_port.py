@@ -412,7 +412,7 @@ def test_comments_within_other_lines_and_on_heads_stay() -> None:
     body = lines[next(at for at, line in enumerate(lines) if line.startswith("def __call__")) + 1 :]
     found = [line for line in body if line.startswith("#")]
     assert body[0] == "# all that is measured"
-    assert {"# scaled once", "# and a second time", "# doubled"} <= set(found)
+    assert {"# scaled once", "# and a second time", "# all of it again"} <= set(found)
     assert len(found) == len(set(found))
     assert not any("channels" in line for line in found)
 

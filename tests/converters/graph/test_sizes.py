@@ -135,6 +135,30 @@ def computed(**sizes: int) -> nn.Module:
     return Computed(**sizes)
 
 
+class Numbered(nn.Module):
+    """A layer that knows its place, and multiplies by a number that the place may be."""
+
+    def __init__(self, dim: int, place: int) -> None:
+        super().__init__()
+        self.fc, self.place, self.scale = nn.Linear(dim, dim), place, 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, self.fc(x), alpha=self.scale + 1.0 if self.place < 0 else self.scale)
+
+
+class InPlaces(nn.Module):
+    """Layers that are given their places."""
+
+    def __init__(self, dim: int = 6, depth: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Numbered(dim, at) for at in range(depth)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x) * 1.0
+        return x
+
+
 class Patches(nn.Module):
     """A model whose constructor computes sizes of arguments that no module keeps."""
 
@@ -322,6 +346,13 @@ def test_sizes_are_read_where_the_original_reads_them() -> None:
     assert written.modeling.count(".reshape(x.shape)") == 2
     assert "jax.nn.glu(self.point(self.stem(x)), axis=-1)" in written.modeling
     assert written.baked == ()
+
+
+def test_the_place_of_a_layer_is_no_factor() -> None:
+    arguments = {"": {"dim": 6, "depth": 3}}
+    text = port(InPlaces(), {"x": real(2, 6)}, arguments=arguments).modeling
+    assert "self.place" not in text
+    assert "for _ in range(self.config.depth)" in text
 
 
 def test_each_free_size_of_the_inputs_has_its_name() -> None:

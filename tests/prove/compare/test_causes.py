@@ -158,6 +158,49 @@ def test_batches_of_an_earlier_step_are_named(final: Path) -> None:
     assert "again" not in again.message
 
 
+LATER = with_details(replace(STEP, gradient_norm=2.5), zeroed=0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "says"),
+    [
+        (LATER, "gradients of earlier steps are still there (is zero_grad missing?)"),
+        (with_details(LATER, zeroed=1), "the backward pass differs, or gradients of earlier steps"),
+        # Gradients that are left over are as large as those of the step.
+        (replace(LATER, gradient_norm=2 * (1 + 4e-5)), "in the original 2 (backward: train.py:9"),
+    ],
+)
+def test_a_missing_zero_grad_needs_a_difference_of_its_size(
+    ours: StepRecord, says: str, final: Path
+) -> None:
+    difference = found(ranks(final, [STEP, STEP]), ranks(final, [STEP, ours]))
+    assert (difference.kind, difference.step) == ("gradient norm", 2)
+    assert says in difference.message
+    assert ("earlier steps" in difference.message) is ("earlier steps" in says)
+
+
+def test_losses_that_are_equal_but_for_rounding_are_no_sign_of_equal_data(final: Path) -> None:
+    near = replace(STEP, losses=(0.5, 0.7 + 1e-7))
+    difference = found(ranks(final, [STEP], [near]), ranks(final, [NORM], [NORM]))
+    assert "same data" not in difference.message
+
+
+def test_one_of_two_clippings_that_is_equal_is_no_cause(final: Path) -> None:
+    original = ranks(final, [replace(STEP, clipped_from=(5.0, 3.0))])
+    difference = found(original, ranks(final, [replace(NORM, clipped_from=(5.0, 4.0))]))
+    assert "max_norm" not in difference.message
+
+
+@pytest.mark.parametrize(
+    ("norm", "says"),
+    [(2.0, ", after gradients of the same norm"), (2.5, ": gradients are not averaged")],
+)
+def test_gradients_that_are_not_averaged_differ(norm: float, says: str, final: Path) -> None:
+    apart = replace(STEP, checksum=(1.0, 3.0 + 1e-6), gradient_norm=norm)
+    difference = found(ranks(final, [STEP], [STEP]), ranks(final, [STEP], [apart]))
+    assert says in difference.message
+
+
 def test_ranks_that_start_apart_are_named(final: Path) -> None:
     apart = with_details(replace(STEP, checksum=(9.0, 9.0)), start=(2.0, 30.0))
     difference = found(ranks(final, [STEP], [STEP]), ranks(final, [STEP], [apart]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -186,3 +188,25 @@ def test_traces_and_other_modes_are_left_alone() -> None:
     module = nn.BatchNorm1d(4).eval()
     batch = torch.randn(5, 4)
     torch.testing.assert_close(module(batch), batch / (1 + module.eps) ** 0.5)
+
+
+@pytest.mark.parametrize("run", [6, 7])
+def test_weights_walk_by_a_unit_at_each_step_and_alike_on_all_ranks(
+    run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks: list[Any] = []
+    monkeypatch.setattr(rounding, "register_optimizer_step_post_hook", hooks.append)
+    rounding.install(run)
+    ranks = []
+    for _ in range(2):
+        rounding.install_in_weights()
+        layer = nn.Linear(64, 64)
+        nn.init.ones_(layer.weight)
+        layer(torch.rand(2, 64)).sum().backward()
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+        hooks[-1](optimizer, (), {})
+        rounding._off(torch.ones(3), False)  # what a rank draws otherwise
+        hooks[-1](optimizer, (), {})
+        ranks.append(layer.weight.detach())
+    assert torch.equal(*ranks)
+    assert 0.2 < off(ranks[0], torch.ones(64, 64).double()) < 4

@@ -466,6 +466,10 @@ def frac(x: Any) -> ast.expr:
         sample(real(2, 3), -0.5, 0.5),
         sample(real(2, 3), 0.0),
         sample(real(2, 3), None, 0.0),
+        sample(values(0.0, 1.0, -1.0), 0.0),
+        sample(values(0.0, 1.0, -1.0), None, 0),
+        sample(values(0.0, 2.0, -1.0), 0, 1.5),
+        sample(values(0.0, 2.0, -1.0), -0.5, 0),
         sample(integers(5), 2, 4),
         sample(integers(5), 2.5),
         sample(real(2, 3), max=1),
@@ -486,6 +490,16 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> ast.expr:  # noqa: A002
         for name, bound in wanted.items():
             if isinstance(bound, Tensor) and not same_dtype(bound.dtype, x.dtype):
                 wanted[name] = cast(bound, x.dtype)
+        zero = next((n for n, b in wanted.items() if not isinstance(b, Tensor) and b == 0), "")
+        if zero and x.dtype.is_floating_point:
+            # Differences that cancel are 0. Torch gives them the whole gradient, jnp.maximum(x, 0) the half.
+            side = "<" if zero == "min" else ">"
+            clamped = code(f"jnp.where({{x}} {side} 0, 0, {{x}})", x=x)
+            del wanted[zero]
+            if not wanted:
+                return clamped
+            ((name, bound),) = wanted.items()
+            return call("jnp.maximum" if name == "min" else "jnp.minimum", clamped, bound)
     if len(wanted) == 2:
         return call("jnp.clip", x, wanted["min"], wanted["max"])
     if "min" in wanted:

@@ -63,7 +63,8 @@ def on_header(function: Any) -> tuple[str, ...]:
     shift = first - 1
     comments = _comments(names.source_file(plain))
     end = body[0].body[0].lineno + shift
-    lines = tuple(comments[at][0] for at in range(body[0].lineno + shift, end) if at in comments)
+    head = range(body[0].lineno + shift, end)
+    lines = tuple(comments[at][0] for at in head if at in comments and not comments[at][1])
     return () if any(map(_is_left, lines)) else lines
 
 

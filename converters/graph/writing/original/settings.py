@@ -13,6 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -130,6 +131,12 @@ class Settings:
         self._arguments = arguments or {}
         self.modules = dict(root.named_modules())
         self.paths = {id(module): path for path, module in self.modules.items()}
+        # Calls that create modules, with the variables of their turn: (path, path of the constructor, number
+        # of the call) → the call itself, so that its number stays its own, and the one that is read.
+        self._turned: dict[tuple[str, str, int], tuple[ast.Call, ast.Call]] = {}
+        # Whether a number may follow from the place of a module in its list. Small numbers equal that by
+        # chance: only arguments of layers and rates do.
+        self._listed = False
         self.choices = (
             0  # of the expressions that are being followed, those that are one of several
         )
@@ -143,6 +150,20 @@ class Settings:
         return tuple(dict.fromkeys(named))
 
     # What is asked.
+
+    @contextmanager
+    def _in_lists(self) -> Iterator[None]:
+        self._listed = True
+        try:
+            yield
+        finally:
+            self._listed = False
+
+    def of_rate(self, value: float, module: Any, frames: Sequence[Frame]) -> Any:
+        """A rate of dropout in a module's forward as a setting; itself if nothing says what gives it."""
+        with self._in_lists():
+            setting = self.on_lines(value, module, frames)
+            return self.of_number(value, module, frames) if setting is None else setting
 
     def on_lines(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
         """A number of a module's forward as a setting, if a line of the source that ran says it.
@@ -159,7 +180,7 @@ class Settings:
         for frame in reversed(frames) if path is not None else ():
             said = self._on_line(str(path), value, frame)
             if said is not None:
-                return _number(value, said, listed=True)
+                return _number(value, said)
         return None
 
     def of_expression(self, node: ast.expr, module: Any) -> Any:
@@ -195,8 +216,8 @@ class Settings:
             return value
         for name in self._attributes(value, module, frames):
             said = self._attribute(path, name, value, 0)
-            if said is not None and not said.is_constant:
-                return _number(value, said, listed=True)
+            if said is not None and said.parts:
+                return _number(value, said)
         return value
 
     def of_layer(self, layer: Any, argument: str, value: Any) -> Any:
@@ -356,7 +377,7 @@ class Settings:
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
                 said = self._resolve(path, node, value, 0)
-                if said is not None and not said.is_constant:
+                if said is not None and said.parts:
                     return said
         return None
 
@@ -379,9 +400,10 @@ class Settings:
     def _of_argument(self, path: str, argument: str, value: Any, index: int | None) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return value
-        said = self._argument(path, argument, value, 0, index)
+        with self._in_lists():
+            said = self._argument(path, argument, value, 0, index)
         if said is not None:
-            return _number(value, said, listed=True)
+            return _number(value, said)
         _, expression = next(self._given(path, argument), ("", None))
         return _called(value, expression)
 
@@ -460,8 +482,11 @@ class Settings:
                 # A class may be called by another name (`norm_layer(dim)`).
                 known = [node for node in nodes if constructors.last(node.func) == name]
                 for node in known or [node for node in nodes if node is part]:
-                    turn = self._turn(creation, within, above, expression, node)
-                    yield above, turned(node, turn) if turn else node
+                    key = path, above, id(node)
+                    if key not in self._turned:
+                        turn = self._turn(creation, within, above, expression, node)
+                        self._turned[key] = node, turned(node, turn) if turn else node
+                    yield above, self._turned[key][1]
 
     def _turn(
         self,
@@ -471,7 +496,7 @@ class Settings:
         expression: ast.expr,
         call: ast.Call,
     ) -> Mapping[str, ast.expr]:
-        """What the variables of the loop stand for in which a constructor makes a member of a list."""
+        """Values of the variables of the loop in which a constructor makes a member of a list."""
         if len(within) != 1 or not within[0].isdigit():
             return {}
         path = f"{creation.above}.{creation.attribute}".lstrip(".")
@@ -557,8 +582,8 @@ class Settings:
             return None
         match node:
             case Index():
-                number = _Said(INDEX, {}, holder=node.holder, place=node.number)
-                return number if _is(node.number, value) else None
+                same = self._listed and _is(node.number, value)
+                return _Said(INDEX, {}, holder=node.holder, place=node.number) if same else None
             case ast.Constant():
                 same = node.value == value and not isinstance(node.value, bool)
                 return _Said(repr(value), {}) if same else None
@@ -654,6 +679,8 @@ class Settings:
         if at.number >= len(values) or not _is(values[at.number], value):
             return None
         text = entry_text(entries, shift)
+        if not self._listed:
+            return _Said(text_at(text, at.number), parts)
         return _Said(text, parts, holder=at.holder, place=at.number)
 
     @staticmethod
@@ -1024,9 +1051,8 @@ def _called(value: Any, expression: ast.expr | None) -> Any:
     return SettingInt(value, local=named) if isinstance(value, int) else value
 
 
-def _number(value: int | float, said: _Said, *, listed: bool = False) -> Any:
-    """A number with its origin; `listed`: that may have the place of a module in its list."""
-    if said.is_constant or (said.holder and (not listed or INDEX in said.parts)):
+def _number(value: int | float, said: _Said) -> Any:
+    if said.is_constant or (said.holder and INDEX in said.parts):
         return value
     kind = SettingInt if isinstance(value, int) else SettingFloat
     number: SettingInt | SettingFloat = kind(value, said.text, said.parts, said.local, said.holder)  # type: ignore[arg-type]

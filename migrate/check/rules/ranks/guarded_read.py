@@ -378,6 +378,34 @@ class GuardedRead(Hazard):
         example(
             """
             import torch
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer, rank):
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    loss = torch.nn.functional.cross_entropy(out, y)
+                    loss.backward()
+                    optimizer.step()
+                    mean = loss.detach().clone()
+                    dist.all_reduce(mean)  # reported as XLA308
+                    if rank == 0:
+                        mean = mean.item() / 8
+                        print(mean)
+                    wrong = (out.argmax(1) != y).sum()
+                    if rank == 0:
+                        wrong = wrong.item()  # XLA305
+                        print(wrong)
+                        for turn in range(2):
+                            if turn:
+                                print(far.item())  # XLA305
+                            far = (out - y).abs().max()
+            """
+        ),
+        example(
+            """
+            import torch
             import wandb
 
 

@@ -12,6 +12,7 @@ from migrate.catalogue.target import BOTH, TPU
 from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.launch import is_guard
 from migrate.reading.values.devices import is_accelerator, is_move, makes_generator
 from migrate.syntax.tree import keyword
 
@@ -181,6 +182,8 @@ class ModuleLevel(Hazard):
                 return
             if facts.context.source.is_notebook and not _launches_below(node, facts):
                 return  # the cells run in their order, and only once
+            if imported and _runs_as_main_only(node, facts):
+                return
             message = "touches the device before the launch, which raises then: into the worker"
             if facts.target == TPU:
                 message = (
@@ -218,6 +221,13 @@ class ModuleLevel(Hazard):
             "into the worker, as its first line"
         )
         yield self.hit(node, message)
+
+
+def _runs_as_main_only(node: cst.Call, facts: Facts) -> bool:
+    """Whether `node` stands below `if __name__ == "__main__":`, which an import does not run."""
+    return any(
+        isinstance(above, cst.If) and is_guard(above) for above in facts.context.ancestors(node)
+    )
 
 
 def _makes_on_device(node: cst.Call, facts: Facts) -> bool:

@@ -121,8 +121,9 @@ class BatchCopies(Hazard):
             return
         loader = code(_loader(node.iter))
         message = (
-            f"each step waits for the copy of its batch: iterate over {LOADER}({loader}, device), and "
-            "remove the copies and torch_xla.step()"
+            "each step waits for the copy of its batch to the device. Optional, for speed: iterate over "
+            f"{LOADER}({loader}, device), which copies the next batch meanwhile. It also ends the step, so "
+            "the copies and the block `with torch_xla.step():` are then not needed"
         )
         yield self.hit(node.iter, message)
 

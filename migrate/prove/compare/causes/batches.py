@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from migrate.prove.compare.compare import StepComparison
+from migrate.prove.compare.compare import StepComparison, relative
 from migrate.prove.compare.difference import StepCase, lines
+from migrate.prove.compare.gates import SMALL
 
 # Relative to the root of the sum of squares: rounding to bfloat16 changes data by less. And relative to the
 # sum: rounding.
@@ -38,13 +39,19 @@ def _same_on_all_ranks(case: StepCase) -> str | None:
         len(case.ranks) > 1
         and case.ranks[0].rewritten.losses
         and len({step.rewritten.losses for step in case.ranks}) == 1
-        and len({step.original.losses for step in case.ranks}) > 1
+        and _losses_apart(case) > SMALL
     ):
         return (
             f": all {len(case.ranks)} ranks have the same loss, so they train on the same data (does "
             "the sampler get num_replicas and rank?)"
         )
     return None
+
+
+def _losses_apart(case: StepCase) -> float:
+    """Largest relative distance of a rank's loss from the first rank's, in the original."""
+    first, *others = case.ranks
+    return max(relative(first.original.loss, other.original.loss) or 0.0 for other in others)
 
 
 def _inputs(case: StepCase, step: StepComparison) -> str:

@@ -1,9 +1,13 @@
-"""Gradients of earlier steps that were not cleared."""
+"""Gradients of earlier steps that were not cleared.
+
+They are as large as the gradients of the step, so a small difference of the norms has another cause.
+"""
 
 from __future__ import annotations
 
 from migrate.prove.compare.compare import StepComparison
 from migrate.prove.compare.difference import StepCase, lines
+from migrate.prove.compare.gates import CEILING, SMALL
 
 
 def cause(case: StepCase, step: StepComparison) -> str | None:
@@ -11,6 +15,15 @@ def cause(case: StepCase, step: StepComparison) -> str | None:
     equal_losses = (step.loss_difference or 0.0) <= case.gates.loss(step.optimizer, step.step)
     if step.step == 1 or not equal_losses:
         return None
-    cleared = step.original.details.zeroed, step.rewritten.details.zeroed
-    shown = lines(step, "zero_grad") if cleared[0] > cleared[1] else lines(step, "backward")
-    return f", with equal losses: gradients of earlier steps are still there (is zero_grad missing?){shown}"
+    size = step.gradient_difference or 0.0
+    if step.original.details.zeroed > step.rewritten.details.zeroed and size >= SMALL:
+        return (
+            ", with equal losses: gradients of earlier steps are still there (is zero_grad missing?)"
+            + lines(step, "zero_grad")
+        )
+    if size >= CEILING:
+        return (
+            ", with equal losses: the backward pass differs, or gradients of earlier steps are still there"
+            + lines(step, "backward")
+        )
+    return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from migrate.prove.compare.compare import relative
 from migrate.prove.compare.difference import Difference, StepCase, lines, where
+from migrate.prove.compare.gates import SMALL
+from migrate.prove.recording.records import StepRecord
 
 
 def check(case: StepCase) -> Difference | None:
@@ -16,17 +19,24 @@ def check(case: StepCase) -> Difference | None:
                 "ranks apart",
                 step.step,
                 None,
-                f"{where(step)}: parameters differ between ranks {first.rank} and {step.rank}: "
-                f"{_cause(first.rewritten.details.start, step.rewritten.details.start)}"
-                f"{lines(step, 'backward')}",
+                f"{where(step)}: parameters differ between ranks {first.rank} and {step.rank}"
+                f"{_cause(first.rewritten, step.rewritten)}{lines(step, 'backward')}",
             )
     return None
 
 
-def _cause(first: tuple[float, ...], other: tuple[float, ...]) -> str:
-    if first != other:
+def _cause(first: StepRecord, other: StepRecord) -> str:
+    if first.details.start != other.details.start:
         return (
-            "they started from different ones (is DDP missing, which gives all the weights of rank 0, "
+            ": they started from different ones (is DDP missing, which gives all the weights of rank 0, "
             "or does the seed depend on the rank?)"
         )
-    return "gradients are not averaged (is DDP missing?)"
+    norms = zip(
+        (*first.clipped_from, first.gradient_norm),
+        (*other.clipped_from, other.gradient_norm),
+        strict=False,
+    )
+    # Averaged gradients have the same norm on all ranks.
+    if any((relative(*pair) or 0.0) >= SMALL for pair in norms):
+        return ": gradients are not averaged (is DDP missing?)"
+    return ", after gradients of the same norm"

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from migrate.prove.record.noise import reductions
 from migrate.prove.record.variances import beside_torch_tpu
@@ -42,6 +43,8 @@ from migrate.prove.recording.operators import put
 _SINGLE = 4 * 2.0**-24
 # Relative to the value: half a unit of bfloat16 in its last place.
 _HALF = 2.0**-8
+# Relative to the weight: one unit of float32 in its last place.
+_LAST_PLACE = 2.0**-23
 # Number of partial sums of XLA:CPU in an addition, by the shape: the vectors of AVX2 or none. Each adds one
 # number after the other. The first run of a proof that measures noise, its third of all, has 8. Where that
 # does not explain a difference, later runs have one, which is off by as much as XLA was at most.
@@ -73,6 +76,29 @@ def install(run: int, *, half: bool = False) -> None:
     put(functional, attention, _moved(getattr(functional, attention)))
     put(functional, "batch_norm", _normalization(functional.batch_norm, lanes))
     reductions.install(_is_real)
+
+
+def install_in_weights() -> None:
+    """Move each weight by up to a unit in its last place after each step of its optimizer.
+
+    Two devices round an update differently, and the weights walk apart. This enters the next steps in other
+    directions than the rounding of results does, so it may take a ReLU over its kink where that does not.
+    """
+    steps = [0]
+
+    def moved(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        # Seeded by the step: all ranks move their copies of a weight alike.
+        steps[0] += 1
+        drawn = torch.Generator().manual_seed(_generator.initial_seed() * 1_000_003 + steps[0])
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if type(weight) in (torch.Tensor, torch.nn.Parameter) and weight.grad is not None:
+                    value = weight.data
+                    if value.dtype == torch.float32 and value.layout == torch.strided:
+                        off = torch.rand(value.shape, generator=drawn).mul_(2).sub_(1)
+                        value.mul_(1 + _LAST_PLACE * off.to(value.device))
+
+    register_optimizer_step_post_hook(moved)
 
 
 def _layer(multiply: Callable[..., Any], lanes: int) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 
 import libcst as cst
@@ -62,6 +63,8 @@ class Barrier(Rule):
                 if rank == 0:
                     folder.mkdir()
                 dist.barrier()  # the folder is there
+                best = max(rank, 0)
+                dist.barrier()
             """,
             """
             import torch.distributed as dist
@@ -74,6 +77,8 @@ class Barrier(Rule):
                 if rank == 0:
                     folder.mkdir()
                 xm.rendezvous("after_mkdir")  # the folder is there
+                best = max(rank, 0)
+                xm.rendezvous("prepare_2")
             """,
         ),
         rewritten(
@@ -281,7 +286,10 @@ def _refused(bound: dict[str, cst.Arg] | None, context: Workspace) -> str | None
 
 
 def _awaited(node: cst.Call, context: Workspace) -> str | None:
-    """Return "after_" and the name of the first call in the statement above; None if it does none."""
+    """Return "after_" and the name of the first call in the statement above; None if it does none.
+
+    Functions of Python itself do not count.
+    """
     line = context.parent(context.parent(node))
     block = context.parent(line) if line is not None else None
     if not isinstance(line, cst.SimpleStatementLine):
@@ -299,6 +307,8 @@ def _awaited(node: cst.Call, context: Workspace) -> str | None:
         if isinstance(call, cst.Call) and isinstance(call.func, cst.Name | cst.Attribute):
             func = call.func
             name = (func.attr if isinstance(func, cst.Attribute) else func).value
+            if isinstance(func, cst.Name) and hasattr(builtins, name):
+                continue  # `after_max` would name nothing
             if not LOG_METHODS.fullmatch(name) and called(call, context) != "barrier":
                 return f"after_{name.strip('_')}"
     return None

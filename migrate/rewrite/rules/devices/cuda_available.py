@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
@@ -41,6 +41,7 @@ from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
 from migrate.rewrite.rules.devices.availability import insists, question
 from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
 # Libraries to which an accelerator is XLA.
@@ -64,6 +65,8 @@ class CudaAvailable(Rule):
       the `return` below it goes;
     - `use_cuda = torch.cuda.is_available() and not args.cpu` becomes `use_cuda = not args.cpu`, and so do the
       flags `enabled=` and `non_blocking=`;
+    - a variable of a function with the answer that only `if` statements and choices ask goes, and so do the
+      branches that it decides;
     - `assert torch.cuda.is_available()` goes.
 
     What the script chooses for a GPU alone goes: `torch.cuda.stream(s) if … else nullcontext()`, and
@@ -125,6 +128,42 @@ class CudaAvailable(Rule):
             use_gpu = True
             device = torch.device("xla")
             model = torch.nn.Linear(2, 2).to("xla")
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def place(net, index):
+                use_cuda = torch.cuda.is_available()
+                if use_cuda:
+                    device = torch.device("cuda", index)
+                else:
+                    device = torch.device("cpu")
+                return net.to(device), torch.device("cuda") if use_cuda else None
+
+
+            def place_and_say(net):
+                use_cuda = torch.cuda.is_available()
+                if use_cuda:
+                    net = net.cuda()
+                print("CUDA:", use_cuda)
+            """,
+            """
+            import torch
+
+
+            def place(net, index):
+                device = torch.device("xla")
+                return net.to(device), torch.device("xla")
+
+
+            def place_and_say(net):
+                use_cuda = True
+                if use_cuda:
+                    net = net.to("xla")
+                print("CUDA:", use_cuda)
             """,
         ),
         rewritten(
@@ -430,6 +469,11 @@ class CudaAvailable(Rule):
             message = f"remove `{code(above)}`: what is left of it assigns a name to itself"
             yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
             return
+        elif isinstance(above, cst.Assign) and (tests := _tests_of(above, answer, context)):
+            # Nothing asks the variable then, and the statement goes (`rewrite.left.dead`).
+            yield self._test(condition, answer, context)
+            yield from self._known(tests, answer, context.position(above).line, context)
+            return
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
             yield self._test(condition, answer, context)
             return
@@ -469,7 +513,12 @@ class CudaAvailable(Rule):
             for statement in never_reached(node, context):
                 message = f"remove `{code(statement)}`: it never runs"
                 yield self.edit(
-                    statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
+                    statement,
+                    lambda _: cst.RemoveFromParent(),
+                    message,
+                    consumes=[statement],
+                    wrong=f"`{code(statement)}`: runs where there is no CUDA, on a TPU too",
+                    severity=Severity.INFO,
                 )
 
     def _choice(
@@ -504,6 +553,22 @@ class CudaAvailable(Rule):
         else:
             yield self._test(test, answer, context)
 
+    def _known(
+        self, tests: Sequence[cst.Name], answer: Answer, line: int, context: Workspace
+    ) -> Iterable[Edit]:
+        """Yield the edits that decide the branches which ask a variable with the answer, made in `line`."""
+        asks = f"`{code(tests[0])}` ({at_line(line)}) asks for CUDA"
+        wrong = f"{asks}: on a TPU the branch for the CPU would run"
+        for test in tests:
+            above = context.parent(test)
+            edits: Iterable[Edit] = ()
+            if isinstance(above, cst.If):
+                edits = self._if(above, test, answer, context)
+            elif isinstance(above, cst.IfExp):
+                edits = self._choice(above, test, answer, context)
+            for edit in edits:
+                yield dataclasses.replace(edit, wrong=wrong, severity=Severity.INFO)
+
     def _test(self, test: cst.BaseExpression, answer: Answer, context: Workspace) -> Edit:
         """Return the edit of a partly decided condition, or of a value."""
 
@@ -515,6 +580,30 @@ class CudaAvailable(Rule):
         asked = [c for c in nodes_of(test, cst.Call) if is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
+
+
+def _tests_of(assign: cst.Assign, answer: Answer, context: Workspace) -> tuple[cst.Name, ...]:
+    """Return the mentions of a variable of a function, if branches ask it and nothing else uses it."""
+    target = assign.targets[0].target
+    function = context.function_around(assign)
+    if not isinstance(answer, bool) or len(assign.targets) != 1 or function is None:
+        return ()
+    if not isinstance(target, cst.Name) or len(context.bindings(target)) != 1:
+        return ()
+    mentions = [
+        name
+        for name in nodes_of(function, cst.Name)
+        if name.value == target.value and name is not target
+    ]
+    for name in mentions:
+        above = context.parent(name)
+        if not isinstance(above, cst.If | cst.IfExp) or above.test is not name:
+            return ()
+        if _stays(above.body, context) or lists_of_gpus(above.body, context):
+            return ()
+        if isinstance(above, cst.IfExp) and _is_for_gpus(above, context):
+            return ()
+    return tuple(mentions)
 
 
 def _gives_itself(assign: cst.Assign, answer: Answer) -> bool:

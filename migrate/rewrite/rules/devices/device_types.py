@@ -190,7 +190,10 @@ class DeviceTypes(Rule):
             yield from changes
             return
         answer = is_negated(node)
-        wrong = f'a question for "{asked}" is {answer} on XLA: ask for "cpu", or for a dtype'
+        mend = 'ask for "cpu", or for a dtype'
+        if changes and not context.portable:
+            mend = 'a device there has the type "xla"'
+        wrong = f'a question for "{asked}" is {answer} on XLA: {mend}'
         severity = Severity.INFO if goes_well(node, facts_of(context)) else Severity.WARNING
         for change in changes:
             how_bad = replace(change, severity=severity)

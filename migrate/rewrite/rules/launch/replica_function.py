@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import names_in
+from migrate.rewrite.results import START_WITH_PYTHON
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes_of
 
@@ -101,7 +102,7 @@ def instead_of_torchrun(context: Workspace) -> str:
                 continue
             if said := _TORCHRUN.search(token.string):
                 line = token.start[0] + token.string[: said.start()].count("\n")
-                return f"; start it with python, not with {said[0]} (line {line})"
+                return f"; {START_WITH_PYTHON}, not with {said[0]} (line {line})"
     return ""
 
 

@@ -204,7 +204,7 @@ class Together(Rule):
                     if error > best:
                         break
             """,
-            "`error` is read after it",
+            "`error` is read after the branch",
         ),
         reported(
             """
@@ -261,7 +261,7 @@ class Together(Rule):
                         branches[id(maker.guard)] = made_by(maker.guard, facts, of_both)
             except CannotError as why:
                 for hit in hits[:1]:
-                    yield from self.report(hit.node, f"{hit.message} (not by us: {why})")
+                    yield from self.report(hit.node, f"{hit.message}; not rewritten: {why}")
                 continue
             branches[id(guard)] = work
         for work in branches.values():
@@ -291,7 +291,11 @@ class Together(Rule):
             test = joined(tuple(other.deep_clone() for other in rest.others))
             return updated.with_changes(test=test, body=cst.IndentedBlock([block]))
 
-        yield self.edit(guard, replace, message)
+        wrong = (
+            f"only the replicas that pass `if {code(guard.test)}:` compute on the device below it: compute "
+            "on all replicas, and print or log on one"
+        )
+        yield self.edit(guard, replace, message, wrong=wrong)
         taken = {name.value for name in context.all_of(cst.Name)}
         wrong = "some replicas only compute this: compute it on all, and print or log it on one"
         for block in work.blocks:
@@ -305,7 +309,7 @@ class Together(Rule):
                 copied = f"{shims}.{ON_HOST}({text})" if how == ON_HOST else f"{text}{how}"
                 lines.append(cst.parse_statement(f"{name} = {copied}"))
                 read = f"{name}: read in all replicas"
-                yield self.edit(value, lambda _, name=name: cst.Name(name), read)
+                yield self.edit(value, lambda _, name=name: cst.Name(name), read, wrong=wrong)
             yield self.edit(
                 statement, _read_above(lines), "stays on the first replica", wrong=wrong
             )

@@ -113,7 +113,7 @@ def work_of(guard: cst.If, facts: Facts, needed: frozenset[str] = frozenset()) -
     """
     work = _Branch(guard, facts, needed, only=False).work()
     if not work.blocks:
-        raise CannotError("its work on the device is not seen")
+        raise CannotError("no statement below the test is known to compute on the device")
     return work
 
 
@@ -160,9 +160,9 @@ class _Branch:
         above = context.parent(guard)
         plain = guard.orelse is None and isinstance(above, cst.IndentedBlock | cst.Module)
         if rest is None or not plain or not isinstance(guard.body, cst.IndentedBlock):
-            raise CannotError("it has another branch, or lets another replica pass")
+            raise CannotError("the test has an `else`, or lets another replica in")
         if context.guards.around(guard) is not None:
-            raise CannotError("it stands below another test of the rank")
+            raise CannotError("the test is below another test of the rank")
         for part in rest.others:
             if not same_on_all(part, self._context):
                 raise CannotError(f"`{code(part)}` may differ between the replicas")
@@ -202,7 +202,7 @@ class _Branch:
                 loop = self._loop(leaf)
                 if loop is None:
                     if isinstance(_small(leaf), cst.Break | cst.Continue | cst.Return):
-                        raise CannotError(f"`{code(leaf).strip()}` leaves it")
+                        raise CannotError(f"`{code(leaf).strip()}` leaves the branch")
                 elif id(loop) in self._goes:
                     self._take(leaf, needed)
 
@@ -249,7 +249,7 @@ class _Branch:
                 if isinstance(above, cst.For) and (
                     above.orelse is not None or above.asynchronous is not None
                 ):
-                    raise CannotError("a loop in it has an `else`")
+                    raise CannotError("a loop below the test has an `else`")
                 if isinstance(above, cst.If) and not same_on_all(above.test, self._context):
                     raise CannotError(f"`{code(above.test)}` may differ between the replicas")
                 if not all(self._quiet(call) for part in header for call in _calls(part)):
@@ -353,7 +353,7 @@ class _Branch:
             return False
         values = self._facts.values
         for call in _calls(leaf):
-            if _is_read(call) and self._computes(_receiver(call)):
+            if _is_read(call) and self._is_pending(_receiver(call)):
                 return not isinstance(small, cst.Expr) or self._runs_quietly(small.value)
             if isinstance(small, cst.Expr) and not self._runs_quietly(small.value):
                 continue
@@ -506,7 +506,7 @@ class _Branch:
         }
         for text in sorted(bound):
             if self._is_seen(text):
-                raise CannotError(f"`{text}` is read after it")
+                raise CannotError(f"`{text}` is read after the branch")
 
     def _is_seen(self, name: str) -> bool:
         """Whether what the branch binds to `name` is read after it, outside of it."""

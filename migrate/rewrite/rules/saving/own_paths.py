@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.values.saved import arguments
-from migrate.syntax.tree import bind, code, nodes_of, targets
+from migrate.syntax.tree import bind, code, last_part, nodes_of, targets
 from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
@@ -33,6 +33,29 @@ def names_replica_at_times(call: cst.Call, context: Workspace) -> bool:
 def ways_of_path(path: cst.BaseExpression, context: Workspace) -> set[bool]:
     """Return whether `path` has the rank in it, for each of the ways in which it may be made."""
     return _of_value(path, context, DEPTH)
+
+
+def key_in_path(call: cst.Call, context: Workspace) -> str | None:
+    """Return what the path of the save `call` takes from a loop over a mapping, or None.
+
+    The keys may be others on each replica: the experts that it holds, its part of the layers.
+    """
+    path = (arguments(call, context) or {}).get("f")
+    if path is None:
+        return None
+    in_path = {name.value for name in nodes_of(path.value, cst.Name)}
+    for above in context.ancestors(call):
+        if isinstance(above, cst.FunctionDef):
+            return None
+        if not isinstance(above, cst.For) or not isinstance(above.iter, cst.Call):
+            continue
+        target = (
+            above.target.elements[0].value if isinstance(above.target, cst.Tuple) else above.target
+        )
+        gives_keys = last_part(above.iter.func) == ("keys" if target is above.target else "items")
+        if gives_keys and isinstance(target, cst.Name) and target.value in in_path:
+            return target.value
+    return None
 
 
 def _answers(call: cst.Call, context: Workspace) -> set[bool]:

@@ -31,10 +31,12 @@ class Save(Rule):
     host saved (`local_rank == 0`), `global_master=True` is left out. A path that contains the rank is written
     by all replicas, with `master_only=False`. A test of the rank around the save is removed if it holds
     nothing else. Otherwise the save moves out of the test, together with the assignments that compute its
-    arguments. A call of a function that saves moves out too; in the function, what follows the save stays
-    with the first replica. If the function is in another file of the folder, both files are rewritten. A
-    path may depend on a name that another test of the rank binds (`if rank == 0: folder = make_folder()`, or
-    `self.folder`). It is computed by the first replica alone, also in a function that moves.
+    arguments. So does `if accuracy > best:` around it, if a collective has made the values equal. A call of
+    a function that saves moves out too; in the function, what follows the save stays with the first replica.
+    If one of its calls cannot move, that call is reported. If the function is in another file of the folder,
+    both files are rewritten. A path may depend on a name that another test of the rank binds
+    (`if rank == 0: folder = make_folder()`, or `self.folder`). It is computed by the first replica alone,
+    also in a function that moves.
 
     What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
     first replica, which has the file.
@@ -70,8 +72,10 @@ class Save(Rule):
     - A way out of a function before its save (`if path is None: return`) that only some replicas may take.
       Otherwise it stays, for all replicas.
 
-    To check, and rewritten: a save below a parameter that no caller fills (`if leader:`), or below a
-    query (`if is_boss():`) or a decorator of an unknown library. Make sure that all replicas reach it.
+    To check, and rewritten: a save by all replicas whose path holds a key of a mapping, where tests of the
+    rank stand around other saves (each replica may have keys of its own). A save below a parameter that no
+    caller fills (`if leader:`), or below a query (`if is_boss():`) or a decorator of an unknown library.
+    Make sure that all replicas reach it.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).

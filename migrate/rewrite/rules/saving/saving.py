@@ -15,7 +15,7 @@ from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.options import same_on_all
-from migrate.reading.replicas.own_values import decided_alone
+from migrate.reading.replicas.own_values import decided_alone, made_equal
 from migrate.reading.values.saved import arguments, is_of_host, is_save
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
@@ -24,7 +24,7 @@ from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.moved_files import moved_by_first, statements_after
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
-from migrate.rewrite.rules.saving.own_paths import names_replica
+from migrate.rewrite.rules.saving.own_paths import key_in_path, names_replica
 from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import (
     as_shims_save,
@@ -37,7 +37,7 @@ from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, 
 from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.origins import at_line, at_lines
-from migrate.syntax.tree import bind, code, nodes_of, targets, used
+from migrate.syntax.tree import bind, code, first_line, nodes_of, targets, used
 
 ON_ALL_RANKS = "must be called on all ranks"
 MAY_DIFFER = "may differ between the replicas"
@@ -90,6 +90,9 @@ class Saving:
         self._functions: dict[int, tuple[cst.FunctionDef, bool]] = {}
         self._ways: dict[int, SaveMove] = {}
         self._calls_out: list[tuple[cst.Call, cst.If]] = []  # that save in another file
+        # Calls of functions that save, by their ids, which stay below a test of the rank, and why.
+        self._left: dict[int, tuple[cst.CSTNode, str]] = {}
+        self._of_moving: cst.FunctionDef | None = None  # the function whose calls are to move
 
     def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | RuleFinding]:
         """Yield the edits and findings for `calls` of torch.save, and for calls that save in other files."""
@@ -129,9 +132,11 @@ class Saving:
             if reason is None:
                 moved.append(call)
                 self._keep_rest(call)
-            else:
+            elif reason:
                 yield from self._rule.report(call, self._words(call, reason))
         led = list(self._elsewhere())  # calls that save in other files, and why they stay
+        for mention, reason in self._left.values():
+            yield from self._rule.report(mention, reason)
         for node, line in evaluations(self._context):
             if self._refusal(node, line) is None:
                 self._note(node, line)
@@ -151,6 +156,7 @@ class Saving:
                         "called on all ranks, and waits for those that do not",
                         Severity.INFO,
                     )
+                yield from self._by_keys(call, calls)
         led += [
             (call, f"{stuck[id(guard)]}: {self._on_all(call)}")
             for call, guard in self._calls_out
@@ -169,6 +175,23 @@ class Saving:
                 yield from self._kept(function, local, moved)
         yield from moved_by_first(
             self._rule, [c for c in moved if self._all_make(c)], self._context
+        )
+
+    def _by_keys(self, call: cst.Call, saves: Sequence[cst.Call]) -> Iterator[RuleFinding]:
+        """Yield that the files of the other replicas are not written, if their names are others.
+
+        Only where tests of the rank stand around other saves: there the author knows who writes what.
+        """
+        if self._context.guards.around(call) is not None or names_replica(call, self._context):
+            return
+        key = key_in_path(call, self._context)
+        if key is None or all(self._context.guards.around(other) is None for other in saves):
+            return
+        yield from self._rule.report(
+            call,
+            f"see that `{key}` in the path is the same on all replicas, as the first one alone writes; where "
+            "each has keys of its own, torch.save of what is on the CPU (`x.cpu()`) stays",
+            Severity.WARNING,
         )
 
     def _all_make(self, call: cst.Call) -> bool:
@@ -249,7 +272,8 @@ class Saving:
             if saved is None:
                 continue
             if (reason := self._decided_alone(call, self._on_all(call))) is not None:
-                yield call, reason
+                if reason:
+                    yield call, reason
                 continue
             guard = context.guards.around(call)
             if guard is None:
@@ -274,10 +298,15 @@ class Saving:
         return f"{code(call.func)} ({where}) {ON_ALL_RANKS}, outside of a test of the rank{first}"
 
     def _place(self, call: cst.Call) -> str | None:
-        """Take note of where `call` has to move out of; return why it cannot, or None."""
+        """Take note of where `call` has to move out of; return why it cannot, or None.
+
+        Empty if that is reported elsewhere: at the calls of the function with `call`.
+        """
         guard = self._context.guards.around(call)
         todo = f"{by_hand(self._context)} {ON_ALL_RANKS}"
-        if (reason := self._decided_alone(call, todo)) is not None:
+        # The calls of a function for some replicas are examined one by one.
+        by_calls = isinstance(guard, cst.FunctionDef) and not guard.decorators
+        if (reason := self._decided_alone(call, todo, callers=not by_calls)) is not None:
             return reason
         if guard is None:
             return None
@@ -316,46 +345,65 @@ class Saving:
         mentions = self._calls(guard)
         if guard.decorators or not mentions:
             return f"runs on one replica only: {self._by_hand}"
-        tests = [
-            (self._context.guards.around(m), self._context.statement_around(m)) for m in mentions
-        ]
-        for test, called in tests:
+        moving = []
+        self._of_moving = guard
+        for mention in mentions:
+            test = self._context.guards.around(mention)
             if not isinstance(test, cst.If):
                 return f"runs on one replica only: {self._by_hand}"
+            called = self._unit(test, self._context.statement_around(mention))
+            above = self._context.parent(mention)
+            todo = f"{guard.name.value} {ON_ALL_RANKS}, with {by_hand(self._context)} in it"
+            if isinstance(above, cst.Call) and above.func is mention:
+                reason = self._decided_alone(above, todo)
+                if reason is not None:
+                    if reason:
+                        self._left.setdefault(id(above), (above, reason))
+                    continue
             reason = self._refusal(test, called)
-            if reason is not None:
-                return f"{reason}: {self._by_hand}"
+            if reason is None:
+                moving.append((test, called))
+            else:
+                self._left.setdefault(id(mention), (mention, f"{reason}: {todo}"))
+        self._of_moving = None
+        if not moving:
+            return ""  # reported at the calls
         local = False
-        for test, called in tests:
-            assert isinstance(test, cst.If)
+        for test, called in moving:
             local = is_local(self._note(test, called).rest.asked) or local
         self._functions[id(guard)] = (guard, local)
         return None
 
-    def _decided_alone(self, call: cst.Call, todo: str) -> str | None:
+    def _decided_alone(self, call: cst.Call, todo: str, *, callers: bool = True) -> str | None:
         """Return why not all replicas make `call`: each decides by its own value. None if all make it.
 
         Args:
             call: a save, or the call of a function that saves.
             todo: what all replicas have to do.
+            callers: whether conditions around the calls of the function with `call` count.
         """
         if not self._context.calls.replicated:
             return None
-        alone = decided_alone(call, self._context)
+        alone = decided_alone(call, self._context, callers=callers)
         if alone is None:
             return None
         condition, value = alone.condition, alone.value
         line = self._context.position(condition).line
         if alone.unfollowed is not None:
             called = code(alone.unfollowed.func)
-            return (
+            reason = (
                 f"`{code(condition.test)}` ({at_line(line)}) is the same on all replicas only if `{called}` "
                 f"{MAKES_SAME}. Check that it does, as {todo}"
             )
-        return (
-            f"`{code(condition.test)}` ({at_line(line)}) {MAY_DIFFER}: {DECIDES_ALONE} "
-            f"`{code(value)}`. Make the condition the same on all replicas, as {todo}"
-        )
+        else:
+            reason = (
+                f"`{code(condition.test)}` ({at_line(line)}) {MAY_DIFFER}: {DECIDES_ALONE} "
+                f"`{code(value)}`. Make the condition the same on all replicas, as {todo}"
+            )
+        if alone.call is None:
+            return reason
+        self._left.setdefault(id(alone.call), (alone.call, reason))
+        return ""
 
     def _saves(self, statement: cst.CSTNode) -> bool:
         """Whether `statement` holds a call of torch.save."""
@@ -435,8 +483,12 @@ class Saving:
         if not isinstance(above, cst.IndentedBlock | cst.Module):
             return f"under `elif {code(guard.test)}:`"
         if self._context.parent(statement) is not guard.body:
-            return f"in an inner block of `if {code(guard.test)}:`, whose entry {MAY_DIFFER}"
-        different = [part for part in rest.others if not same_on_all(part, self._context)]
+            return self._inner_block(guard, statement)
+        different = [
+            part
+            for part in rest.others
+            if not (same_on_all(part, self._context) or made_equal(part, self._context))
+        ]
         if different:
             return f"`{code(different[0])}` {MAY_DIFFER}"
         if self._context.guards.around(guard) is not None:
@@ -444,6 +496,19 @@ class Saving:
         if self._is_together(guard):
             return f"under `if {code(guard.test)}:`"
         return None
+
+    def _inner_block(self, guard: cst.If, statement: cst.CSTNode) -> str:
+        """Return that a block below `guard` keeps `statement`, with the line of the block."""
+        blocks = [
+            above
+            for above in self._context.ancestors(statement)
+            if isinstance(above, cst.BaseCompoundStatement)
+        ]
+        block = blocks[0]
+        line = at_line(self._context.position(block).line)
+        if isinstance(block, cst.If):
+            return f"`{code(block.test)}` ({line}), below `if {code(guard.test)}:`, {MAY_DIFFER}"
+        return f"in `{first_line(block)}` ({line}), below `if {code(guard.test)}:`"
 
     def _is_together(self, guard: cst.If) -> bool:
         """Whether `guard` is what `together` has left to the first replica of a branch that was its own.
@@ -467,7 +532,9 @@ class Saving:
         around = self._context.parent(body)
         if body is guard.body or not isinstance(around, cst.If) or around.orelse is not None:
             return statement
-        alike = body is around.body and same_everywhere(around.test)
+        alike = body is around.body and (
+            same_everywhere(around.test) or made_equal(around.test, self._context, around)
+        )
         if not alike or not all(self._may_go(statement) for statement in around.body.body):
             return statement
         return self._unit(guard, around)
@@ -485,6 +552,8 @@ class Saving:
         saved = self._context.effects.saves(call)
         if saved is not None:
             return saved.moves
+        if self._of_moving is not None and self._of_moving in self._context.called(call):
+            return True
         return is_save(call, self._context) and refused(call, self._context) is None
 
     def _note(self, guard: cst.If, statement: cst.CSTNode) -> Guarded:

@@ -40,6 +40,7 @@ class CollectiveSync(Rule):
 
     name = "collective-sync"
     code = "XLA308"
+    reported_as = "XLA308"  # at the read
     nodes = (cst.Module,)
     after = True
     examples = (
@@ -204,7 +205,8 @@ class CollectiveSync(Rule):
             "each replica computes with its index" if read.by_index else "some replicas alone read"
         )
         message = f"{sync} below: {who} `{code(read.read)}`"
-        return self.edit(place, replace, message)
+        wrong = f"{who} `{code(read.read)}`: {sync} has to run on all replicas before"
+        return self.edit(place, replace, message, wrong=wrong)
 
 
 def _place(

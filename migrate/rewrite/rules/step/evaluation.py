@@ -303,10 +303,19 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     """Yield the calls below `node` that are of a model, and whether they say `.forward`.
 
     That is by what made what is called, by what the same function tells it, or else by its name. A call of
-    a function of the project that runs a model, in whatever file, counts as one that says so.
+    a function of the project that runs a model, in whatever file, counts as one that says so. A function
+    that a turn only defines, as a hook, runs nothing there.
     """
     places = _told(context)
+    # Statements of an arrangement are not in the script's tree: the tree cannot be asked for their function.
+    defined = {
+        id(call)
+        for function in nodes_of(node, cst.FunctionDef)
+        for call in nodes_of(function.body, cst.Call)
+    }
     for call in nodes_of(node, cst.Call):
+        if id(call) in defined:
+            continue
         if context.place(call) in context.calls.forwarding:
             yield call, True
             continue

@@ -47,6 +47,7 @@ class EvaluationLoop(Rule):
 
     name = "evaluation-loop"
     code = "XLA215"
+    reported_as = "XLA116"  # at the head of the loop
     stage = Stage.STEP
     edited = Severity.WARNING
     nodes = (cst.For, cst.While)

@@ -281,7 +281,9 @@ class UnevenSync(Rule):
             message = (
                 f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
             )
-        return self.edit(place, replace, message)
+        _, _, seen = message.partition(": ")
+        wrong = f"{seen}: {sync} has to run on all replicas {where.replace('and', 'it, and')} it"
+        return self.edit(place, replace, message, wrong=wrong)
 
 
 def _short(hit: Uneven) -> str:

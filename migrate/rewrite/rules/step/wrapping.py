@@ -156,7 +156,7 @@ class Wrapping:
             guard = self.context.guards.around(read)
             if isinstance(guard, cst.If) and _is_below(guard, statement.node):
                 message += (
-                    " on some of the replicas only: their graphs part, and the program hangs; "
+                    " on some of the replicas only: they run different graphs, and the program hangs; "
                     "move it below the block"
                 )
                 self._findings.append(RuleFinding(self.rule, read, message, code=GuardedRead.code))

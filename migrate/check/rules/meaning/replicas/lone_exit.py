@@ -12,11 +12,12 @@ from migrate.model.calls.effect import BOTH
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part
+from migrate.syntax.tree import code, last_part, nodes_of
 
 EXITS = frozenset({"sys.exit", "exit", "quit"})
 # End the process, and with it the run.
 ABORTS = frozenset({"os._exit", "os.abort"})
+OF_FINITE = frozenset({"isfinite", "isnan", "isinf"})
 # What these give of a tensor is mostly the same on all replicas.
 OF_SHAPE = frozenset({"shape", "size", "ndim", "dim", "dtype", "device", "numel"})
 
@@ -39,7 +40,8 @@ class LoneExit(Hazard):
 
     **Left alone.** `os._exit` of a failure, in all replicas or by a replica's own value. Tests of values
     that went through a collective, of settings and of counters; an exception
-    that the loop itself catches; what functions raise that the loop calls, which mostly ask for settings.
+    that the loop itself catches; what functions raise that the step calls, which mostly ask for settings,
+    where they do not ask whether numbers are finite.
 
     Source: torch_xla 2.9, `run_multiprocess` in `torch_xla/_internal/pjrt.py`; the pool of processes
     measured: `sys.exit` and `raise` wait for the others, `os._exit` ends all, with status 1.
@@ -167,12 +169,15 @@ class LoneExit(Hazard):
             assert isinstance(node, cst.Raise)
             says = "the exception"
         context = facts.context
-        if not context.calls.replicated or not _is_in_training(node, facts):
+        is_in_training = _is_in_training(node, facts)
+        if not context.calls.replicated or not (is_in_training or facts.steps.inside(node)):
             return
         if any(handlers_of(node, facts)) or facts.guards.around(node) is not None:
             return
         alone = decided_alone(node, context)
         if alone is None or alone.unfollowed is not None or _is_of_shape(alone.value, facts):
+            return
+        if not is_in_training and not _asks_whether_finite(alone.condition.test):
             return
         test = code(alone.condition.test)
         yield self.hit(
@@ -201,16 +206,21 @@ class LoneExit(Hazard):
         )
 
 
-def _is_in_training(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a training loop of the script holds `node`, or a function that runs a whole training step.
+def _asks_whether_finite(test: cst.BaseExpression) -> bool:
+    """Whether `test` asks numbers, whatever holds them, whether they are finite: no setting is asked that."""
+    return any(last_part(call.func) in OF_FINITE for call in nodes_of(test, cst.Call))
 
-    A check in another function that a loop calls is one of settings.
+
+def _is_in_training(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a training loop of the script holds `node`, or a function that makes a part of the step itself.
+
+    A check in another function that a loop calls is mostly one of settings.
     """
     loops = {id(loop) for loop in facts.steps.loops}
     if any(id(above) in loops for above in facts.context.ancestors(node)):
         return True
     function = facts.context.function_around(node)
-    return function is not None and facts.context.effects.of(function.body) & BOTH == BOTH
+    return function is not None and bool(facts.context.effects.of(function.body) & BOTH)
 
 
 def _is_of_shape(value: cst.CSTNode, facts: Facts) -> bool:

@@ -22,7 +22,8 @@ class NoGroup(Hazard):
 
     **What to do.** What Accelerate has for it: `accelerator.process_index`, `accelerator.num_processes`,
     `accelerator.wait_for_everyone()`, `accelerator.reduce(x)`, `accelerator.gather(x)`,
-    `accelerator.prepare(model)`.
+    `accelerator.prepare(model)`. A script that takes only `PartialState()` of Accelerate, and trains in a
+    loop of its own: `torch.distributed.init_process_group("xla", init_method="xla://")` before them.
 
     Nothing is reported where the project itself calls `init_process_group`, or a test asks first
     (`dist.is_initialized()`). One finding a file names all lines.
@@ -96,7 +97,12 @@ class NoGroup(Hazard):
             f"`{name}` (line{'s' if len(at) > 1 else ''} {', '.join(at)})"
             for name, at in lines.items()
         )
-        instead = dict.fromkeys(f"`{instead_of(call, facts.context)}`" for call in calls)
+        if facts.context.calls.led is None:  # its own loop, with the state of Accelerate alone
+            instead = {
+                "`torch.distributed.init_process_group('xla', init_method='xla://')` first": None
+            }
+        else:
+            instead = dict.fromkeys(f"`{instead_of(call, facts.context)}`" for call in calls)
         verb = "raises" if len(lines) == 1 else "raise"
         yield self.hit(
             calls[0],

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method
 from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.read_at import reads_at
-from migrate.check.rules.ranks.parting.unrun import computes
+from migrate.check.rules.ranks.parting.unrun import computes, place_of
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
@@ -24,8 +24,8 @@ def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
         line = facts.context.position(guard).line
         message = (
-            f"computes and reads in some replicas only ({at_line(line)}): graphs part before the next "
-            "collective; run it in all, print in one"
+            f"computes and reads in some replicas only ({at_line(line)}): the replicas run different graphs "
+            "before the next collective; run it on all replicas, print on one"
         )
         yield GraphDifference(call, message)
 
@@ -88,5 +88,26 @@ def is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bo
         assignment.value is not None
         and computes(assignment.value)
         and any(above is block for above in facts.context.ancestors(assignment.value))
+        and _runs_before(assignment.value, read, block, facts)
         for assignment in assignments
     )
+
+
+def _runs_before(
+    value: cst.BaseExpression, read: cst.BaseExpression, block: cst.CSTNode, facts: Facts
+) -> bool:
+    """Whether `block` may compute `value` before `read`: above it, or in an earlier turn of a loop.
+
+    `mean = mean.item()` reads what was there before.
+    """
+    context = facts.context
+    statements = [context.statement_around(node) for node in (value, read)]
+    if place_of(statements[0], facts) < place_of(statements[1], facts):
+        return True
+    around = {id(above) for above in context.ancestors(value)}
+    for above in context.ancestors(read):
+        if above is block:
+            return False
+        if isinstance(above, cst.For | cst.While) and id(above) in around:
+            return True
+    return False

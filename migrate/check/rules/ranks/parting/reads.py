@@ -41,7 +41,8 @@ def _reads(
         if _nothing_is_pending(guard, facts):
             return None
         message = (
-            f"read in some replicas only ({at_line(line)}), inside the step: graphs part, all hang"
+            f"read in some replicas only ({at_line(line)}), inside the step: the replicas run different "
+            "graphs, and all hang"
         )
         return GraphDifference(node, message)
     if (origin := computed_after(read, node, facts)) is not None:
@@ -49,8 +50,8 @@ def _reads(
     parts = is_made_in(guard, read, facts) and facts.steps.between(node)
     if parts and not _nothing_is_pending(guard, facts):
         message = (
-            f"computed and read in some replicas only ({at_line(line)}): graphs part before the next "
-            "collective; compute and read in all, print in one"
+            f"computed and read in some replicas only ({at_line(line)}): the replicas run different graphs "
+            "before the next collective; compute and read on all replicas, print on one"
         )
         return GraphDifference(node, message)
     return None
@@ -104,7 +105,7 @@ def in_called(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
         message = (
             f"{ran.name} ({at_line(ran.line, ran.path)}) reads a value of the device, called in some "
             "replicas "
-            f"only ({at_line(line)}), inside the step: graphs part, all hang"
+            f"only ({at_line(line)}), inside the step: the replicas run different graphs, and all hang"
         )
         yield GraphDifference(call, message)
 
@@ -114,7 +115,7 @@ def _pending(at: cst.CSTNode, source: cst.CSTNode, guard: Guard, facts: Facts) -
     computed, line = (facts.context.position(location).line for location in (source, guard))
     message = (
         f"computed after the step ({at_line(computed)}), read in some replicas only ({at_line(line)}): "
-        "graphs part before the next collective; compute it inside the step"
+        "the replicas run different graphs before the next collective; compute it inside the step"
     )
     return GraphDifference(at, message)
 

@@ -35,11 +35,9 @@ def _pending(
     name: cst.Name, at: cst.CSTNode, facts: Facts, depth: int = DEPTH
 ) -> cst.BaseExpression | None:
     """Return what all replicas compute after a step, in place of `name`, and nothing has run before `at`."""
-    before = [
-        assignment
-        for assignment in facts.bindings.given(name)
-        if assignment.place < place_of(at, facts)
-    ]
+    # The statement that reads may bind the name anew: `acc = acc.item()`.
+    start = place_of(facts.context.statement_around(at), facts)
+    before = [assignment for assignment in facts.bindings.given(name) if assignment.place < start]
     value = before[-1].value if before else None
     if value is None or facts.guards.around(value) is not None:
         return None
