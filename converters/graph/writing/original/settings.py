@@ -1054,8 +1054,11 @@ def _called(value: Any, expression: ast.expr | None) -> Any:
 def _number(value: int | float, said: _Said) -> Any:
     if said.is_constant or (said.holder and INDEX in said.parts):
         return value
-    kind = SettingInt if isinstance(value, int) else SettingFloat
-    number: SettingInt | SettingFloat = kind(value, said.text, said.parts, said.local, said.holder)  # type: ignore[arg-type]
+    number: SettingInt | SettingFloat
+    if isinstance(value, int):
+        number = SettingInt(value, said.text, said.parts, said.local, said.holder)
+    else:
+        number = SettingFloat(value, said.text, said.parts, said.local, said.holder)
     number.place = said.place
     return number
 
