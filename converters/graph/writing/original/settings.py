@@ -679,6 +679,8 @@ class Settings:
         if at.number >= len(values) or not _is(values[at.number], value):
             return None
         text = entry_text(entries, shift)
+        if not self._listed:
+            return _Said(text_at(text, at.number), parts)
         return _Said(text, parts, holder=at.holder, place=at.number)
 
     @staticmethod
