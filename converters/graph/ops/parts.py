@@ -88,10 +88,26 @@ def accumulate(function: str, x: Any, *arguments: Any, **named: Any) -> ast.expr
     return call(function, x, *arguments, **named)
 
 
-def norm_of(function: str, x: Any, order: Any, **named: Any) -> ast.expr:
-    """A call of a norm of JAX. Sums of squares and magnitudes it accumulates in float32, no other powers."""
-    usual = not isinstance(order, int | float) or order in (0, 1, 2, torch.inf, -torch.inf)
-    return (call if usual else accumulate)(function, x, **named)
+def magnitude(x: Any) -> ast.expr:
+    """The absolute value. Torch's gradient at 0 is 0, that of `jnp.abs` is 1."""
+    return call("absolute" if x.dtype.is_floating_point else "jnp.abs", x)
+
+
+def norm_of(x: Any, order: Any, **named: Any) -> ast.expr:
+    """A vector's norm. At 0 it has torch's gradient, 0; `jnp.linalg.norm` has NaN or 1 there.
+
+    Sums of squares and magnitudes are accumulated in float32 anyway, those of other powers are not.
+    """
+    if isinstance(order, float) and order.is_integer():
+        order = int(order)
+    if order == 0 or x.dtype.is_complex:
+        return call("jnp.linalg.vector_norm", x, **({} if order == 2 else {"ord": order}), **named)
+    if order == 2:
+        return call("safe_sqrt", method(call("jnp.square", x), "sum", **named))
+    if order in (1, torch.inf, -torch.inf):
+        how = {1: "sum", torch.inf: "max", -torch.inf: "min"}[order]
+        return method(magnitude(x), how, **named)
+    return accumulate("power_norm", x, order, **named)
 
 
 def _meta(value: Any) -> Any:

@@ -297,9 +297,9 @@ def _spread(name: str, function: str) -> None:
         amount = 1 if correction is None else correction
         if isinstance(amount, float) and amount.is_integer():
             amount = int(amount)
-        return method(
-            x, function, **_options(x, dim, keepdim), **({"ddof": amount} if amount else {})
-        )
+        named = _options(x, dim, keepdim) | ({"ddof": amount} if amount else {})
+        variance = method(x, "var", **named)
+        return call("safe_sqrt", variance) if function == "std" else variance
 
     def write(
         x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
@@ -313,7 +313,9 @@ def _spread(name: str, function: str) -> None:
         return correction_of(x, None, False, int(unbiased))
 
     for function_of_kind in (write, old, whole):
-        function_of_kind.__doc__ = f"`x.{function}(axis, ddof=…)`."
+        function_of_kind.__doc__ = (
+            f"`x.{function}(axis, ddof=…)`; for equal elements the gradient is 0."
+        )
     cases = (
         sample(real(2, 3, 4), [1]),
         sample(real(2, 3), [-1], correction=0, keepdim=True),
@@ -372,18 +374,10 @@ def vector_norm(
     *,
     dtype: Any = None,
 ) -> ast.expr:
-    """`jnp.linalg.vector_norm`, or `jnp.linalg.norm` along one axis."""
+    """A vector's norm."""
     if dtype is not None:
         x = cast(x, dtype)
-    named = _options(x, dim, keepdim)
-    order = (
-        {}
-        if ord == 2
-        else {"ord": int(ord) if isinstance(ord, float) and ord.is_integer() else ord}
-    )
-    along = isinstance(named.get("axis"), int)
-    function = "jnp.linalg.norm" if along else "jnp.linalg.vector_norm"
-    return norm_of(function, x, ord, **order, **named)
+    return norm_of(x, ord, **_options(x, dim, keepdim))
 
 
 @op(
@@ -424,21 +418,18 @@ def linalg_norm(
     *,
     dtype: Any = None,
 ) -> ast.expr:
-    """`jnp.linalg.norm`."""
+    """A vector's norm, or `jnp.linalg.norm` of a matrix."""
     if dtype is not None:
         x = cast(x, dtype)
-    named: dict[str, Any] = {} if ord is None else {"ord": ord}
-    if ord is None and dim is None:
-        return vector_norm(x, 2, None, keepdim)
+    named: dict[str, Any] = {"ord": ord}
+    if ord is None or ord == "fro":
+        return vector_norm(x, 2, dim, keepdim)
+    if x.ndim == 1 or isinstance(dim, int) or (dim is not None and len(dim) == 1):
+        return vector_norm(x, ord, dim, keepdim)
     if dim is not None:
-        axes = [dim] if isinstance(dim, int) else list(dim)
-        named["axis"] = (
-            axis_name(axes[0], x.ndim)
-            if len(axes) == 1
-            else tuple(axis_of(axis, x.ndim) for axis in axes)
-        )
+        named["axis"] = tuple(axis_of(axis, x.ndim) for axis in dim)
     named |= {"keepdims": True} if keepdim else {}
-    return norm_of("jnp.linalg.norm", x, ord, **named)
+    return call("jnp.linalg.norm", x, **named)
 
 
 @op(
@@ -459,10 +450,13 @@ def matrix_norm(
     dtype: Any = None,
 ) -> ast.expr:
     """`jnp.linalg.norm` of matrices."""
+    x = x if dtype is None else cast(x, dtype)
+    if ord == "fro":
+        return vector_norm(x, 2, dim, keepdim)
     named = {"axis": tuple(axis_of(axis, x.ndim) for axis in dim)} | (
         {"keepdims": True} if keepdim else {}
     )
-    return norm_of("jnp.linalg.norm", x if dtype is None else cast(x, dtype), ord, ord=ord, **named)
+    return call("jnp.linalg.norm", x, ord=ord, **named)
 
 
 @op(
@@ -519,7 +513,10 @@ def _running_extreme(name: str) -> None:
         demand(x.dtype != torch.bool, "a running extreme of truths")
         axis = axis_of(dim, x.ndim)
         most = call(f"jax.lax.{name}", x, axis=axis)
-        return code("({most}, {place})", most=most, place=call("last_place", x, most, axis=axis))
+        place = call("last_place", x, most, axis=axis)
+        if x.dtype.is_floating_point:  # of equal elements, the last has the gradient
+            most = call("jnp.take_along_axis", x, place, axis=axis)
+        return code("({most}, {place})", most=most, place=place)
 
     write.__doc__ = f"`jax.lax.{name}`, and where it was."
     op(

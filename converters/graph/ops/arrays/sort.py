@@ -48,6 +48,12 @@ def sort_stable(
     x: Any, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> ast.expr:
     """`jnp.sort` and `jnp.argsort`, which keep the order of equal elements."""
+    if descending and stable and x.ndim:
+        # `jnp.sort` turns round what it sorted, and with it the order of equal elements' gradients.
+        axis = axis_name(dim, x.ndim)
+        order = call("jnp.argsort", x, **_order(x, dim, descending))
+        ordered = call("jnp.take_along_axis", x, order, axis=axis)
+        return code("({a}, {b})", a=ordered, b=order)
     return _sorted(x, dim, descending)
 
 
@@ -134,7 +140,11 @@ def median(x: Any, dim: int, keepdim: bool = False) -> ast.expr:
 )
 def median_all(x: Any) -> ast.expr:
     """The median, the smaller of two."""
-    return code("jnp.sort({x}.reshape(-1))[({x}.size - 1) // 2]", x=x)
+    median = code("jnp.sort({x}.reshape(-1))[({x}.size - 1) // 2]", x=x)
+    if not x.dtype.is_floating_point:
+        return median
+    # Equal elements share the gradient.
+    return code("{x}.min(where={x} >= {median}, initial=jnp.inf)", x=x, median=median)
 
 
 @op(

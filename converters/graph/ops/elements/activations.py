@@ -81,8 +81,8 @@ def celu(x: Any, alpha: Any = 1.0) -> ast.expr:
 
 @op("aten.leaky_relu.default", samples=(*_REAL, sample(real(5), 0.2)))
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> ast.expr:
-    """`jax.nn.leaky_relu`."""
-    return call("jax.nn.leaky_relu", x, negative_slope)
+    """`x`, times a slope where it is not above 0."""
+    return call("leaky_relu", x, negative_slope)
 
 
 @op(
@@ -125,11 +125,11 @@ def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> ast.expr:
     samples=(*_REAL, sample(real(5), -0.5, 0.25), sample(real(5), 0.0, 6.0)),
 )
 def hardtanh(x: Any, min_val: Any = -1, max_val: Any = 1) -> ast.expr:
-    """`jnp.clip` between two numbers."""
+    """`jnp.clip` between two numbers; at a bound the gradient is 0."""
     demand(x.dtype.is_floating_point, "integers between bounds that are cut off")
     if (min_val, max_val) == (0, 6):
         return call("jax.nn.relu6", x)
-    return call("jnp.clip", x, min_val, max_val)
+    return call("hard_tanh", x, min_val, max_val)
 
 
 @op("aten.hardsigmoid.default", samples=(*_REAL, sample(values(-4.0, 4.0))))
@@ -153,7 +153,11 @@ def hardshrink(x: Any, lambd: Any = 0.5) -> ast.expr:
 @op("aten.softshrink.default", samples=(*_REAL, sample(real(5), 0.2)))
 def softshrink(x: Any, lambd: Any = 0.5) -> ast.expr:
     """`x` moved towards 0 by `lambd`."""
-    return code("jnp.sign({x}) * jnp.maximum(jnp.abs({x}) - {lambd}, 0.0)", x=x, lambd=lambd)
+    return code(
+        "jnp.where(jnp.abs({x}) > {lambd}, {x} - {lambd} * jnp.sign({x}), 0 * {x})",
+        x=x,
+        lambd=lambd,
+    )
 
 
 @op("aten.threshold.default", samples=(sample(real(2, 3), 0.1, 20.0), sample(integers(4), 3, 0)))
@@ -249,4 +253,4 @@ def rrelu(
 ) -> ast.expr:
     """A leaky ReLU in evaluation."""
     demand(not training, "rrelu in training draws random slopes")
-    return code("jax.nn.leaky_relu({x}, {slope})", x=x, slope=(lower + upper) / 2)
+    return code("leaky_relu({x}, {slope})", x=x, slope=(lower + upper) / 2)

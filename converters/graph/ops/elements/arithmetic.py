@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import call, code
-from converters.graph.ops.parts import cast, demand, inexact, operands, same_dtype
+from converters.graph.ops.parts import cast, demand, inexact, magnitude, operands, same_dtype
 from converters.graph.ops.registry import (
     Result,
     Tensor,
@@ -311,7 +311,8 @@ def minimum(x: Any, other: Any) -> ast.expr:
 )
 def fmax(x: Any, other: Any) -> ast.expr:
     """The larger of two, ignoring NaN."""
-    return call("jnp.fmax", *operands(x, other))
+    x, other = operands(x, other)
+    return code("jnp.where(({x} >= {y}) | jnp.isnan({y}), {x}, {y})", x=x, y=other)
 
 
 @op(
@@ -323,7 +324,8 @@ def fmax(x: Any, other: Any) -> ast.expr:
 )
 def fmin(x: Any, other: Any) -> ast.expr:
     """The smaller of two, ignoring NaN."""
-    return call("jnp.fmin", *operands(x, other))
+    x, other = operands(x, other)
+    return code("jnp.where(({x} <= {y}) | jnp.isnan({y}), {x}, {y})", x=x, y=other)
 
 
 @op(
@@ -377,12 +379,21 @@ _pairwise("aten.atan2.default", function="jnp.arctan2", samples=_REALS)
 _pairwise("aten.hypot.default", function="jnp.hypot", samples=_REALS)
 _pairwise("aten.logaddexp.default", function="jnp.logaddexp", samples=_REALS)
 _pairwise("aten.logaddexp2.default", function="jnp.logaddexp2", samples=_REALS)
-_pairwise(
+
+
+@op(
     "aten.copysign.Tensor",
     "aten.copysign.Scalar",
-    function="jnp.copysign",
     samples=(sample(real(2, 3), real(3)), sample(real(3), -2.0)),
 )
+def copysign(x: Any, other: Any, out: Result) -> ast.expr:
+    """The size of one number with the sign of another; at 0 the gradient is 0."""
+    size, sign_of = operands(x, other)
+    if isinstance(sign_of, Tensor):
+        sign_of = cast(sign_of, out.dtype)
+    return call("jnp.copysign", magnitude(cast(size, out.dtype)), sign_of)
+
+
 _pairwise(
     "aten.heaviside.default",
     function="jnp.heaviside",
@@ -490,22 +501,26 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> ast.expr:  # noqa: A002
         for name, bound in wanted.items():
             if isinstance(bound, Tensor) and not same_dtype(bound.dtype, x.dtype):
                 wanted[name] = cast(bound, x.dtype)
-        zero = next((n for n, b in wanted.items() if not isinstance(b, Tensor) and b == 0), "")
-        if zero and x.dtype.is_floating_point:
-            # Differences that cancel are 0. Torch gives them the whole gradient, jnp.maximum(x, 0) the half.
-            side = "<" if zero == "min" else ">"
-            clamped = code(f"jnp.where({{x}} {side} 0, 0, {{x}})", x=x)
-            del wanted[zero]
-            if not wanted:
-                return clamped
-            ((name, bound),) = wanted.items()
-            return call("jnp.maximum" if name == "min" else "jnp.minimum", clamped, bound)
+        if x.dtype.is_floating_point:
+            return _clamped(x, wanted)
     if len(wanted) == 2:
         return call("jnp.clip", x, wanted["min"], wanted["max"])
     if "min" in wanted:
         return call("jnp.maximum", x, wanted["min"])
     demand(wanted, "clamp without a bound")
     return call("jnp.minimum", x, wanted["max"])
+
+
+def _clamped(x: Any, bounds: dict[str, Any]) -> ast.expr:
+    """An element at a bound has torch's whole gradient; jnp.maximum and jnp.clip give it a half."""
+    demand(bounds, "clamp without a bound")
+    ((name, bound), *others) = bounds.items()
+    if not others and not isinstance(bound, Tensor) and bound == 0:
+        side = "<" if name == "min" else ">"
+        return code(f"jnp.where({{x}} {side} 0, 0, {{x}})", x=x)
+    if name == "max":
+        return call("clamp", x, high=bound)
+    return call("clamp", x, *bounds.values())
 
 
 @op(
@@ -531,7 +546,7 @@ def clamp_max(x: Any, max: Any) -> ast.expr:  # noqa: A002
 @op("aten.abs.default", samples=(sample(real(2, 3)), sample(integers(3, low=-5))))
 def absolute(x: Any) -> ast.expr:
     """The absolute value."""
-    return call("jnp.abs", x)
+    return magnitude(x)
 
 
 @op("aten.ldexp.Tensor", samples=(sample(real(3), integers(3)),))

@@ -65,7 +65,6 @@ _function("sinc", "special_sinc", function="jnp.sinc", samples=_REAL[:1])
 _function("i0", function="jnp.i0", samples=(sample(real(2, 3), tolerance=1e-5),))
 _function("rad2deg", function="jnp.rad2deg", samples=_REAL)
 _function("deg2rad", function="jnp.deg2rad", samples=_REAL)
-_function("angle", function="jnp.angle", samples=(sample(real(3), gradient=False, why="zero"),))
 _function("special_ndtr", function="jax.scipy.special.ndtr", samples=_REAL[:1])
 _function("special_log_ndtr", function="jax.scipy.special.log_ndtr", samples=_REAL[:1])
 _function(
@@ -92,8 +91,15 @@ def logit(x: Any, eps: float | None = None, *, out: Result) -> ast.expr:
     """`log(x / (1 - x))`."""
     x = inexact(x, out)
     if eps is not None:
-        x = call("jnp.clip", x, eps, code("1 - {eps}", eps=eps))
+        x = call("clamp", x, eps, code("1 - {eps}", eps=eps))
     return call("jax.scipy.special.logit", x)
+
+
+@op("aten.angle.default", samples=(sample(values(-1.0, 0.0, 2.0)),))
+def angle(x: Any) -> ast.expr:
+    """`jnp.angle`, which has no gradient by a real number; JAX gives NaN at 0."""
+    fixed = x if x.dtype.is_complex else call("jax.lax.stop_gradient", x)
+    return call("jnp.angle", fixed)
 
 
 def _test(name: str, function: str) -> None:

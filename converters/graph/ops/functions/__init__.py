@@ -1,7 +1,7 @@
 """Functions whose source comes into a port that needs them: what no expression of JAX says.
 
 Each stands on its own: it imports nothing but jax, jax.numpy (`jnp`), numpy (`np`, for what is known before
-the model runs) and flax.linen (`nn`), and calls none but functions of this folder. Written as a person would
+the model runs), flax.linen (`nn`) and functions of this folder. Written as a person would
 who keeps the port.
 """
 

@@ -17,6 +17,38 @@ def integer_power(x: jax.Array | int, exponent: jax.Array) -> jax.Array:
     return jnp.where((exponent < 0) & (jnp.abs(x) != 1), 0, power)
 
 
+def clamp(
+    x: jax.Array, low: jax.Array | float | None = None, high: jax.Array | float | None = None
+) -> jax.Array:
+    """`jnp.clip`, with torch's gradient of an element exactly at a bound: 1, not a half."""
+    if low is not None:
+        x = jnp.where(x < low, low, x)
+    if high is not None:
+        x = jnp.where(x > high, high, x)
+    return x
+
+
+def absolute(x: jax.Array) -> jax.Array:
+    """`jnp.abs`, with torch's gradient at 0: 0, not 1."""
+    return x * jnp.sign(x)
+
+
+def safe_sqrt(x: jax.Array) -> jax.Array:
+    """The square root, with torch's gradient of a norm or deviation that is 0: 0, not NaN."""
+    zero = x == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
+
+
+def leaky_relu(x: jax.Array, slope: float) -> jax.Array:
+    """`jax.nn.leaky_relu`, with torch's gradient at 0: the slope, not 1."""
+    return jnp.where(x > 0, x, slope * x)
+
+
+def hard_tanh(x: jax.Array, low: float, high: float) -> jax.Array:
+    """`jnp.clip`, with torch's gradient of an element exactly at a bound: 0, not a half."""
+    return jnp.where(x <= low, low, jnp.where(x >= high, high, x))
+
+
 def safe_softmax(x: jax.Array, axis: int = -1) -> jax.Array:
     """The softmax; 0 where all is minus infinity."""
     nothing = jnp.all(x == -jnp.inf, axis=axis, keepdims=True)

@@ -6,6 +6,16 @@ import jax
 import jax.numpy as jnp
 
 
+def power_norm(
+    x: jax.Array, order: float, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+) -> jax.Array:
+    """`jnp.linalg.vector_norm`, with torch's gradient of a norm that is 0: 0, not NaN."""
+    zero = jnp.all(x == 0, axis=axis, keepdims=True)
+    x = jnp.where(zero, 1, x)
+    norm = jnp.linalg.vector_norm(x, ord=order, axis=axis, keepdims=keepdims)
+    return jnp.where(zero if keepdims else zero.squeeze(axis), 0, norm)
+
+
 def log_determinant(x: jax.Array) -> jax.Array:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, size = jnp.linalg.slogdet(x)

@@ -6,6 +6,21 @@ import jax
 import jax.numpy as jnp
 
 
+def binary_cross_entropy(probability: jax.Array, target: jax.Array) -> jax.Array:
+    """The binary cross entropy of probabilities, with the limits that torch has at 0 and 1.
+
+    A logarithm is at least -100, and no variance `p * (1 - p)` that divides a gradient is below 1e-12.
+    """
+    ends = probability * (1 - probability) < 1e-12
+    inside = jnp.where(ends, 0.5, probability)
+    loss = -(target * jnp.log(inside) + (1 - target) * jnp.log(1 - inside))
+    fixed = jax.lax.stop_gradient(probability)
+    yes, no = (jnp.maximum(jnp.log(p), -100) for p in (fixed, 1 - fixed))
+    slope = (fixed - jax.lax.stop_gradient(target)) / 1e-12
+    at_ends = -(target * yes + (1 - target) * no) + slope * (probability - fixed)
+    return jnp.where(ends, at_ends, loss)
+
+
 def right_class_loss(
     logs: jax.Array,
     target: jax.Array,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from converters.graph.ops.functions.arithmetic import clamp, safe_sqrt
+
 
 def layer_norm(
     x: jax.Array,
@@ -68,6 +70,6 @@ def batch_norm(
 def cosine_similarity(x: jax.Array, y: jax.Array, axis: int, eps: float) -> jax.Array:
     """The cosine of the angle between vectors along an axis; no length counts for less than `eps`."""
     x, y = jnp.broadcast_arrays(x, y)
-    x = x / jnp.maximum(jnp.linalg.norm(x, axis=axis, keepdims=True), eps)
-    y = y / jnp.maximum(jnp.linalg.norm(y, axis=axis, keepdims=True), eps)
+    lengths = (safe_sqrt(jnp.square(vectors).sum(axis=axis, keepdims=True)) for vectors in (x, y))
+    x, y = (v / clamp(length, eps) for v, length in zip((x, y), lengths, strict=True))
     return (x * y).sum(axis=axis)

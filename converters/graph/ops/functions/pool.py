@@ -135,14 +135,10 @@ def adaptive_avg_pool(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
 
 def adaptive_max_pool(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     """The largest of `size` windows, which overlap where a side is not a multiple."""
-    for axis, count in zip(range(-len(size), 0), size, strict=True):
-        side = x.shape[axis]
-        windows = [
-            jax.lax.slice_in_dim(x, i * side // count, -(-(i + 1) * side // count), axis=axis)
-            for i in range(count)
-        ]
-        x = jnp.stack([window.max(axis=axis) for window in windows], axis=axis)
-    return x
+    places = adaptive_max_places(x, size)
+    flat = (*x.shape[: -len(size)], -1)
+    chosen = jnp.take_along_axis(x.reshape(flat), places.reshape(flat), axis=-1)
+    return chosen.reshape(places.shape)
 
 
 def adaptive_max_places(x: jax.Array, size: tuple[int, ...]) -> jax.Array:

@@ -388,11 +388,8 @@ def pairwise_distance(
     x1: Any, x2: Any, p: Any = 2, eps: Any = 1e-6, keepdim: bool = False
 ) -> ast.expr:
     """The norm of the difference."""
-    named = {"ord": p} if p != 2 else {}
-    difference = code("{a} - {b} + {eps}", a=x1, b=x2, eps=eps)
-    return call(
-        "jnp.linalg.norm", difference, **named, axis=-1, **({"keepdims": True} if keepdim else {})
-    )
+    difference = Tensor(x1.shape, x1.dtype, code("{a} - {b} + {eps}", a=x1, b=x2, eps=eps))
+    return norm_of(difference, p, axis=-1, **({"keepdims": True} if keepdim else {}))
 
 
 @op(
@@ -401,9 +398,8 @@ def pairwise_distance(
 )
 def cdist(x1: Any, x2: Any, p: Any = 2, compute_mode: Any = None) -> ast.expr:
     """The distances between all pairs of points."""
-    named = {"ord": p} if p != 2 else {}
     differences = code("{a}[..., :, None, :] - {b}[..., None, :, :]", a=x1, b=x2)
-    return call("jnp.linalg.norm", differences, **named, axis=-1)
+    return norm_of(Tensor(x1.shape, x1.dtype, differences), p, axis=-1)
 
 
 @op(
@@ -413,14 +409,7 @@ def cdist(x1: Any, x2: Any, p: Any = 2, compute_mode: Any = None) -> ast.expr:
 def renorm(x: Any, p: Any, dim: int, maxnorm: Any) -> ast.expr:
     """Slices scaled down to the maximum norm."""
     axes = tuple(axis for axis in range(x.ndim) if axis != dim % x.ndim)
-    length = norm_of(
-        "jnp.linalg.vector_norm",
-        x,
-        p,
-        ord=p,
-        axis=axes if len(axes) > 1 else axes[0],
-        keepdims=True,
-    )
+    length = norm_of(x, p, axis=axes if len(axes) > 1 else axes[0], keepdims=True)
     return code(
         "{x} * jnp.where({length} > {maxnorm}, {maxnorm} / ({length} + 1e-7), 1.0)",
         x=x,
