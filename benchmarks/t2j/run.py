@@ -28,6 +28,8 @@ HERE = Path(__file__).resolve().parent
 SAID = {0: "equal", 1: "differs", 2: "refused"}
 # Verdicts beside "different" whose exit code is 1 too: the script itself has no more digits.
 LIMITED = ("AMPLIFIES", "CANCELS")
+# The verdict that trainings are equal, and that interface.py cannot have a function of the script.
+EXCEPT_NAMES = "SAME EXCEPT NAMES"
 PASSED, FALSELY = "all stages", "called equal, but a stage fails"
 WORDS = {True: "passed", False: "failed", None: ""}
 
@@ -71,8 +73,10 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
         [*command, "--timeout", str(timeout), *options], timeout, folder / f"{task}.log"
     )
     said = SAID.get(code, "failed") if code is not None else "too long"
+    words = [line.partition(":")[0] for line in text.splitlines()]
+    if code == 0 and EXCEPT_NAMES in words:
+        said = "equal except names"
     if code == 1:
-        words = [line.partition(":")[0] for line in text.splitlines()]
         said = next((word.lower() for word in LIMITED if word in words), said)
     if code == 0 and "--no-proof" in options:
         said = "not compared"

@@ -85,7 +85,7 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--fail-on",
     type=click.Choice(["partial"]),
-    help="Also set exit code 1 if only the first steps were judged, because the noise of later steps is too "
+    help="Set exit code 1 also if only the first steps were judged, because the noise of later steps is too "
     "large.",
 )
 @click.option(

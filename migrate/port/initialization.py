@@ -73,9 +73,10 @@ def compared(
             return Initialization(0, 0, port.otherwise, {}, why)
         ours, apart = _ports(folder, port, len(theirs))
         uniform = _uniform(original, placed)
-        there = second and drawn_there(
-            folder, port, min(builds, _BUILDS_THERE), second, name, example, work, uniform
-        )
+        there: Mapping[str, str] | None = None
+        if second is not None:
+            few = min(builds, _BUILDS_THERE)
+            there = drawn_there(folder, port, few, second, name, example, work, uniform)
     except (ParityError, ConversionError) as error:
         return Initialization(0, 0, port.otherwise, {}, str(error))
     except Exception as error:  # whatever a source that does not run raises
@@ -189,8 +190,8 @@ def _ports(
         model = getattr(package, port.model_class)(config)
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
         if second is not None:
-            given = second.inputs.items()
-            inputs = {key: np.zeros_like(narrow(array)) for key, array in given}
+            arrays = second.inputs.items()
+            inputs = {key: np.zeros_like(narrow(array)) for key, array in arrays}
         draw = jax.jit(lambda key: unstacked(package, model.init(key, **inputs)))
         for build in range(builds):
             leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))

@@ -97,13 +97,13 @@ def with_tied_inputs(text: str, config: str, tied: Mapping[tuple[str, int], str]
         inputs[name][axis] = re.sub(r"[A-Za-z_]\w*", r"config.\g<0>", said)
     lines = []
     for name, axes in inputs.items():
-        found = re.search(rf'"{name}": jax\.ShapeDtypeStruct\((\(.*?\)), "(\w+)"\)', text)
-        assert found is not None
-        sides = [str(side) for side in ast.literal_eval(found[1])]
+        written = re.search(rf'"{name}": jax\.ShapeDtypeStruct\((\(.*?\)), "(\w+)"\)', text)
+        assert written is not None
+        sides = [str(side) for side in ast.literal_eval(written[1])]
         for axis, said in axes.items():
             sides[axis] = said
         shape = f"({', '.join(sides)}{',' * (len(sides) == 1)})"
-        lines.append(f'        "{name}": jax.ShapeDtypeStruct({shape}, "{found[2]}"),\n')
+        lines.append(f'        "{name}": jax.ShapeDtypeStruct({shape}, "{written[2]}"),\n')
     function = _TIED.replace("CONFIG", config).replace("LINES\n", "".join(lines))
     return substitute(
         text,

@@ -133,7 +133,7 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
                 lambda: run.wide_updates,
             )
             of_interface = interface_comparisons(
-                folder, run.recorded, run.folder, run.options.timeout
+                folder, run.text, run.recorded, run.folder, run.options.timeout
             )
             return _proof(folder, run, [*of_interface, *compared_values], error)
         expected = run.recorded
@@ -161,7 +161,7 @@ def compare_program(folder: Path, run: RecordedScript) -> ProgramProof:
         error = f"the script's parameters are not those of {MAPPING}: {what}"
         return ProgramProof(folder, run.options.script, updates, error=error)
     comparisons = [
-        *interface_comparisons(folder, run.recorded, run.folder, run.options.timeout),
+        *interface_comparisons(folder, run.text, run.recorded, run.folder, run.options.timeout),
         *compared_values,
         *of_means,
     ]

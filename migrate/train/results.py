@@ -12,6 +12,10 @@ STABILITY = "stability"
 CANCELLATION = "cancellation"
 # The micro-batches' weights of a program with `--global-mean`.
 GLOBAL_MEAN = "global mean"
+# The comparison of the script's public names with the functions that every `interface.py` has.
+NAMES = "names"
+# Its verdict: such a name is a function of the script, too, which the interface then does not have.
+TWO_MEANINGS = "two meanings"
 # After the verdict of a stage in which the program differs from the script because it was asked to.
 INTENDED = ", a difference is intended"
 
@@ -52,7 +56,9 @@ class TrainComparison:
 
     @property
     def verdict(self) -> str:
-        """The verdict in one word."""
+        """The verdict in a word or two."""
+        if self.name == NAMES:
+            return TWO_MEANINGS
         if self.same:
             return "intended" if self.intended else "same"
         measured = self.worst is not None
@@ -61,7 +67,7 @@ class TrainComparison:
 
 # Stages of the proof, in order, with their comparisons.
 STAGES: Mapping[str, tuple[str, ...]] = {
-    "interface": ("parameters", "interface"),
+    "interface": ("parameters", "interface", NAMES),
     "numeric": (
         "start",
         "outputs",
@@ -87,6 +93,8 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
             verdicts[stage] = f"{names} differ" if differ else "same"
             if any(comparison.verdict == "intended" for comparison in own):
                 verdicts[stage] += INTENDED
+            if any(comparison.verdict == TWO_MEANINGS for comparison in own):
+                verdicts[stage] += f", {NAMES} of {TWO_MEANINGS}"
             for word in _OF_SCRIPT.values():
                 if any(comparison.verdict == word for comparison in own):
                     verdicts[stage] += f", the script {word}"
@@ -103,6 +111,11 @@ def limited(comparisons: Sequence[TrainComparison]) -> str:
     verdicts = {comparison.verdict for comparison in comparisons}
     words = [word for word in _OF_SCRIPT.values() if word in verdicts]
     return words[0] if words and "differs" not in verdicts else ""
+
+
+def has_two_meanings(comparisons: Sequence[TrainComparison]) -> bool:
+    """Whether a name of the interface is a function of the script, too."""
+    return any(comparison.verdict == TWO_MEANINGS for comparison in comparisons)
 
 
 @dataclass(frozen=True)

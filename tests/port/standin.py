@@ -181,6 +181,7 @@ class StandIn:
     cache: Any = None
     stacks: tuple[Any, ...] = ()
     outputs: tuple[Any, ...] = ()
+    layer_sizes: dict[str, Any] = field(default_factory=dict)
 
     def limited(self, limits: Any) -> StandIn:
         return self

@@ -90,7 +90,7 @@ def test_the_readme_says_what_a_mask_does() -> None:
     assert "`attention_mask`: 1 for a token, 0 for padding" in said
     assert "It is refused without `attention_mask`." in said
     assert "`decoder_attention_mask` is not in this port" in said
-    assert "`attention_mask` int64[batch, length] (optional)" in page
+    assert "`attention_mask` int32[batch, length] (optional)" in page
     assert "outputs = jax.jit(model.apply)(variables, input_ids=input_ids)" in page
 
 

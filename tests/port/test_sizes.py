@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax.errors import ScopeParamShapeError
 from torch import nn
 
 from converters.errors import MappingFileError
@@ -660,6 +661,25 @@ def test_a_reason_says_what_the_port_does_without_our_classes(tmp_path: Path) ->
     for error, reason in (
         (unfit, "does not take the original's weights there: fc.weight: shape (3, 4)"),
         (ValueError("dim=20: 12 only"), "raises ValueError: dim=20: 12 only"),
+        (
+            MappingFileError("m.yaml", ["rnn.weight_ih_l1 is matched by no rule"], "edit it"),
+            "has no place for rnn.weight_ih_l1: the number of layers of `rnn` is fixed in modeling.py",
+        ),
+        (
+            ValueError(
+                "params/fc/bias has the shape [4], Net's has [3]; give the config of its size"
+            ),
+            "has the size [3] of `fc/bias` written as a number in modeling.py, the original has [4] there",
+        ),
+        (
+            ScopeParamShapeError("kernel", "/fc", (3, 20), (3, 12)),
+            "has the size [3, 12] of `fc/kernel` written as a number in modeling.py, the original has "
+            "[3, 20] there",
+        ),
+        (
+            ValueError("Net lacks params/b_2/bias; give the config of its size"),
+            "has other layers than the original there: it lacks params/b_2/bias",
+        ),
     ):
         with pytest.raises(PortRefusesError) as caught, refused(tmp_path):
             raise error

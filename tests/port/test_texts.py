@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from migrate.port.texts import OriginalTexts, test_text
+from migrate.port import texts
 
 
 @dataclasses.dataclass
@@ -41,8 +41,8 @@ def test_a_checkpoint_with_a_config_is_read_without_its_code(tmp_path: Path) -> 
     for name, zipped in (("new.pt", True), ("old.pt", False)):
         file = tmp_path / name
         torch.save(saved, file, _use_new_zipfile_serialization=zipped)
-        how = OriginalTexts("net.py:Net", tmp_path, file, weights=True)
-        text = test_text("Net", how, 0, True, (), (), (), "linen")
+        how = texts.OriginalTexts("net.py:Net", tmp_path, file, weights=True)
+        text = texts.test_text("Net", how, 0, True, (), (), (), "linen")
         (tmp_path / "parity.py").write_text(text)
         names = runpy.run_path(str(tmp_path / "parity.py"))
         read = torch.load(file, weights_only=False, pickle_module=names["tensors_only"])

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from migrate.cli import commands
 from migrate.report.text.train import proof_as_json, proof_summary
+from migrate.train.proof.interface import names_compared
 from migrate.train.results import STAGES, ProgramProof, TrainComparison, stages
+from migrate.train.slice.text import ScriptText
 from tests.train.scripts import LATE
 
 
@@ -48,6 +50,31 @@ def test_an_intended_difference_is_reported_and_no_fault() -> None:
     found = proof(TrainComparison("global mean", True, 1e-7, 1e-5, intended=True))
     assert proof_as_json(found)["stages"] == {"numeric": "same, a difference is intended"}
     assert proof_as_json(found)["verdict"] == "same"
+
+
+def test_a_name_of_two_meanings_is_said_beside_the_verdict() -> None:
+    found = proof(TrainComparison("names", True, what="rollout(state, seed)"))
+    assert proof_as_json(found)["stages"] == {"interface": "same, names of two meanings"}
+    console = Console(width=120, record=True, file=StringIO())
+    for part in proof_summary(found):
+        console.print(part)
+    last = console.export_text().rstrip().splitlines()[-1]
+    assert last == "SAME EXCEPT NAMES: t.py and p, 5 updates"
+
+
+@pytest.mark.parametrize(
+    ("script", "heads"),
+    [
+        ("def rollout(models): ...", "rollout(state, seed)"),
+        ("def rollout(state, seed): ...", ""),
+        ("class step: ...\ndef load(path): ...", "load(weights), step(state, micro)"),
+        ("class Trainer:\n    def step(self): ...\nload = 1", ""),
+    ],
+)
+def test_names_of_two_meanings(script: str, heads: str) -> None:
+    interface = "def load(weights): ...\ndef step(state, micro): ...\ndef rollout(state, seed): ..."
+    found = names_compared(ScriptText("t.py", script), interface)
+    assert [heads in comparison.what for comparison in found] == [True] * bool(heads)
 
 
 def test_a_program_that_does_not_run_is_not_the_same() -> None:

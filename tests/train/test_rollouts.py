@@ -32,8 +32,33 @@ class Sampler:
         return {"tokens": tokens, "old": old, "noted": torch.cat(noted, 1), "luck": luck}
 
 
+class Game:
+    def __init__(self, start, moves, worth):
+        self.start, self.moves, self.worth = start, moves, worth
+
+
+def games(model, rng):
+    # Moves of several lengths: 0 ends a game, and fills its row.
+    board = torch.from_numpy(rng.integers(1, 4, (6, 2)))
+    over = torch.zeros(6, dtype=torch.bool)
+    for _ in range(4):
+        logits = model(torch.nn.functional.one_hot(board[:, -1], 4).float())
+        move = torch.multinomial(logits.softmax(-1), 1).squeeze(1).masked_fill(over, 0)
+        over = over | (move == 0)
+        board = torch.cat([board, move[:, None]], 1)
+    worth = model(torch.nn.functional.one_hot(board, 4).float()).detach().sum(-1)
+    kept = []
+    for row in range(6):
+        moves = board[row, 2:]
+        length = min(int((moves != 0).sum()) + 1, 4)
+        kept.append(Game(board[row, :2], moves[:length], worth[row, :length]))
+    rng.shuffle(kept)
+    return kept
+
+
 def train(sampler, frozen):
     for round in range(2):
+        kept = games(sampler.model, sampler.rng)
         prompts = torch.from_numpy(sampler.rng.integers(0, 4, (6, 2)))
         names = [f"row {n}" for n in prompts[:, 0].tolist()]
         roll = sampler.play(prompts)
@@ -102,6 +127,18 @@ def test_given_samples_decide_what_is_computed_from_them(rollouts: Any, weights:
         np.testing.assert_array_equal(found[name], wanted[name])
     with pytest.raises(ValueError, match="depends on more than the given values"):
         found["roll.luck"]
+
+
+def test_given_items_of_a_list_that_is_shuffled(rollouts: Any, weights: Any) -> None:
+    wanted = rollouts.rollout(weights, 7)
+    sampled = {name: wanted[name] for name in ("kept.*.start", "kept.*.moves")}
+    assert len({len(moves) for moves in sampled["kept.*.moves"]}) > 1
+    found = rollouts.experience(weights, sampled)
+    for name in (*sampled, "kept.*.worth"):
+        for ours, given in zip(found[name], wanted[name], strict=True):
+            np.testing.assert_allclose(ours, given, rtol=1e-6)
+    with pytest.raises(ValueError, match="5 items, the script has 6"):
+        rollouts.experience(weights, {"kept.*.start": sampled["kept.*.start"][:5]})
 
 
 def test_frozen_modules_of_the_loop_have_the_given_weights(rollouts: Any, weights: Any) -> None:

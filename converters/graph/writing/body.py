@@ -1230,7 +1230,7 @@ class _Writer:
         if not isinstance(value, Ref) or layout is None:
             return self._operand(value, _NO_OP)
         if layout == LAST and self.layouts.get(value.id) is None:
-            return as_flax(Hole(value), None, self.facts[value.id].ndim)
+            return as_flax(Hole(value), None, len(self.facts[value.id].shape))
         return Hole(value)
 
     def access(self, path: str) -> ast.expr:

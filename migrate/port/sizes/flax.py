@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -218,6 +219,33 @@ def refused(folder: Path) -> Iterator[None]:
         raise PortRefusesError(_reason(error, folder)) from error
 
 
+# Messages about weights that do not fit → what they say about the source; it follows "the port".
+_PLAIN = (
+    (
+        r"(?:^|: )(?P<key>(?P<layer>\S+)\.(?:weight|bias)_\w+_l\d+(?:_reverse)?) is matched by no rule$",
+        "has no place for {key}: the number of layers of `{layer}` is fixed in modeling.py",
+    ),
+    (
+        r"(?:^|: )(?P<key>\S+) is matched by no rule$",
+        "has no place for {key}: the number of its layers is fixed in modeling.py",
+    ),
+    (
+        r"^\w+/(?P<path>\S+) has the shape (?P<theirs>\[.*?\]), (?:the )?\w+'s has (?P<ours>\[.*?\])",
+        "has the size {ours} of `{path}` written as a number in modeling.py, the original has {theirs} there",
+    ),
+    (
+        r"(?:parameter )\"(?P<name>\w+)\" in \"/?(?P<path>[^\"]*)\".*expected to generate shape "
+        r"\((?P<ours>.*?),?\), but the existing parameter it received has shape \((?P<theirs>.*?),?\)",
+        "has the size [{ours}] of `{path}/{name}` written as a number in modeling.py, the original has "
+        "[{theirs}] there",
+    ),
+    (
+        r"^\w+ (?P<what>(?:lacks|has no place for) .*?)(?:; give the config of its size)?$",
+        "has other layers than the original there: it {what}",
+    ),
+)
+
+
 def _reason(error: Exception, folder: Path) -> str:
     """Reason why a port does not run at other sizes; it follows "the port" in a sentence."""
     from flax.errors import ScopeParamShapeError
@@ -232,6 +260,12 @@ def _reason(error: Exception, folder: Path) -> str:
     elif isinstance(error, ScopeParamShapeError):
         start = "does not take the original's weights there: "
         message = message.partition(" (https:")[0]
+    for pattern, said in _PLAIN:
+        if isinstance(error, ConversionError | ScopeParamShapeError | ValueError) and (
+            match := re.search(pattern, message)
+        ):
+            start, message = "", said.format(**match.groupdict())
+            break
     if len(message) > _SHOWN:
         message = f"{message[:_SHOWN].rpartition(' ')[0]} …"
     if not message:

@@ -109,7 +109,7 @@ def _legend(report: Observed) -> Iterator[str]:
         yield (
             "[dim]compiled: all graphs of rank "
             f"{report.steps[0].rank}, with those of the first steps; compiled again: those of them that "
-            "replace a graph of the same place[/dim]"
+            "came where another graph had run[/dim]"
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
-from migrate.train.results import INTENDED, limited, stages
+from migrate.train.results import INTENDED, has_two_meanings, limited, stages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,13 +29,19 @@ def verdict(program: TrainedProgram | ProgramProof) -> str:
     return "SAME" if program.same else "DIFFERENT"
 
 
+def _headline(program: TrainedProgram | ProgramProof) -> str:
+    """The verdict on the training, and on names of the interface if they are not the script's."""
+    apart = " EXCEPT NAMES" if has_two_meanings(program.comparisons) and not program.error else ""
+    return f"{verdict(program)}{apart}: "
+
+
 def train_summary(program: TrainedProgram) -> list[RenderableType]:
     """Return the verdict, the files, the comparisons, and what is left by hand."""
     from rich.text import Text
 
     style = "bold green" if program.same and program.comparisons else "bold red"
     lines: list[RenderableType] = [
-        Text.assemble((f"{verdict(program)}: ", style), f"{program.script} in {program.folder}"),
+        Text.assemble((_headline(program), style), f"{program.script} in {program.folder}"),
         "",
         f"  {', '.join(program.files)}",
     ]
@@ -68,9 +74,7 @@ def proof_summary(proof: ProgramProof) -> list[RenderableType]:
     style = "bold green" if proof.same else "bold red"
     updates = many(proof.updates, "update")
     lines.append(
-        Text.assemble(
-            (f"{verdict(proof)}: ", style), f"{proof.script} and {proof.folder}, {updates}"
-        )
+        Text.assemble((_headline(proof), style), f"{proof.script} and {proof.folder}, {updates}")
     )
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,22 +10,53 @@ from typing import Any
 
 from migrate import process
 from migrate.train.proof.program import RECORD, child
-from migrate.train.results import TrainComparison
+from migrate.train.results import NAMES, TrainComparison
+from migrate.train.slice.text import FunctionNode, ScriptText
+from migrate.train.write.functions import parameter_names
+from migrate.train.write.public import EXPERIENCE, OWN, ROLLOUT
+
+
+def names_compared(script: ScriptText, interface: str) -> tuple[TrainComparison, ...]:
+    """Compare the script's public names with the functions that every `interface.py` has.
+
+    No function has the parameters of both, so the script's gives way.
+
+    Args:
+        script: the script.
+        interface: text of `interface.py`.
+
+    Returns:
+        The comparison; nothing where no name has two meanings.
+    """
+    public = {n.name: n for n in script.tree.body if isinstance(n, FunctionNode | ast.ClassDef)}
+    heads = []
+    for node in ast.parse(interface).body:
+        if isinstance(node, ast.FunctionDef) and node.name in {*OWN, EXPERIENCE, ROLLOUT}:
+            other = public.get(node.name)
+            ported = isinstance(other, ast.FunctionDef) and (
+                parameter_names(other) == parameter_names(node)
+            )
+            if other and (node.name in OWN or not ported):
+                heads.append(f"{node.name}({', '.join(parameter_names(node))})")
+    what = f"interface.py has {', '.join(heads)}, and not the script's own of this name"
+    return (TrainComparison(NAMES, True, what=what),) if heads else ()
 
 
 def interface_comparisons(
-    folder: Path, recorded: Mapping[str, Any], work: Path, timeout: float
+    folder: Path, script: ScriptText, recorded: Mapping[str, Any], work: Path, timeout: float
 ) -> Iterator[TrainComparison]:
     """Yield what `interface.py` gives, beside the script's own weights, outputs and gradients.
 
     Args:
         folder: folder of the program; without `interface.py` nothing is compared.
+        script: the script.
         recorded: the recorded run.
         work: folder with the record.
         timeout: seconds.
     """
     if not (folder / "interface.py").is_file():
         return
+    yield from names_compared(script, (folder / "interface.py").read_text())
     output = work / "interface.json"
     output.unlink(missing_ok=True)
     paths = (folder, work / RECORD, output)

@@ -32,6 +32,7 @@ _CONFIGS = re.compile(r"\b(\w*StepConfig)\(\)")
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
 _NO_COUNTERPART = "the program has no counterpart with these parameters"
+_OWN_FUNCTION = "each interface.py has another function of this name"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class PublicNames:
                 for method in missing_methods(node, text):
                     written.missing[f"{name}.{method}"] = _NO_COUNTERPART
             else:
-                written.missing[name] = _NO_COUNTERPART
+                own = name in self._own
+                written.missing[name] = _OWN_FUNCTION if own else _NO_COUNTERPART
         # Class of the methods that are functions of the script → class of its sizes.
         classes_of = self._recorded.get("function_classes", {"Functions": "StepConfig"})
         if self._recorded.get("functions"):

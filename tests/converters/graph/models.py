@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -855,6 +856,30 @@ class StoredPart(nn.Module):
 def plain_sequence() -> nn.Module:
     """A model that is a Sequential, and holds others."""
     return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.GELU(), nn.Linear(6, 5)), nn.Tanh())
+
+
+class Row(nn.Module):
+    """A convolution over rows."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(inputs, width, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.conv(x))
+
+
+class Rows(nn.Module):
+    """Blocks of which the first is given the model's input, in torch's order."""
+
+    def __init__(self, channels: int = 4, widths: tuple[int, ...] = (5, 6)) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Row(a, b) for a, b in itertools.pairwise([channels, *widths]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
 
 
 class OwnBias(nn.Module):

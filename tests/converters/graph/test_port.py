@@ -98,6 +98,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     ),
     "refined": (models.Refined, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "quiet": (models.Quiet, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "rows": (models.Rows, [{"x": real(2, 4, 9)}, {"x": real(3, 4, 7)}]),
     "plain sequence": (models.plain_sequence, [{"input": real(2, 4)}, {"input": real(3, 4)}]),
     "two towers": (
         models.TwoTowers,
@@ -173,6 +174,12 @@ def test_a_list_of_blocks_is_a_loop_over_one_class() -> None:
     assert text.count("class Block(") == 1
     assert "for block in self.blocks:" in text
     assert "for _ in range(" in text
+
+
+def test_blocks_that_are_given_rows_in_two_orders_are_one_class() -> None:
+    source = made("rows")[2].modeling
+    assert source.count("class Row(") == 1
+    assert ".swapaxes" not in source.partition("class Row(")[2].partition("\nclass ")[0]
 
 
 def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:

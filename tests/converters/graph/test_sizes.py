@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from torch import nn
 
 from converters.graph import Port, port
 from converters.graph.starts.watch import Watch
+from converters.graph.writing.original.settings import Settings
+from converters.graph.writing.original.turns import text_at
 from tests.converters.graph.flax_side import Inputs, variables
 
 LIMIT = 1e-5  # relative L2 in float32: a dozen layers' rounding is a tenth of it
@@ -376,3 +379,38 @@ def named(written: Port, sizes: Mapping[str, Any]) -> dict[str, Any]:
     missing = sizes.keys() - fields
     assert not missing
     return {name: value for name, value in sizes.items() if name in fields}
+
+
+class Joined(nn.Module):
+    """Layers whose widths are pairs of a joined list, in one of three spellings."""
+
+    def __init__(self, way: int, bands: int = 7, widths: tuple[int, ...] = (8, 10)) -> None:
+        super().__init__()
+        joined: Any = (bands,) + tuple(widths)  # noqa: RUF005
+        if way == 1:
+            joined = [bands, *widths]
+        if way < 2:
+            self.layers = nn.ModuleList(
+                nn.Linear(a, b)
+                for a, b in zip(joined, joined[1:], strict=False)  # noqa: RUF007
+            )
+        else:
+            self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in itertools.pairwise(joined)])
+        self.head = nn.Linear(joined[-1], 3)
+
+
+@pytest.mark.parametrize("way", range(3))
+def test_widths_of_a_joined_list_are_entries_of_settings(way: int) -> None:
+    model = Joined(way)
+    settings = Settings(model, {"": {"way": way, "bands": 7, "widths": (8, 10)}})
+    for at, layer in enumerate(model.layers):
+        sides = [
+            settings.of_layer(layer, f"{side}_features", getattr(layer, f"{side}_features"))
+            for side in ("in", "out")
+        ]
+        assert [side.text for side in sides] == ["(bands, *widths)[i]", "widths[i]"]
+        assert [text_at(side.text, at) for side in sides] == [
+            ("bands", "widths[0]")[at],
+            f"widths[{at}]",
+        ]
+    assert settings.of_layer(model.head, "in_features", 10).text == "widths[-1]"

@@ -679,6 +679,8 @@ class Settings:
         if at.number >= len(values) or not _is(values[at.number], value):
             return None
         text = entry_text(entries, shift)
+        if not self._listed:
+            return _Said(text_at(text, at.number), parts)
         return _Said(text, parts, holder=at.holder, place=at.number)
 
     @staticmethod
@@ -1052,8 +1054,11 @@ def _called(value: Any, expression: ast.expr | None) -> Any:
 def _number(value: int | float, said: _Said) -> Any:
     if said.is_constant or (said.holder and INDEX in said.parts):
         return value
-    made = SettingInt if isinstance(value, int) else SettingFloat
-    number: SettingInt | SettingFloat = made(value, said.text, said.parts, said.local, said.holder)  # type: ignore[arg-type]
+    number: SettingInt | SettingFloat
+    if isinstance(value, int):
+        number = SettingInt(value, said.text, said.parts, said.local, said.holder)
+    else:
+        number = SettingFloat(value, said.text, said.parts, said.local, said.holder)
     number.place = said.place
     return number
 

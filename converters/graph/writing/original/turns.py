@@ -25,6 +25,9 @@ class Index(ast.expr):
         super().__init__()
         self.number, self.holder = number, holder
 
+    def __deepcopy__(self, memo: object) -> Index:
+        return self
+
 
 @dataclass(frozen=True)
 class Entries:
@@ -88,9 +91,6 @@ class _AtPlace(ast.NodeTransformer):
                     assert isinstance(inner, ast.Starred)
                     return code(f"{{x}}[{at - first}]", x=inner.value)
         return node
-
-    def __deepcopy__(self, memo: object) -> Index:
-        return self
 
 
 def variables(trees: Sequence[ast.AST], call: ast.Call, index: Index) -> dict[str, ast.expr]:

@@ -307,9 +307,14 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     that a turn only defines, as a hook, runs nothing there.
     """
     places = _told(context)
-    runs_in = context.function_around(node)
+    # Statements of an arrangement are not in the script's tree: the tree cannot be asked for their function.
+    defined = {
+        id(call)
+        for function in nodes_of(node, cst.FunctionDef)
+        for call in nodes_of(function.body, cst.Call)
+    }
     for call in nodes_of(node, cst.Call):
-        if context.function_around(call) is not runs_in:
+        if id(call) in defined:
             continue
         if context.place(call) in context.calls.forwarding:
             yield call, True

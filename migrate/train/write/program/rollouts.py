@@ -34,13 +34,35 @@ class RolloutVariables(Mapping[str, Any]):
     """
 
     def __init__(self, frames: Frames, again: RolloutVariables | None = None) -> None:
-        self.frames, self._again = frames, again
+        self.frames, self.again = frames, again
+        self._orders: dict[str, list[int]] = {}
 
     def __getitem__(self, name: str) -> Any:
         value = data.arrays(self.find(name))
-        if self._again is not None and not _equal(self._again[name], value):
+        if order := self._orders.get(_list_of(name)):
+            value = [value[place] for place in order]
+        if self.again is not None and not _equal(self.again[name], value):
             raise ValueError(f"{name}: it depends on more than the given values that are sampled")
         return value
+
+    def order_by(self, sampled: Mapping[str, Any]) -> None:
+        """Give the items of each list in the order of given ones: the script may shuffle them.
+
+        The order stays where an item is not among the given ones.
+        """
+        for path in {_list_of(name) for name in sampled} - {""}:
+            names = [name for name in sampled if _list_of(name) == path]
+            own = list(zip(*(data.arrays(self.find(name)) for name in names), strict=True))
+            wanted = list(zip(*(sampled[name] for name in names), strict=True))
+            free, order = list(range(len(own))), []
+            for item in wanted:
+                place = next((n for n in free if _equal(own[n], item)), None)
+                if place is None:
+                    break
+                free.remove(place)
+                order.append(place)
+            if len(order) == len(own):
+                self._orders[path] = order
 
     def __iter__(self) -> Iterator[str]:
         for function, held in self.frames:
@@ -86,7 +108,7 @@ def experience(
 
     Each value is put into the script's own object as soon as a variable holds it; what the script computes
     afterwards is computed from it. Variables that hold columns of it before, tokens that are sampled one by
-    one, get these columns.
+    one, get these columns; rows may be items of a list, `samples.*.tokens`, in the given order.
 
     Args:
         weights: gives weights of the modules, by torch's names.
@@ -105,18 +127,29 @@ def experience(
             own.append(RolloutVariables(_run(weights, others, seed)))
     values: dict[Spot, Any] = {}
     for name, value in sampled.items():
-        wholes = [_whole_numbers(variables.find(name)) for variables in own]
-        values |= dict(_parts_of(value, wholes, seen))
-    values |= {seen[0].where(name, own[0].find(name)): x for name, x in sampled.items()}
+        held = [variables.find(name) for variables in own]
+        if _list_of(name):
+            # In the order in which they were made; the script may have shuffled its list since.
+            held = [h.in_order(name, items) for h, items in zip(seen, held, strict=True)]
+            if len(held[0]) != len(value):
+                raise ValueError(f"{name}: {len(value)} items, the script has {len(held[0])}")
+            values |= {seen[0].where(name, x): y for x, y in zip(held[0], value, strict=True)}
+        else:
+            values[seen[0].where(name, held[0])] = value
+        rows = [_rows_of_numbers(x) for x in held]
+        if rows[0] and rows[1]:
+            values = dict(_parts_of(value, (rows[0], rows[1]), seen)) | values
     runs = []
     for seed in (None, 1):
         put = _Put(values)
         with _following(put.note):
             runs.append(RolloutVariables(_run(weights, others, seed)))
+        runs[-1].order_by(sampled)
         for name, value in sampled.items():
             if not _equal(runs[-1][name], value):
                 raise ValueError(f"{name}: the script has no variable with it before it goes on")
-    return RolloutVariables(runs[0].frames, runs[1])
+    runs[0].again = runs[1]
+    return runs[0]
 
 
 def _run(weights: Weights, others: Others, seed: int | None = None) -> Frames:
@@ -232,6 +265,11 @@ def _parts(
             yield from _parts(item, depth - 1, (*path, key))
 
 
+def _list_of(name: str) -> str:
+    """The list whose items a name with `*` follows; "" if it has none."""
+    return name.partition(".*")[0] if ".*" in name else ""
+
+
 def _follow(value: Any, parts: list[str]) -> Any:
     for position, part in enumerate(parts):
         if part == "*":
@@ -307,6 +345,14 @@ class _FirstHolders:
             raise ValueError(f"{name}: the script does not hold it in a variable")
         return self._first[id(value)][0]
 
+    def in_order(self, name: str, values: Iterable[Any]) -> list[Any]:
+        """Values in the order in which the script first held them."""
+        ranks = {key: rank for rank, key in enumerate(self._first)}
+        values = list(values)
+        for value in values:
+            self.where(name, value)
+        return sorted(values, key=lambda value: ranks[id(value)])
+
 
 def _whole_numbers(value: Any) -> np.ndarray[Any, Any] | None:
     """A tensor or array of integers with one or two axes as an array; None for other values."""
@@ -316,35 +362,52 @@ def _whole_numbers(value: Any) -> np.ndarray[Any, Any] | None:
     return value if known else None
 
 
+Rows = list[np.ndarray[Any, Any]]
+
+
+def _rows_of_numbers(value: Any) -> Rows:
+    """Rows of integers, which may have several lengths; [] if the value has none."""
+    items = value if isinstance(value, list) else [value]
+    arrays = [_whole_numbers(item) for item in items]
+    rows = [array for array in arrays if array is not None]
+    if not isinstance(value, list):
+        return list(rows[0]) if rows and rows[0].ndim == 2 else []
+    return rows if len(rows) == len(items) and all(row.ndim == 1 for row in rows) else []
+
+
 def _parts_of(
-    value: Any,
-    wholes: list[np.ndarray[Any, Any] | None],
-    seen: Iterable[_FirstHolders],
-) -> Iterator[tuple[Spot, np.ndarray[Any, Any]]]:
+    value: Any, rows: tuple[Rows, Rows], seen: tuple[_FirstHolders, _FirstHolders]
+) -> Iterator[tuple[Spot, Any]]:
     """Yield the columns of a value for each variable that held these columns in both of two runs.
 
     Args:
         value: the value.
-        wholes: what the script sampled in its place in each run.
+        rows: what the script sampled in its place in each run.
         seen: variables of each run.
     """
     first, second = (holders.numbers for holders in seen)
     for spot in first.keys() & second.keys():
-        places = [_columns(n[spot], x) for n, x in zip((first, second), wholes, strict=True)]
+        places = [_columns(n[spot], x) for n, x in zip((first, second), rows, strict=True)]
         both = [place for place in places[0] if place in places[1]]
         if len(both) == 1:
-            yield spot, np.asarray(value)[:, both[0]]
+            yield spot, tuple(np.asarray(row)[both[0]] for row in value)
 
 
-def _columns(part: np.ndarray[Any, Any], whole: np.ndarray[Any, Any] | None) -> list[Any]:
-    """Columns of an array that are equal to another array: their numbers, or slices of them."""
-    if whole is None or whole.ndim != 2 or part.shape[:1] != whole.shape[:1]:
+def _columns(part: np.ndarray[Any, Any], rows: Rows) -> list[slice]:
+    """Columns of rows that are equal to another array, as far as each row goes: slices of them."""
+    if len(part) != len(rows):
         return []
-    size = whole.shape[1]
-    places: list[Any] = list(range(size))
-    if part.ndim == 2:
-        places = [slice(n, n + part.shape[1]) for n in range(size - part.shape[1] + 1)]
-    return [place for place in places if np.array_equal(whole[:, place], part)]
+    part = part.reshape(len(part), -1)
+    size, width = max(map(len, rows)), part.shape[1]
+    places = [slice(n, n + width) for n in range(size - width + 1)]
+    return [
+        place
+        for place in places
+        if all(
+            np.array_equal(row[place], own[: len(row[place])])
+            for row, own in zip(rows, part, strict=True)
+        )
+    ]
 
 
 class _Put:
@@ -367,11 +430,21 @@ class _Put:
 def _replace(held: Any, value: Any) -> None:
     """Give an object another content; it stays the same object."""
     if isinstance(held, torch.Tensor):
-        held.data = torch.tensor(np.asarray(value), dtype=held.dtype)
+        held.data = torch.tensor(_filled(held.detach().numpy(), value), dtype=held.dtype)
     elif isinstance(held, np.ndarray):
-        held[...] = value
+        held[...] = _filled(held, value)
     else:
         held[:] = value
+
+
+def _filled(held: np.ndarray[Any, Any], value: Any) -> np.ndarray[Any, Any]:
+    """The value as an array; of a tuple of rows, the script's own numbers stay behind each row's end."""
+    if not isinstance(value, tuple):
+        return np.asarray(value)
+    filled = np.array(held, order="C")
+    for row, start in zip(filled.reshape(len(filled), -1), value, strict=True):
+        row[: len(start)] = start
+    return filled
 
 
 @contextlib.contextmanager
