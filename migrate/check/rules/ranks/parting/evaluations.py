@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method
 from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.read_at import reads_at
-from migrate.check.rules.ranks.parting.unrun import computes, place_of
+from migrate.check.rules.ranks.parting.unrun import computes, start_of_statement
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
@@ -101,8 +101,7 @@ def _runs_before(
     `mean = mean.item()` reads what was there before.
     """
     context = facts.context
-    statements = [context.statement_around(node) for node in (value, read)]
-    if place_of(statements[0], facts) < place_of(statements[1], facts):
+    if start_of_statement(value, facts) < start_of_statement(read, facts):
         return True
     around = {id(above) for above in context.ancestors(value)}
     for above in context.ancestors(read):

@@ -36,7 +36,7 @@ def _pending(
 ) -> cst.BaseExpression | None:
     """Return what all replicas compute after a step, in place of `name`, and nothing has run before `at`."""
     # The statement that reads may bind the name anew: `acc = acc.item()`.
-    start = place_of(facts.context.statement_around(at), facts)
+    start = start_of_statement(at, facts)
     before = [assignment for assignment in facts.bindings.given(name) if assignment.place < start]
     value = before[-1].value if before else None
     if value is None or facts.guards.around(value) is not None:
@@ -121,6 +121,13 @@ def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -
 def _reads_name(call: cst.Call, name: str) -> bool:
     read = receiver(call) if method(call) in READ_METHODS else None
     return isinstance(read, cst.Name) and read.value == name
+
+
+def start_of_statement(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
+    """Return the line and the column of the statement around `node`; `a = x; print(a)` is two statements."""
+    around = (node, *facts.context.ancestors(node))
+    kinds = cst.BaseSmallStatement | cst.BaseStatement
+    return place_of(next((above for above in around if isinstance(above, kinds)), node), facts)
 
 
 def place_of(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
