@@ -481,6 +481,8 @@ def frac(x: Any) -> ast.expr:
         sample(values(0.0, 1.0, -1.0), None, 0),
         sample(values(0.0, 2.0, -1.0), 0, 1.5),
         sample(values(0.0, 2.0, -1.0), -0.5, 0),
+        sample(values(1.0, 2.0), values(torch.nan, 0.0), gradient=False, why="NaN"),
+        sample(values(1.0, 2.0), None, values(torch.nan, 0.0), gradient=False, why="NaN"),
         sample(integers(5), 2, 4),
         sample(integers(5), 2.5),
         sample(real(2, 3), max=1),

@@ -22,9 +22,9 @@ def clamp(
 ) -> jax.Array:
     """`jnp.clip`, with torch's gradient of an element exactly at a bound: 1, not a half."""
     if low is not None:
-        x = jnp.where(x < low, low, x)
+        x = jnp.where(x >= low, x, jnp.maximum(x, low))  # NaN if either is
     if high is not None:
-        x = jnp.where(x > high, high, x)
+        x = jnp.where(x <= high, x, jnp.minimum(x, high))
     return x
 
 
