@@ -280,7 +280,8 @@ def _write(place: Path, written: Port, inputs: Inputs) -> None:
         for name, one in inputs.items()
     }
     names = written.model_class, written.config_class
-    (place / "__init__.py").write_text(package_text(*names, "a model", shapes))
+    text = package_text(*names, "a model", shapes, api=written.api)
+    (place / "__init__.py").write_text(text)
 
 
 def outputs(written: Port, place: Path, model: nn.Module, inputs: Inputs, **sizes: Any) -> Any:

@@ -366,6 +366,8 @@ def _tuple_returned(frame: Frame) -> tuple[ast.expr, ...]:
 def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dict[str, str], ...]:
     """Calls of a function in the statement at a frame: name that is given → the function's name for it.
 
+    An expression that is no name stands for itself: `modulate(self.norm(x), shift)` gives `self.norm(x)`.
+
     Args:
         caller: the line.
         called: a line of the function.
@@ -385,14 +387,14 @@ def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dic
         first = isinstance(node.func, ast.Name) and own[:1] and ast.unparse(own[0]) == "self"
         shift = 1 if first and parameters[:1] != ("module",) else 0
         passed = {
-            argument.id: parameters[index - shift]
+            ast.unparse(argument): parameters[index - shift]
             for index, argument in enumerate(node.args)
-            if isinstance(argument, ast.Name) and shift <= index < len(parameters) + shift
+            if not isinstance(argument, ast.Constant) and shift <= index < len(parameters) + shift
         }
         passed |= {
-            keyword.value.id: keyword.arg
+            ast.unparse(keyword.value): keyword.arg
             for keyword in node.keywords
-            if isinstance(keyword.value, ast.Name) and keyword.arg
+            if not isinstance(keyword.value, ast.Constant) and keyword.arg
         }
         name = (
             node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
