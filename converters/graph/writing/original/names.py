@@ -147,6 +147,27 @@ def flattens(frame: Frame) -> bool:
     return "flatten" in called and not called & _RESHAPING
 
 
+@cache
+def unflattened(frame: Frame) -> tuple[int, tuple[int | None, ...]] | None:
+    """The axis that a statement's only `unflatten` splits, and its parts: `(-1, (-1, 2))`.
+
+    A part that is no number in the source is None.
+    """
+    source = statement(frame)
+    calls = [
+        node.args
+        for node in (ast.walk(source) if source is not None else ())
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _RESHAPING
+    ]
+    match calls:
+        case [[axis, ast.Tuple(elts=parts) | ast.List(elts=parts)]]:
+            number = integer(axis)
+            return None if number is None else (number, tuple(map(integer, parts)))
+    return None
+
+
 # Methods and functions of torch that give a tensor sides.
 _RESHAPING = {"view", "view_as", "reshape", "reshape_as", "unflatten"}
 
