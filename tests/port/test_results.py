@@ -60,7 +60,13 @@ def test_a_gradient_that_is_far_off_shows_torch_s_own(port: float, text: str) ->
 @pytest.mark.parametrize(
     ("filled", "passed", "known", "matches", "text"),
     [
-        (0, True, "row 0 of a row of padding", True, "row 0 of a row of padding: NaN on both sides"),
+        (
+            0,
+            True,
+            "row 0 of a row of padding",
+            True,
+            "row 0 of a row of padding: NaN on both sides",
+        ),
         (8, True, "row 0 of a row of padding", True, "NaN in the original alone"),
         (0, False, "row 0 of a row of padding", False, "not finite"),
         (0, True, "", False, "not finite"),

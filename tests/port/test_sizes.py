@@ -845,7 +845,7 @@ def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> No
     inputs = {"x": real(2, 9, 7), "c": real(2, 6)}
     written, found = sized(Stem, inputs, tmp_path, seen_arguments=True)
     assert written.modeling.count("class StemBlock") == 1
-    assert ".swapaxes" not in written.modeling.partition("class StemBlock")[2]
+    assert ".swapaxes" not in written.modeling.partition("class Shift")[2]
     assert "self.config.widths[i]" in written.modeling
     assert {name for name, _, _ in found.changed} == {"bands", "widths"}
     # A choice is a field, so that the other value is refused by name.

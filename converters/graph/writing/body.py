@@ -878,8 +878,7 @@ class _Writer:
         x = self._with_sides(value, self._operand(value, item))
         sizes = self._operand(item.arguments[1], item)[at : at + count]
         parts = [
-            size if number is None else number
-            for number, size in zip(split[1], sizes, strict=True)
+            size if number is None else number for number, size in zip(split[1], sizes, strict=True)
         ]
         return method(x, "reshape", *x.shape[:at], *parts, *x.shape[at + 1 :])
 

@@ -19,7 +19,12 @@ EDGES = values(-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
 NOTHING = values([0.0] * 8)
 TIED = values([[2.0, 1.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
 ZEROS = values([[0.0, 0.0, 0.0], [3.0, 0.0, 4.0]])
-MATRIX_NORMS = [(1, [0, 1], False), (INF, [0, 1], True), (-1, [1, 0], False), (-INF, [-1, -2], True)]
+MATRIX_NORMS = [
+    (1, [0, 1], False),
+    (INF, [0, 1], True),
+    (-1, [1, 0], False),
+    (-INF, [-1, -2], True),
+]
 PLANE = values(
     [[[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0]]]]
 )
@@ -324,7 +329,10 @@ def test_a_saturated_probability_has_the_gradient_of_torch(target: float) -> Non
 
 def test_zero_times_the_logarithm_of_zero_has_the_gradient_of_torch() -> None:
     """It is 0 by the first argument, though the logarithm is infinite; by the second torch has NaN."""
-    x, y = torch.tensor([0.0, 0.0, 0.0, 2.0], requires_grad=True), torch.tensor([0.0, 1.0, -1.0, 3.0])
+    x, y = (
+        torch.tensor([0.0, 0.0, 0.0, 2.0], requires_grad=True),
+        torch.tensor([0.0, 1.0, -1.0, 3.0]),
+    )
     expected = torch.xlogy(x, y)
     (by_x,) = torch.autograd.grad(expected.sum(), x)
     name = "aten.xlogy.Tensor"

@@ -120,7 +120,7 @@ class Conditioned(nn.Module):
         self.heads = heads
         stack = []
         for _ in range(depth):
-            stack.append(nn.Linear(32, 32))  # noqa: PERF401
+            stack.append(nn.Linear(32, 32))
         self.stack = nn.ModuleList(stack)
         self.waves, self.norm, self.cond = Waves(), nn.LayerNorm(32), nn.Linear(4, 64)
         self.table = nn.Parameter(torch.randn(1, 6, 32))

@@ -173,8 +173,8 @@ def appended_until(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
     lists = {f"self.{attribute}"}
     for expression in assigned(cls, attribute):
         # A list with local parts stands behind the expression that has its name.
-        made = expression.elts[0] if isinstance(expression, ast.Tuple) else expression
-        lists |= {node.id for node in ast.walk(made) if isinstance(node, ast.Name)}
+        whole = expression.elts[0] if isinstance(expression, ast.Tuple) else expression
+        lists |= {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
     ends: list[ast.expr] = []
     for tree in constructors(cls):
         for node in ast.walk(tree):
