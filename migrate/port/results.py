@@ -117,10 +117,11 @@ class ProofCase:
                 f"differs: {worst.name} in {TRAINING}: {worst.b:.1e}, where {worst.limit:.1e} is "
                 f"allowed{note}; rows that differ: {len(wrong)}"
             )
+        own = "" if worst.a is None else f" (the original's own in float32: {worst.a:.1e})"
         why = f"; {', '.join(self.suspects)}: a gradient of its own, which the port lacks"
         return (
             f"differs: the gradient of {_weight(worst.name)} is {worst.b:.1e} from float64's, "
-            f"where {worst.limit:.1e} is allowed; gradients that differ: {len(wrong)}"
+            f"where {worst.limit:.1e} is allowed{own}; gradients that differ: {len(wrong)}"
             f"{why if self.suspects else ''}"
         )
 
