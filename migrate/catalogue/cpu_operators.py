@@ -24,6 +24,7 @@ TORCH_FUNCTIONS = words(
 )
 # Methods of a tensor alone.
 TENSOR_METHODS = words("bucketize unfold")
+OPERATORS = TENSOR_OPERATORS | TENSOR_METHODS
 # Transforms of kornia.augmentation that compute their geometry, or choose their images, with reads of the
 # device and operators of the CPU (measured with kornia 0.9).
 KORNIA = words("RandomAffine RandomResizedCrop")

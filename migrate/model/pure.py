@@ -69,7 +69,7 @@ def same_everywhere(test: cst.BaseExpression) -> bool:
 
 
 def is_pure(statement: cst.CSTNode) -> bool:
-    """Whether `statement` only assigns values to names, or to entries of containers."""
+    """Whether `statement` only imports, or assigns values to names or to entries of containers."""
     if isinstance(statement, cst.If):
         branches: list[cst.CSTNode] = [*statement.body.body]
         if isinstance(statement.orelse, cst.Else):
@@ -79,7 +79,7 @@ def is_pure(statement: cst.CSTNode) -> bool:
         return same_everywhere(statement.test) and all(is_pure(s) for s in branches)
     if isinstance(statement, cst.SimpleStatementLine):
         return is_docstring(statement) or all(is_pure(small) for small in statement.body)
-    if isinstance(statement, cst.Pass):
+    if isinstance(statement, cst.Pass | cst.Import | cst.ImportFrom):
         return True
     if not isinstance(statement, cst.Assign | cst.AnnAssign):
         return False
