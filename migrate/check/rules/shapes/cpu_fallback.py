@@ -264,6 +264,7 @@ class CpuFallback(Hazard):
 
                 def forward(self, x):
                     choice = self.head(x)
+                    x = x + torch.svd_lowrank(x)[0].sum()  # XLA111
                     return self.head(x).mode() + choice.mode() + x.mode() + (x + 1).mode()  # XLA111 # XLA111
             """
         ),
