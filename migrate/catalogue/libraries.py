@@ -279,6 +279,12 @@ LIBRARIES = (
     ),
     *_needs_cuda(
         "XLA410",
+        "dgl",
+        "its graphs are on the CPU or on CUDA, and move to no other device",
+        "layers of torch_geometric, which are operations of torch",
+    ),
+    *_needs_cuda(
+        "XLA410",
         "torchao.float8 torchao.optim torchao.prototype.low_bit_optim",
         "its kernels need CUDA",
         "bfloat16 weights, and the optimizers of torch.optim",

@@ -494,9 +494,10 @@ def _is_extended(value: cst.BaseExpression, owner: cst.ClassDef | cst.FunctionDe
     entry = _entry(value)
     for comparison in nodes_of(owner.body, cst.Comparison):
         is_equal = any(isinstance(c.operator, cst.Equal) for c in comparison.comparisons)
-        measured = comparison.left
-        is_length = isinstance(measured, cst.Call) and code(measured.func) == "len"
-        if is_equal and is_length and [_entry(arg.value) for arg in measured.args] == [entry]:
+        lengths = [
+            c for c in nodes_of(comparison.left, cst.Call) if code(c.func) == "len" and c.args
+        ]
+        if is_equal and any(_entry(length.args[0].value) == entry for length in lengths):
             return False
     grown = [
         call.func.value
