@@ -58,7 +58,8 @@ class SparseGradients(NamedHazard):
     the losses are not exactly those of SparseAdam.
 
     A sparse tensor is refused in the same way: `to_sparse()` of a tensor of the device, `torch.sparse.mm`,
-    `torch.sparse_coo_tensor(…, device="xla")`, `ToSparseTensor()` of torch_geometric. On the host they work: move the dense result.
+    `torch.sparse_coo_tensor(…, device="xla")`, what `ToSparseTensor()` of torch_geometric makes. On the host
+    they work: move the dense result.
 
     `nn.EmbeddingBag(sparse=True)` runs: on XLA its gradient is dense all the same.
 
