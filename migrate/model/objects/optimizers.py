@@ -212,7 +212,7 @@ class ProjectOptimizers:
             frozenset(self._marked(top)),
             frozenset(place for place, only in taken.items() if only),
             frozenset(self._sharded_on_host(top)),
-            {_at(move, top): made for move, (at, made) in self._leaving.items() if at.top is top},
+            {_at(move, top): line for move, (at, line) in self._leaving.items() if at.top is top},
         )
 
     def _sharded_on_host(self, top: ModuleScope) -> Iterator[Position]:
@@ -438,19 +438,19 @@ class ProjectOptimizers:
             for call, scope in (self._made if away else ())
         }
         for move, at in away:
-            made = [
+            optimizers = [
                 (call, scope)
                 for call, scope in self._made
                 if not scripts_of(self._analysis).are_apart(at, scope)
                 and any(self._moves_later(move, at, model) for model in models[call])
                 and not self._is_kept(move, at, call, scope)
             ]
-            trained = [model for call, _ in made for model in models[call]]
+            trained = [model for call, _ in optimizers for model in models[call]]
             back = [
                 m for m in self._moves if any(self._moves_later(*m, model) for model in trained)
             ]
-            if back and self._comes_back((move, at), back, made):
-                first, scope = made[0]
+            if back and self._comes_back((move, at), back, optimizers):
+                first, scope = optimizers[0]
                 leaving[move] = at, (scope.module.path, first.lineno)
         return leaving
 
@@ -477,7 +477,7 @@ class ProjectOptimizers:
             }
         return self._used_in_place[top]
 
-    def _comes_back(self, away: Call, back: list[Call], made: list[Call]) -> bool:
+    def _comes_back(self, away: Call, back: list[Call], optimizers: list[Call]) -> bool:
         """Whether a model that leaves by `away` comes back and is trained by an optimizer that it had."""
         leaves = self._runners(*away)
         moves = [self._runners(*move) for move in back]
@@ -488,9 +488,9 @@ class ProjectOptimizers:
             for second in runners.get(scope, ())
         ):
             return False
-        optimizers = [self._runners(*call) for call in made]
+        makers = [self._runners(*call) for call in optimizers]
         for scope, first in leaves.items():
-            again = [call for runners in optimizers for call in runners.get(scope, ())]
+            again = [call for runners in makers for call in runners.get(scope, ())]
             for step, _ in self._calls(scope):
                 if Effect.STEP in self._analysis.running[step].effect:
                     around = self._follows(first, step, scope)

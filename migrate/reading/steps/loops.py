@@ -255,10 +255,10 @@ def _values_of(node: cst.BaseExpression, context: Script) -> list[cst.BaseExpres
     for owner in _objects(node.value, context):
         if not isinstance(owner, cst.Call):
             return []
-        made = last_part(owner.func)
-        if made in bindings.classes:
-            attributes += _class_values(made, node.attr.value, context)
-        elif made == "parse_args":
+        maker = last_part(owner.func)
+        if maker in bindings.classes:
+            attributes += _class_values(maker, node.attr.value, context)
+        elif maker == "parse_args":
             attributes += context.values.option_defaults(node.attr.value)
     return attributes
 
