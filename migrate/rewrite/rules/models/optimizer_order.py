@@ -285,8 +285,8 @@ class OptimizerOrder(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits and findings for one construction of an optimizer, or one move of a model."""
         assert isinstance(node, cst.Call)
-        if (line := context.calls.optimizers.leaves.get(context.place(node))) is not None:
-            where = _line_of(line, context)
+        if (kept := context.calls.optimizers.leaves.get(context.place(node))) is not None:
+            where = _line_of(kept, context)
             yield from self.report(node, LEAVES.format(code(node), where))
             return
         if context.calls.led is not None:
