@@ -13,6 +13,7 @@ from migrate.train.proof.program import RECORD, child
 from migrate.train.results import NAMES, TrainComparison
 from migrate.train.slice.text import FunctionNode, ScriptText
 from migrate.train.write.functions import parameter_names
+from migrate.train.write.interface import Interface
 from migrate.train.write.public import EXPERIENCE, OWN, ROLLOUT
 
 
@@ -40,6 +41,12 @@ def names_compared(script: ScriptText, interface: str) -> tuple[TrainComparison,
                 heads.append(f"{node.name}({', '.join(parameter_names(node))})")
     what = f"interface.py has {', '.join(heads)}, and not the script's own of this name"
     return (TrainComparison(NAMES, True, what=what),) if heads else ()
+
+
+def search_compared(interface: Interface) -> tuple[TrainComparison, ...]:
+    """A difference where the program failed when the outputs of the script's model were looked for in it."""
+    what = f"interface.py has no outputs: {interface.failed}"
+    return (TrainComparison("interface", False, what=what),) if interface.failed else ()
 
 
 def interface_comparisons(
