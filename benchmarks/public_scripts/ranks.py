@@ -90,11 +90,15 @@ def _failed(command: list[str], folder: Path, environment: dict[str, str], secon
 def compared(ranks: dict[int, Any], program: dict[str, Any]) -> dict[str, float | str]:
     """Largest differences: of losses of the updates, and of weights after some of them.
 
+    Weights, or parts of them, whose gradient is rounding in all updates are left out, as in `migrate prove`.
+
     Args:
         ranks: records of the ranks, as `migrate prove` writes them.
         program: losses of each update ("losses"), and weights by "update/name".
     """
-    from safetensors.numpy import load_file
+    import torch
+
+    from migrate.prove.recording import weights
 
     steps = [ranks[rank].steps for rank in sorted(ranks)]
     theirs = np.array([[sum(step.losses) for step in own] for own in steps]).mean(axis=0)
@@ -109,13 +113,16 @@ def compared(ranks: dict[int, Any], program: dict[str, Any]) -> dict[str, float 
         if step > len(ours):
             continue
         own = {k.partition("/")[2]: v for k, v in program.items() if k.startswith(f"{step}/")}
-        for name, value in load_file(file).items():
-            match = _named(name, own)
-            if match is None:
-                return {**result, "ranks": f"{name} is not in the program"}
-            size = float(np.linalg.norm(value)) or 1.0
-            apart = float(np.linalg.norm(own[match].astype(np.float64) - value)) / size
-            if not apart <= worst:
+        matches = {name: _named(name, own) for name in weights.load_file(file)}
+        if missing := [name for name, match in matches.items() if match is None]:
+            return {**result, "ranks": f"{missing[0]} is not in the program"}
+        ours_file = file.with_suffix(".program")
+        shares = weights._shares(file)
+        tensors = {name: torch.from_numpy(own[str(match)]) for name, match in matches.items()}
+        weights.save(tensors, ours_file, shares)
+        rounding = weights.noise(file, ours_file)
+        for name, apart in weights.distances(file, ours_file).items():
+            if name not in rounding and not apart <= worst:
                 worst, at = apart, f"{name} after {step} updates"
     return {**result, "ranks' weights": worst, "ranks": f"{len(ours)} updates; largest: {at}"}
 
