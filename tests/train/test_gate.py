@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from migrate.train.noise import StatementNoise, torch_noise
-from migrate.train.watch.gate import Gate, Refusal, unlike_modes
+from migrate.train.watch.gate import Gate, Refusal, _expressions, unlike_modes
 from migrate.train.watch.step import Bound, bind, build, children
 from migrate.train.watch.values import Held
 
@@ -153,6 +153,8 @@ def test_a_module_of_which_a_method_is_called_is_a_child() -> None:
     bound = Bound({}, {}, {"self": trainer}, {})
     called = list(trainer.engine.critic)  # a method of the critic calls them
     assert children(bound, called) == {"critic": trainer.engine.critic}
+    expressions = dict(_expressions({"trainer": trainer}))
+    assert expressions[id(trainer.engine.actor)] == "trainer.engine.actor"
     memo: dict[int, Any] = {}
     twin = copy.deepcopy(Held(trainer), memo).value
     assert twin.engine.critic is memo[id(trainer.engine.critic)]

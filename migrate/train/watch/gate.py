@@ -50,6 +50,7 @@ from migrate.train.watch.step import (
 from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import rounding_of_loss, size_of_terms
 from migrate.train.watch.values import (
+    attributes,
     changed,
     held_modules,
     holds_data,
@@ -701,9 +702,8 @@ class Gate:
                     *(
                         f"{name}.{attribute}"
                         for name, value in frame.f_locals.items()
-                        if type(value).__module__ == "__main__"
-                        for attribute, held in list(getattr(value, "__dict__", {}).items())
-                        if not isinstance(value, nn.Module) and is_trained(held)
+                        for attribute, held in attributes(value)
+                        if is_trained(held)
                     ),
                 ]
             frame = frame.f_back
@@ -802,12 +802,11 @@ def _expressions(values: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     named = {n: v for n, v in values.items() if n.isidentifier() and not n.startswith("__")}
     tops = [(n, v) for n, v in named.items() if isinstance(v, nn.Module)]
     for name, value in named.items():
-        if type(value).__module__ == "__main__" and not isinstance(value, type):
-            tops += [
-                (f"{name}.{attribute}", held)
-                for attribute, held in list(getattr(value, "__dict__", {}).items())
-                if isinstance(held, nn.Module)
-            ]
+        tops += [
+            (f"{name}.{attribute}", held)
+            for attribute, held in attributes(value)
+            if isinstance(held, nn.Module)
+        ]
     every = [
         (id(module), f"{top}.{name}".rstrip("."))
         for top, held in tops

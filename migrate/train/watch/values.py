@@ -115,6 +115,16 @@ def held_modules(value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, nn.Modu
             yield from held_modules(attribute, depth - 1)
 
 
+def attributes(value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """Yield attributes of an object of the script, and those of its attributes, with their dotted names."""
+    if type(value).__module__ != "__main__" or isinstance(value, nn.Module | type):
+        return
+    for name, attribute in list(getattr(value, "__dict__", {}).items()):
+        yield name, attribute
+        if depth > 1:
+            yield from ((f"{name}.{n}", held) for n, held in attributes(attribute, depth - 1))
+
+
 def _holds(attribute: Any, depth: int) -> bool:
     """Whether modules are looked for in an object's attribute, too: an object of a class of the script."""
     if isinstance(attribute, type) or not hasattr(attribute, "__dict__"):
