@@ -62,12 +62,21 @@ def beside_ranks(
         command += [str(ranks), str(updates), str(seconds), *args]
         if said := _failed(command, folder, plain, seconds):
             return {"ranks": f"{ranks} ranks: {said}"}
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        flags = device_flags(devices)
         command = [sys.executable, str(Path(__file__)), str(program), str(updates), str(output)]
         on = {**environment, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
         if said := _failed(command, folder, on, seconds):
             return {"ranks": f"{devices} devices: {said}"}
         return compared(records.read(kept), dict(np.load(output)))
+
+
+def device_flags(devices: int) -> str:
+    """XLA's flags for simulated devices; on a busy machine they wait for each other for longer."""
+    wait = "--xla_cpu_collective_call"
+    return (
+        f"--xla_force_host_platform_device_count={devices} {wait}_warn_stuck_timeout_seconds=600 "
+        f"{wait}_terminate_timeout_seconds=1200"
+    )
 
 
 def _failed(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str:
@@ -161,7 +170,10 @@ def train(program: str, updates: str, output: str) -> None:
     from flax import linen
 
     from migrate.prove.recording.records import SNAPSHOT_STEPS
+    from migrate.train.watch import seeds
 
+    seeds.seed_host()  # the data of a script without a seed are those of its ranks
+    seeds.seed_torch()
     linen.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs  # type: ignore[assignment]
     loop: Any = import_module("train")
     batches: Any = import_module("data").batches

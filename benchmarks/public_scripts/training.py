@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(Path(__file__).parent)]
 from corpora import HOME, RANDOM_TEXT, autoresearch, nanochat, puzzles  # noqa: E402
 from history import append  # noqa: E402
 from places import prepared  # noqa: E402
-from ranks import beside_ranks  # noqa: E402
+from ranks import beside_ranks, device_flags  # noqa: E402
 from scripts import DATA, SCRIPTS, Script, smaller  # noqa: E402
 
 _KNOWN = {script.name: script for script in SCRIPTS}
@@ -249,7 +249,7 @@ def _apart(
             "--save",
             str(weights),
         ]
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        flags = device_flags(devices)
         try:
             subprocess.run(
                 command,
