@@ -309,6 +309,8 @@ class _Recorder:
             self._observe_averages()
             if self._earlier is None:
                 self._require_accumulated()
+            with self._apart():
+                self._gate.require_settings(self._data)
             run(share)
             with self._apart():
                 self._gate.note_sizes(self._data)
