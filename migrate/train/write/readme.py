@@ -58,7 +58,6 @@ def readme_text(
             "`data.py`",
             "the script's own loop without what trains",
         ),
-        ("arguments", "`config.py`", "sizes of the model, `ARGV` of the script"),
     ]
     rows += [
         (script.at(clip.line), "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
