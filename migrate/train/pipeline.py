@@ -40,6 +40,7 @@ from migrate.train.scores import require_scores
 from migrate.train.slice.data import data_slice
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
+from migrate.train.write.batches import has_single_batches
 from migrate.train.write.functions import LOOP, PART
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
@@ -162,6 +163,9 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             data, of_data = write_data(
                 text, events, cut, plain, recorded, options, place, work, called=called
             )
+            single = not called and has_single_batches((place / "data.py").read_text())
+            facts = replace(facts, single=single and not facts.rollouts)
+            (place / "train.py").write_text(train_text(facts))
             if facts.scores:
                 require_scores(facts.scores, place, work, options.timeout)
             interface = write_interface(

@@ -49,6 +49,13 @@ def plain_data_text(source: str, script: str, folder: str, batches: Sequence[Any
     return f"{head}{chr(10).join(imports)}{path}\n\n{generator}\n"
 
 
+def has_single_batches(text: str) -> bool:
+    """Whether each update of a text of `data.py` has one micro-batch, in every run."""
+    yields = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Yield)]
+    values = [node.value for node in yields]
+    return all(isinstance(value, ast.List) and len(value.elts) == 1 for value in values)
+
+
 def _are_arrays(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_are_arrays, value.values()))

@@ -7,6 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from migrate.train.slice.text import first_line
 
+# The function of a port that checks sizes; up to so many calls of it are statements instead.
+DEMAND, _FEW_CHECKS = "demand_size", 2
+
 
 def specialized(texts: Sequence[str], own: Collection[str] = ()) -> list[str]:
     """Return the texts of a program's files, with functions that have only what some call asks for.
@@ -21,7 +24,76 @@ def specialized(texts: Sequence[str], own: Collection[str] = ()) -> list[str]:
     result = list(texts)
     while names := [n for n in _functions(result[0]) if n not in own and _fixed(n, result)]:
         result = _with_fixed(result, names[0], _fixed(names[0], result))
-    return result
+    for name in reversed(_functions(result[0])):  # callers come after what they call
+        if name not in own:
+            result[0] = _with_names(result, name)
+    return [
+        _without_demand(result[0]) if DEMAND not in "".join(result[1:]) else result[0],
+        *result[1:],
+    ]
+
+
+def _with_names(texts: Sequence[str], name: str) -> str:
+    """The first text; parameters of a function have the names of the variables that all calls pass."""
+    function = _functions(texts[0])[name]
+    lists = [_calls(name, text) for text in texts]
+    calls = [call for own in lists for call in own or ()]
+    names = [a.arg for a in function.args.args]
+    words = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {*names}
+    new = {}
+    for parameter in names:
+        values = [_passed(call, names, parameter) for call in calls]
+        passed = {value.id if isinstance(value, ast.Name) else "" for value in values}
+        if len(passed) == 1 and not passed & {"", *words, *new.values()}:
+            new[parameter] = passed.pop()
+    keywords = {keyword.arg for call in calls for keyword in call.keywords}
+    inner = [n for n in ast.walk(function) if isinstance(n, ast.arg)]
+    commented = "#" in ast.get_source_segment(texts[0], function)  # type: ignore[operator]
+    if not new or None in lists or keywords or commented or len(inner) > len(names):
+        return texts[0]
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            node.id = new.get(node.id, node.id)
+    for argument in function.args.args:
+        argument.arg = new.get(argument.arg, argument.arg)
+    lines = texts[0].splitlines()
+    lines[first_line(function) - 1 : function.end_lineno] = ast.unparse(function).splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _without_demand(text: str) -> str:
+    """The text with its one or two checks of sizes as statements."""
+    tree, lines = ast.parse(text), text.splitlines()
+    checks = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == DEMAND
+    ]
+    reads = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == DEMAND]
+    function = _functions(text).get(DEMAND)
+    if function is None or len(reads) != len(checks) or len(checks) > _FEW_CHECKS:
+        return text
+    for check in sorted(checks, key=lambda node: -node.lineno):
+        holds, what = check.value.args  # type: ignore[attr-defined]
+        failed: ast.expr = ast.UnaryOp(ast.Not(), holds)
+        if (
+            isinstance(holds, ast.Compare)
+            and isinstance(holds.ops[0], ast.Eq)
+            and len(holds.ops) == 1
+        ):
+            failed = ast.Compare(holds.left, [ast.NotEq()], holds.comparators)
+        indent = " " * check.col_offset
+        lines[check.lineno - 1 : check.end_lineno] = [
+            f"{indent}if {ast.unparse(failed)}:",
+            f"{indent}    raise ValueError({f'the loss supports {what.value}'!r})",
+        ]
+    tree = ast.parse("\n".join(lines))
+    [function] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == DEMAND]
+    del lines[first_line(function) - 1 : function.end_lineno]
+    return "\n".join(lines) + "\n"
 
 
 def _functions(text: str) -> dict[str, ast.FunctionDef]:

@@ -72,6 +72,7 @@ class ProgramFacts:
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
         batch_names: variable of a micro-batch → its name in `interface.py`, if that is another one.
         forms: whether the step has further forms for batches of other sizes.
+        single: whether each update has one micro-batch, whatever the script's options are.
     """
 
     script: str
@@ -93,6 +94,7 @@ class ProgramFacts:
     counted: CountedSource | None = None
     scaled: ScaledGradients | None = None
     forms: bool = False
+    single: bool = False
 
     @property
     def same_names(self) -> bool:
@@ -511,6 +513,38 @@ def averaged(average, params, step):
         stored = """
     if asked.save_average is not None and jax.process_index() == 0:
         save(state._replace(params=state.average), asked.save_average)"""
+    update = f"""\
+def train_step(state, micro):
+    \"\"\"One update over micro-batches, whose gradients are {summed}.
+
+    Returns:
+        The new state, the loss of each micro-batch, and the learning rate.
+    \"\"\"{refreshed}
+    losses, grads, variables = [], None, state.variables{counts}
+    {head}{inputs}
+        {value}, more = {gradients}{others}
+        losses.append({"value"})
+        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
+    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
+    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
+    return new, losses, learning_rate_of(state.step)
+"""
+    if facts.single and not facts.counts:
+        changed = "{**state.variables, **others}" if statistics else "state.variables"
+        key = ", jax.random.fold_in(KEY, state.step)" * draws
+        update = f"""\
+def train_step(state, micro):
+    \"\"\"One update, of one batch.
+
+    Returns:
+        The new state, the loss, and the learning rate.
+    \"\"\"{refreshed}
+    [batch] = micro
+    {value}, grads = value_and_grad(state.params, state.variables, {own}{key})
+    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
+    new = State(params, {changed}, opt_state, state.step + 1{moved_field})
+    return new, [value], learning_rate_of(state.step)
+"""
     return f'''"""The training of {facts.script} in JAX.
 
     python train.py [--updates N]{texts.usage} [--save FILE]
@@ -562,21 +596,7 @@ def apply(params, opt_state, grads{scaled.argument}):
     return optax.apply_updates(params, updates), opt_state
 
 
-{copied}{averaged}def train_step(state, micro):
-    """One update over micro-batches, whose gradients are {summed}.
-
-    Returns:
-        The new state, the loss of each micro-batch, and the learning rate.
-    """{refreshed}
-    losses, grads, variables = [], None, state.variables{counts}
-    {head}{inputs}
-        {value}, more = {gradients}{others}
-        losses.append({"value"})
-        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
-    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
-    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
-    return new, losses, learning_rate_of(state.step)
-
+{copied}{averaged}{update}
 
 def main():
     """Train on the script's batches."""
@@ -680,8 +700,8 @@ def test_losses_are_the_scripts({argument}):{dropout}
 
 def without_folder(text: str, script: Path, output: Path) -> str:
     """The text of a program, with files as their folders name them where the command had whole paths."""
-    shorter = {script.parent: "", script.parent.parent: f"..{os.sep}", output.parent: ""}
-    for folder, name in shorter.items():
+    shorter = [(script.parent, ""), (output.parent, ""), (script.parent.parent, f"..{os.sep}")]
+    for folder, name in shorter:
         if folder.is_absolute() and folder != folder.parent:
             text = text.replace(f"{folder}{os.sep}", name)
     return text
