@@ -158,11 +158,13 @@ def _write_plain(
     """Write `data.py` with what this script needs alone; whether it may be so."""
     several = "parts" in recorded or data.rollouts
     ranks = any(name in os.environ and name in data.text for name in RANKS)
-    if several or ranks or hidden or options.args or recorded["on_gpu"]:
+    if several or ranks or hidden or options.args:
         return False
     batches = [micro["batch"] for update in recorded["updates"] for micro in update["micro"]]
     folder = options.script.resolve().parent
-    text = plain_data_text(data.text, options.script.name, _folder(options), batches, folder)
+    text = plain_data_text(
+        data.text, options.script.name, _folder(options), batches, folder, on_gpu=recorded["on_gpu"]
+    )
     (place / "data.py").write_text(text)
     return bool(text)
 

@@ -41,7 +41,7 @@ from migrate.train.slice.data import data_slice
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
 from migrate.train.write.batches import has_single_batches
-from migrate.train.write.functions import LOOP, PART
+from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
@@ -159,7 +159,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             _write_recorded(place / RECORDED, expected, facts)
             progress("comparing: data")
             roles = training_roles(text, events, recorded)
-            called = any(role.kind in (LOOP, PART) for role in roles.values())
+            called = any(role.kind == PART for role in roles.values())
             data, of_data = write_data(
                 text, events, cut, plain, recorded, options, place, work, called=called
             )

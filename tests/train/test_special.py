@@ -169,7 +169,7 @@ def test_batches_of_a_plain_loop(after: str, sizes: list[int], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "to"),
     [
-        ("yield None", "yield from more()"),
+        ("yield None", "yield None\n        yield None"),  # with another update
         ("seed = 3", "micro = 3"),
         ("range(4)", "range(int(sys.argv[1]))"),
         ('{"x": x}', "x"),
@@ -182,6 +182,37 @@ def test_other_loops_are_not_plain(change: str, to: str, tmp_path: Path) -> None
     numbers = [{"x": 0.5}]  # `np.asarray` would make it an array
     source = LOOP.replace("AFTER", "yield None")
     assert plain_data_text(source, "train.py", "FOLDER", numbers, tmp_path) == ""
+
+
+IN_FUNCTION = f"""\
+def train(rows):
+    for x in rows:
+        yield {{"x": x}}
+        AFTER
+
+
+def {MICRO}():
+    \"\"\"Yield each micro-batch, and None where the weights are updated.\"\"\"
+    for epoch in range(2):
+        yield from train([[0], [1], [2]])
+"""
+
+
+def test_what_a_call_leaves_over_belongs_to_the_next_update(tmp_path: Path) -> None:
+    recorded = [{"x": np.zeros(1)}]
+    source = IN_FUNCTION.replace("AFTER", "yield None")
+    namespace: dict[str, Any] = {}
+    exec(plain_data_text(source, "train.py", "FOLDER", recorded, tmp_path), namespace)
+    assert [[int(b["x"][0]) for b in micro] for micro in namespace["batches"]()] == [
+        [0],
+        [1],
+        [2],
+        [0],
+        [1],
+        [2],
+    ]
+    source = IN_FUNCTION.replace("AFTER", "if x[0] == 1:\n            yield None")
+    assert plain_data_text(source, "train.py", "FOLDER", recorded, tmp_path) == ""
 
 
 def test_positions_are_those_of_the_scripts_folder() -> None:

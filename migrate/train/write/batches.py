@@ -14,7 +14,9 @@ from migrate.train.slice.data import MICRO
 _OWN = ("batches", "micro", "np", "jax", "Path", "sys", "FOLDER")
 
 
-def plain_data_text(source: str, script: str, folder: str, batches: Sequence[Any], at: Path) -> str:
+def plain_data_text(
+    source: str, script: str, folder: str, batches: Sequence[Any], at: Path, *, on_gpu: bool = False
+) -> str:
     """`data.py` of a loop that gives arrays in one function; "" for another one.
 
     Whether it gives the script's batches has to be seen: it has no command line of its own.
@@ -25,6 +27,7 @@ def plain_data_text(source: str, script: str, folder: str, batches: Sequence[Any
         folder: expression of the script's folder.
         batches: recorded micro-batches.
         at: the script's folder.
+        on_gpu: whether it trains on a GPU.
     """
     tree = ast.parse(source)
     words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -45,6 +48,10 @@ def plain_data_text(source: str, script: str, folder: str, batches: Sequence[Any
     if _has_modules(tree, at):
         imports = ["import sys", "from pathlib import Path", "", *imports]
         path = f"\n\nsys.path.append(str({folder}))  # the folder of {script}, with its modules"
+    if on_gpu:
+        imports.append("from shims import patches")
+        path += f"\n\n# {script} trains on a GPU. Here its tensors stay in the memory of the host."
+        path += '\npatches.install("cpu", 1)'
     head = f'"""The batches of {script}: its own loop, without what trains."""\n\n'
     return f"{head}{chr(10).join(imports)}{path}\n\n{generator}\n"
 
@@ -77,16 +84,17 @@ def _has_modules(tree: ast.Module, folder: Path) -> bool:
 
 def _generator(tree: ast.Module, source: str, *, nested: bool) -> str:
     """The source, whose generator yields the micro-batches of each update; "" if it has other yields."""
-    [function] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == MICRO]
-    yields = [n for n in ast.walk(tree) if isinstance(n, ast.Yield | ast.YieldFrom | ast.Await)]
+    yields = [n for n in ast.walk(tree) if isinstance(n, ast.Yield)]
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     places = {
-        id(block[n].value): (block, n)  # type: ignore[attr-defined]
+        id(block[n].value): (function, block, n)  # type: ignore[attr-defined]
+        for function in functions
         for block in _blocks(function)
         for n in range(len(block))
         if isinstance(block[n], ast.Expr)
     }
-    batch = [n for n in yields if isinstance(n, ast.Yield) and isinstance(n.value, ast.Dict)]
-    update = [n for n in yields if isinstance(n, ast.Yield) and ast.unparse(n) == "(yield None)"]
+    batch = [n for n in yields if isinstance(n.value, ast.Dict)]
+    update = [n for n in yields if ast.unparse(n) == "(yield None)"]
     if len(yields) != 2 or len(batch) != 1 or len(update) != 1:
         return ""
     if any(id(node) not in places for node in yields):
@@ -104,11 +112,14 @@ def _generator(tree: ast.Module, source: str, *, nested: bool) -> str:
         indent = " " * node.col_offset
         lines[node.lineno - 1 : node.end_lineno] = [f"{indent}{text}" for text in texts]
 
-    (block, number), (other, after) = places[id(batch[0])], places[id(update[0])]
+    (function, block, number), (of_update, other, after) = (
+        places[id(batch[0])],
+        places[id(update[0])],
+    )
     if other is block and after == number + 1:
         put(update[0])
         put(batch[0], f"yield [{arrays}]")
-    else:
+    elif function is of_update and function.name == MICRO:
         both = [
             (batch[0], (f"micro.append({arrays})",)),
             (update[0], ("yield micro", "micro = []")),
@@ -117,8 +128,10 @@ def _generator(tree: ast.Module, source: str, *, nested: bool) -> str:
             put(node, *texts)
         last = function.body[-1]
         lines.insert(last.lineno - 1, f"{' ' * last.col_offset}micro = []")
-    first = function.lineno - 1
-    lines[first : function.body[0].end_lineno] = [
+    else:  # what one call leaves over belongs to the first update of the next
+        return ""
+    first = lines.index(f"def {MICRO}():")
+    lines[first : first + 2] = [
         "def batches():",
         '    """Yield the micro-batches of each update of the weights."""',
     ]
