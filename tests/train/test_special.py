@@ -56,7 +56,8 @@ def test_helpers_have_what_their_calls_use_and_give_the_same(call: str) -> None:
     source = HELPERS.replace("CALL", call)
     [text] = specialized([source], ("own",))
     functions = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
-    assert [a.arg for a in functions["scaled"].args.args] == ["logs", "labels"]
+    names = [a.arg for a in functions["scaled"].args.args]
+    assert names == ["logs", "target", *(["share"] if "0.25" in call else [])]
     assert "power=2" in text  # a function of the script
     assert "how" not in text
     assert "of `-100`" in text
@@ -129,10 +130,14 @@ import torch
 seed = 3
 
 
+def numbers():
+    yield from range(4)
+
+
 def {MICRO}():
     \"\"\"Yield each micro-batch, and None where the weights are updated.\"\"\"
     torch.manual_seed(seed)
-    for step in range(4):
+    for step in numbers():
         x = torch.rand(2) + step
         yield {{"x": x}}
         AFTER
@@ -171,7 +176,7 @@ def test_batches_of_a_plain_loop(after: str, sizes: list[int], tmp_path: Path) -
     [
         ("yield None", "yield None\n        yield None"),  # with another update
         ("seed = 3", "micro = 3"),
-        ("range(4)", "range(int(sys.argv[1]))"),
+        ("range(4)", "range(int(FOLDER.name))"),
         ('{"x": x}', "x"),
     ],
 )

@@ -57,10 +57,8 @@ def plain_data_text(
 
 
 def has_single_batches(text: str) -> bool:
-    """Whether each update of a text of `data.py` has one micro-batch, in every run."""
-    yields = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Yield)]
-    values = [node.value for node in yields]
-    return all(isinstance(value, ast.List) and len(value.elts) == 1 for value in values)
+    """Whether each update of a text of `plain_data_text` has one micro-batch, in every run."""
+    return "micro.append(" not in text and "yield micro" not in text
 
 
 def _are_arrays(value: Any) -> bool:
@@ -93,11 +91,10 @@ def _generator(tree: ast.Module, source: str, *, nested: bool) -> str:
         for n in range(len(block))
         if isinstance(block[n], ast.Expr)
     }
+    # Generators of the script yield other things.
     batch = [n for n in yields if isinstance(n.value, ast.Dict)]
-    update = [n for n in yields if ast.unparse(n) == "(yield None)"]
-    if len(yields) != 2 or len(batch) != 1 or len(update) != 1:
-        return ""
-    if any(id(node) not in places for node in yields):
+    update = [n for n in yields if ast.unparse(n) in ("(yield None)", "(yield)")]
+    if len(batch) != 1 or len(update) != 1 or {id(batch[0]), id(update[0])} - {*places}:
         return ""
     values = batch[0].value
     assert isinstance(values, ast.Dict)

@@ -14,8 +14,8 @@ DEMAND, _FEW_CHECKS = "demand_size", 2
 def specialized(texts: Sequence[str], own: Collection[str] = ()) -> list[str]:
     """Return the texts of a program's files, with functions that have only what some call asks for.
 
-    A parameter that no call passes, or each with one number or None, becomes that value; branches that it
-    decides are decided.
+    A parameter that no call passes becomes its default, and a parameter that each call passes with the same
+    word, True, False or None becomes that; branches that it decides are decided.
 
     Args:
         texts: the texts; the functions are those of the first.
@@ -24,41 +24,10 @@ def specialized(texts: Sequence[str], own: Collection[str] = ()) -> list[str]:
     result = list(texts)
     while names := [n for n in _functions(result[0]) if n not in own and _fixed(n, result)]:
         result = _with_fixed(result, names[0], _fixed(names[0], result))
-    for name in reversed(_functions(result[0])):  # callers come after what they call
-        if name not in own:
-            result[0] = _with_names(result, name)
     return [
         _without_demand(result[0]) if DEMAND not in "".join(result[1:]) else result[0],
         *result[1:],
     ]
-
-
-def _with_names(texts: Sequence[str], name: str) -> str:
-    """The first text; parameters of a function have the names of the variables that all calls pass."""
-    function = _functions(texts[0])[name]
-    lists = [_calls(name, text) for text in texts]
-    calls = [call for own in lists for call in own or ()]
-    names = [a.arg for a in function.args.args]
-    words = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {*names}
-    new = {}
-    for parameter in names:
-        values = [_passed(call, names, parameter) for call in calls]
-        passed = {value.id if isinstance(value, ast.Name) else "" for value in values}
-        if len(passed) == 1 and not passed & {"", *words, *new.values()}:
-            new[parameter] = passed.pop()
-    keywords = {keyword.arg for call in calls for keyword in call.keywords}
-    inner = [n for n in ast.walk(function) if isinstance(n, ast.arg)]
-    commented = "#" in ast.get_source_segment(texts[0], function)  # type: ignore[operator]
-    if not new or None in lists or keywords or commented or len(inner) > len(names):
-        return texts[0]
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name):
-            node.id = new.get(node.id, node.id)
-    for argument in function.args.args:
-        argument.arg = new.get(argument.arg, argument.arg)
-    lines = texts[0].splitlines()
-    lines[first_line(function) - 1 : function.end_lineno] = ast.unparse(function).splitlines()
-    return "\n".join(lines) + "\n"
 
 
 def _without_demand(text: str) -> str:
@@ -142,13 +111,21 @@ def _fixed(name: str, texts: Sequence[str]) -> dict[str, ast.Constant]:
     result = {}
     defaults = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
     for parameter, default in defaults.items():
-        values = [_passed(call, names, parameter) or default for call in calls]
+        passed = [_passed(call, names, parameter) for call in calls]
+        if any(_is_number(v) and ast.dump(v) != ast.dump(default) for v in passed if v):
+            continue  # a setting of the script, as a smoothing of labels
+        values = [value or default for value in passed]
         first = values[0]
         number = first.operand if isinstance(first, ast.UnaryOp) else first
         alike = len({ast.dump(value) for value in values}) == 1
         if alike and isinstance(number, ast.Constant) and parameter not in bound:
             result[parameter] = first
     return result  # type: ignore[return-value]
+
+
+def _is_number(node: ast.expr) -> bool:
+    value = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 
 
 def _passed(call: ast.Call, names: Sequence[str], parameter: str) -> ast.expr | None:
