@@ -239,9 +239,7 @@ def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:
         and back.attr.value == "float"
     ):
         return True
-    for above in (node, *facts.context.ancestors(node)):
-        if isinstance(above, cst.BaseStatement):
-            return False
+    for above in (node, *facts.context.within_statement(node)):
         if isinstance(above, cst.Attribute) and above.attr.value in ("cpu", "numpy"):
             return True
     return False

@@ -171,14 +171,9 @@ def _is_handled(name: cst.Name, context: Workspace) -> bool:
         above = context.parent(whole)
         assert above is not None
         whole = above
-    places = []
-    for place in (whole, *context.ancestors(whole)):
-        places.append(place)
-        if isinstance(place, cst.BaseStatement):
-            break
     gone = (
         part
-        for place in places
+        for place in (whole, *context.within_statement(whole))
         for rule in HANDLE
         if isinstance(place, rule.nodes)
         for change in rule.find(place, context)
