@@ -762,12 +762,13 @@ class ProjectOptimizers:
     def _moving(self) -> set[Scope]:
         """Functions that move something, or run a function that does."""
         scopes: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
+        sharding = {
+            top for top in self._analysis.scopes.values() if SHARD_WORDS.search(top.module.data)
+        }
         scopes |= {
             at
             for call, at in self._evaluator.calls()
-            if isinstance(at, Function)
-            and SHARD_WORDS.search(at.top.module.data)
-            and self._shards_on_device(call, at)
+            if isinstance(at, Function) and at.top in sharding and self._shards_on_device(call, at)
         }
         callers = callers_of(self._analysis)
         waiting = [scope for scope in scopes if isinstance(scope, Function)]

@@ -79,13 +79,11 @@ class Devices:
 
     def says_where_to_load(self, node: cst.CSTNode) -> bool:
         """Whether `node` is a part of a `map_location`, also of one kept in a variable."""
-        for above in self._context.ancestors(node):
+        for above in self._context.within_statement(node):
             if isinstance(above, cst.Arg) and self._is_map_location(above):
                 return True
             if isinstance(above, cst.Assign):
                 return self.is_load_location(above.targets[0].target)
-            if isinstance(above, cst.BaseStatement):
-                return False
         return False
 
     def _is_map_location(self, arg: cst.CSTNode | None) -> bool:
