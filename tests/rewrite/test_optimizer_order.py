@@ -771,3 +771,71 @@ def test_a_model_that_goes_to_the_cpu_and_comes_back_is_reported(
     messages = [note.message for note in notes if note.rule == "optimizer-order"]
     assert bool(messages) is is_reported
     assert all("makes new parameters" in message for message in messages)
+
+
+BUILT_BY_METHODS = """\
+class Trainer:
+    def __init__(self, device):
+        self.device = device
+        self.net, self.taken = self.make()
+        {first}
+        {last}
+
+    def make(self):
+        net = torch.nn.Linear(4, 2)
+        {inside}
+        return net, {taken}
+
+    def set_up(self):
+        self.opt = torch.optim.SGD({weights}, lr=0.1)
+
+    def train(self, batches):
+        for x in batches:
+            self.net(x.cuda()).sum().backward()
+            self.opt.step()
+
+
+def main(batches):
+    Trainer(torch.device("cuda")).train(batches)
+
+
+main([])
+"""
+
+
+TAKEN = "[p for p in net.parameters() if p.requires_grad]"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "inside", "taken", "switches"),
+    [
+        ("self.set_up()", "self.net.to(device)", "pass", TAKEN, 1),
+        ("self.set_up()", "self.net.to(device)", "pass", "", 1),
+        ("self.net.to(device)", "self.set_up()", "pass", TAKEN, 1),
+        ("self.net.to(device)", "self.set_up()", "pass", "", 0),
+        ("self.set_up()", "pass", "net.to(self.device)", "", 0),
+    ],
+)
+def test_the_order_of_the_methods_that_a_constructor_runs_counts(
+    first: str, last: str, inside: str, taken: str, switches: int
+) -> None:
+    weights = "self.taken" if taken else "self.net.parameters()"
+    script = BUILT_BY_METHODS.format(
+        first=first, last=last, inside=inside, taken=taken or None, weights=weights
+    )
+    done = run(script)
+    assert done.data.decode().count(ON) == switches
+    assert not said(done)
+
+
+def test_parameters_that_a_method_takes_before_its_own_move() -> None:
+    script = BUILT_BY_METHODS.format(
+        first="self.set_up()",
+        last="pass",
+        inside="taken = [*net.parameters()]",
+        taken="taken",
+        weights="self.taken",
+    ).replace("        return net", "        net.to(self.device)\n        return net")
+    done = run(script)
+    assert f"{ON}        net.to(self.device)" in done.data.decode()
+    assert not said(done)

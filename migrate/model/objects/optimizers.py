@@ -682,22 +682,33 @@ class ProjectOptimizers:
             return []
         if not isinstance(around, Function) or around in seen or len(stack) > DEEPEST:
             return [goal]
-        if around.owner is not None and around.name not in BUILDS:
-            for name in BUILDS:
-                built = self._evaluator.method(around.owner, name)
-                if built is not None and self._moved_in(built, None, goal, ()):
-                    return []
         callers = [
             caller
             for caller in callers_of(self._analysis).get(around, ())
             if caller[1] is not around
         ]
+        if built := self._moving_builds(around, goal):
+            # What the constructor moves has moved for all callers but the constructor itself, whose order counts.
+            callers = [caller for caller in callers if not built.isdisjoint(self._runners(*caller))]
+            if not callers:
+                return []
         origins: list[Origin] = [] if callers else [goal]
         for caller in callers:
             origins += self._unmoved(call, scope, model, at, (caller, *stack), seen | {around})
             if len(origins) > MOST_GOALS:
                 break
         return origins
+
+    def _moving_builds(self, method: Function, goal: Origin) -> set[Scope]:
+        """Return the constructors that move `goal`, for a method that is none itself."""
+        if method.owner is None or method.name in BUILDS:
+            return set()
+        built = (self._evaluator.method(method.owner, name) for name in BUILDS)
+        return {
+            builder
+            for builder in built
+            if builder is not None and self._moved_in(builder, None, goal, ())
+        }
 
     def _moved_in(
         self, scope: Scope, until: Position | None, goal: Origin, stack: tuple[Call, ...]
