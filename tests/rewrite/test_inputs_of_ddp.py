@@ -185,3 +185,53 @@ def test_a_part_of_a_batch_that_the_function_moves_as_a_whole_is_not(tmp_path: P
     (tmp_path / "trainer.py").write_text(FORWARD.replace("    for _", lines, 1))
     done = rewrite_folder(tmp_path, processes=1)
     assert not [found for one in done.files for found in one.findings if found.rule == "ddp-inputs"]
+
+
+IN_PARTS = """\
+import torch
+
+
+def train(model, loader, optimizer):
+    for batch in loader:
+        {before}
+        rows = list(range(len(batch["x"])))
+        for turn in range(2):
+            part = {{key: batch[key][rows[turn::2]] for key in batch}}
+            {inside}
+            out = model(part)
+            {test}
+            out["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def in_parts(folder: Path, script: str, devices: str) -> list[str]:
+    (folder / "main.py").write_text(MAIN.format(devices=devices))
+    (folder / "trainer.py").write_text(script)
+    told = messages(rewrite_folder(folder))
+    return [message for message in told if "DistributedDataParallel moved it" in message]
+
+
+@pytest.mark.parametrize("test", ["pass", "if float(out['loss']) > 9: break"])
+def test_a_batch_that_runs_in_parts_and_only_the_model_moved_is_told(
+    tmp_path: Path, test: str
+) -> None:
+    script = IN_PARTS.format(before="pass", inside="pass", test=test)
+    (message,) = in_parts(tmp_path, script, ", device_ids=[rank]")
+    assert message.startswith("part: ")
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "devices"),
+    [
+        ("batch = {key: value.cuda() for key, value in batch.items()}", "pass", True),
+        ("pass", "part = {key: value.cuda() for key, value in part.items()}", True),
+        ("pass", "pass", False),
+    ],
+)
+def test_a_batch_that_runs_in_parts_and_is_moved_or_stays_is_not_told(
+    tmp_path: Path, before: str, inside: str, devices: bool
+) -> None:
+    script = IN_PARTS.format(before=before, inside=inside, test="pass")
+    assert not in_parts(tmp_path, script, ", device_ids=[rank]" if devices else "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.check.hazard import Severity
+from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import LOADERS, Kind
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.loops import batch_names, on_device
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 FORWARDS = frozenset({"forward", "__call__"})
 NOT_MOVED = "It is not moved in the loop"
 NOT_SHOWN = "does not show where"
+MOVED_BY_DDP = "{}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,7 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
         in_parts = {part.value for part in parts if isinstance(part, cst.Name)}
         if unmoved and (with_model & moved or in_parts & mentioned):
             listed = ", ".join(unmoved)
-            return UnknownInputs(
-                f"{listed}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
-            )
+            return UnknownInputs(MOVED_BY_DDP.format(listed))
     fed = _fed(block, context)
     if not unmoved or (fed and fed <= moved):
         return []
@@ -107,6 +107,47 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
     if not isinstance(step.loop, cst.For) or len(names) < 2:
         return UnknownInputs(f"is `{listed}` on the device? {NOT_MOVED}")
     return unmoved
+
+
+def left_to_the_wrapper(loop: cst.CSTNode, context: Workspace) -> UnknownInputs | None:
+    """Return what to do where DistributedDataParallel alone moves the batch of a training loop.
+
+    This is asked where no step of the loop has the batch: the forward pass is in a loop of parts of the batch, or
+    the step has to be ended by hand.
+    """
+    if not isinstance(loop, cst.For) or not context.calls.moved_inputs:
+        return None
+    calls = list(nodes_of(loop.body, cst.Call))
+    models = [call for call in calls if context.effects.moves_inputs(call)]
+    if not models or any(context.effects.moves(call) for call in models):
+        return None
+    if not any(Effect.BACKWARD in context.effects.of(call) for call in calls):
+        return None
+    batch = set(batch_names(loop, context))
+    derived = set(batch)
+    before = -1
+    while before < len(derived):
+        before = len(derived)
+        for assign in nodes_of(loop.body, cst.Assign):
+            if derived & {name.value for name in nodes_of(assign.value, cst.Name)}:
+                derived |= {*filter(None, _targets(assign))}
+    given = {
+        arg.value.value
+        for call in models
+        for arg in call.args
+        if isinstance(arg.value, cst.Name) and arg.value.value in derived
+    }
+    moved = {
+        *_receivers(moves(loop.body, context)),
+        *_rebound(loop.body, context),
+        *_given_to_mover(loop.body, context),
+        *_moved_by_element(loop.body, context),
+        *_receivers(_conversions(loop.body)),
+        *_converted(loop.body),
+    }
+    if not given or moved & derived or _yields_moved(loop, context) or _comes_moved(loop, context):
+        return None
+    return UnknownInputs(MOVED_BY_DDP.format(", ".join(sorted(given))))
 
 
 def _inputs(step: TrainingStep, context: Workspace) -> list[str]:

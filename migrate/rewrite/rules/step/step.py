@@ -18,8 +18,8 @@ from migrate.rewrite.rule import (
     reported,
     rewritten,
 )
-from migrate.rewrite.rules.step.inputs import UnknownInputs, unmoved_inputs
-from migrate.rewrite.rules.step.steps import Undecided, steps_of
+from migrate.rewrite.rules.step.inputs import UnknownInputs, left_to_the_wrapper, unmoved_inputs
+from migrate.rewrite.rules.step.steps import TrainingStep, Undecided, steps_of
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
 
@@ -377,7 +377,12 @@ class StepRule(Rule):
                 yield from self.report(node, f"the mark says nothing: {why}")
             return
         assert isinstance(node, cst.For | cst.While | cst.FunctionDef)
-        for step in steps_of(context).of(node):
+        steps = list(steps_of(context).of(node))
+        if not any(isinstance(step, TrainingStep) and step.batch for step in steps):
+            left = left_to_the_wrapper(node, context)
+            if left is not None:
+                yield from self.report(node, left.message, left.severity)
+        for step in steps:
             if isinstance(step, Undecided):
                 yield from self.report(step.node, step.why, step.severity, code=step.code)
                 continue
