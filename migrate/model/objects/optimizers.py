@@ -688,7 +688,7 @@ class ProjectOptimizers:
             if caller[1] is not around
         ]
         if built := self._moving_builds(around, goal):
-            # What the constructor moves has moved for all callers but the constructor itself, whose order counts.
+            # What a constructor moves has moved for all other callers; for itself, its order counts.
             callers = [caller for caller in callers if not built.isdisjoint(self._runners(*caller))]
             if not callers:
                 return []

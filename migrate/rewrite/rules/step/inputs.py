@@ -112,8 +112,8 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
 def left_to_the_wrapper(loop: cst.CSTNode, context: Workspace) -> UnknownInputs | None:
     """Return what to do where DistributedDataParallel alone moves the batch of a training loop.
 
-    This is asked where no step of the loop has the batch: the forward pass is in a loop of parts of the batch, or
-    the step has to be ended by hand.
+    This is asked where no step of the loop has the batch: the forward pass is in a loop of parts of it,
+    or the step is left to do by hand.
     """
     if not isinstance(loop, cst.For) or not context.calls.moved_inputs:
         return None
@@ -131,7 +131,7 @@ def left_to_the_wrapper(loop: cst.CSTNode, context: Workspace) -> UnknownInputs 
         for assign in nodes_of(loop.body, cst.Assign):
             if derived & {name.value for name in nodes_of(assign.value, cst.Name)}:
                 derived |= {*filter(None, _targets(assign))}
-    given = {
+    passed = {
         arg.value.value
         for call in models
         for arg in call.args
@@ -145,9 +145,9 @@ def left_to_the_wrapper(loop: cst.CSTNode, context: Workspace) -> UnknownInputs 
         *_receivers(_conversions(loop.body)),
         *_converted(loop.body),
     }
-    if not given or moved & derived or _yields_moved(loop, context) or _comes_moved(loop, context):
+    if not passed or moved & derived or _yields_moved(loop, context) or _comes_moved(loop, context):
         return None
-    return UnknownInputs(MOVED_BY_DDP.format(", ".join(sorted(given))))
+    return UnknownInputs(MOVED_BY_DDP.format(", ".join(sorted(passed))))
 
 
 def _inputs(step: TrainingStep, context: Workspace) -> list[str]:
