@@ -93,6 +93,7 @@ class Gate:
         question: what the parent asks.
         folder: receives the port and its weights.
         frame: the frame that calls `backward`.
+        arguments: what the constructors of a step's modules were called with: path → name → value.
         noise: whether the script draws random numbers where it computes its loss. Each run of the step draws
             those of the comparison.
 
@@ -107,9 +108,15 @@ class Gate:
     owners: Mapping[int, tuple[int, int]] | None = None
 
     def __init__(
-        self, question: Mapping[str, Any], folder: Path, frame: FrameType, *, noise: bool = False
+        self,
+        question: Mapping[str, Any],
+        folder: Path,
+        frame: FrameType,
+        arguments: Callable[[nn.Module], Mapping[str, Mapping[str, Any]]],
+        *,
+        noise: bool = False,
     ) -> None:
-        self._question, self._folder = question, folder
+        self._question, self._folder, self._arguments = question, folder, arguments
         self._noise = torch_noise if noise else nullcontext
         self._namespace = dict(frame.f_globals)
         self._file = frame.f_code.co_filename
@@ -477,7 +484,13 @@ class Gate:
                 self.step = step
             methods = {function.method: function.tensors() for function in self._functions}
             try:
-                port = compiled(step, tensors, shown, methods={**forms, **methods})
+                port = compiled(
+                    step,
+                    tensors,
+                    shown,
+                    methods={**forms, **methods},
+                    arguments=self._arguments(step),
+                )
                 shapes = [_shapes(form) for form in self._forms]
                 return with_forms(port, _shapes(tensors), shapes), port
             except (PortError, ConversionError) as error:

@@ -346,7 +346,9 @@ class _Recorder:
         """Compare the statements of the first loss with the script, and keep what the program depends on."""
         self._noise.decide()
         drawn = bool(self._noise.is_drawn)
-        self._gate = Gate(self._question, self._folder, frame, noise=drawn)
+        self._gate = Gate(
+            self._question, self._folder, frame, self._constructors.arguments, noise=drawn
+        )
         self._gate.earlier = self._earlier
         if self._question["optimizer"] >= 0:
             self._gate.owners = self._owners()

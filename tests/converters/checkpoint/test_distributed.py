@@ -364,7 +364,10 @@ def test_what_two_ranks_of_fsdp_save(tmp_path):
             from torch.distributed.checkpoint.state_dict import get_state_dict
             from torch.distributed.fsdp import fully_shard
 
+            from shims._shared import gloo_threads
+
             dist.init_process_group("gloo")
+            gloo_threads.let_go_at_exit()
             torch.manual_seed(0)
             mesh = dist.init_device_mesh("cpu", (2,))
             model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Linear(7, 3))
