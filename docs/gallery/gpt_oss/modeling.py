@@ -103,20 +103,16 @@ def repeat_kv(hidden_states: Array) -> Array:
 
 
 def eager_attention_forward(
-    module: Array, query: Array, key: Array, value: Array, attention_mask: Array, scaling: float
+    query: Array, key: Array, value: Array, attention_mask: Array, sinks: Array, scaling: float
 ) -> Array:
     key_states = repeat_kv(key)
     value_states = repeat_kv(value)
     attn_weights = query @ key_states.swapaxes(2, 3) * scaling
     attn_weights = attn_weights + attention_mask
-    sinks = module.reshape(1, -1, 1, 1)
+    sinks = sinks.reshape(1, -1, 1, 1)
     sinks = jnp.broadcast_to(sinks, (query.shape[0], sinks.shape[1], query.shape[2], 1))
     combined_logits = jnp.concatenate([attn_weights, sinks], axis=-1)
-    combined_logits_0, _ = (
-        combined_logits.max(axis=-1, keepdims=True),
-        combined_logits.argmax(axis=-1, keepdims=True),
-    )
-    combined_logits = combined_logits - combined_logits_0
+    combined_logits = combined_logits - combined_logits.max(axis=-1, keepdims=True)
     probs = jax.nn.softmax(combined_logits, axis=-1)
     # we drop the sink here
     scores = probs[..., :-1]
@@ -365,11 +361,11 @@ class GptOssAttention(Module):
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
         attn_output = eager_attention_forward(
-            self.sinks,
             query_states,
             key_states,
             value_states,
             attention_mask,
+            self.sinks,
             self.config.head_dim**-0.5,
         )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
