@@ -135,8 +135,8 @@ def _weighed(
     if waits and best is not None:
         return (
             "undetermined",
-            f"Undetermined: the host's part of a step decides, {best.host.words}. The host of a TPU VM may need "
-            "another time.",
+            f"Undetermined: the host's part of a step decides, {best.host.words}. The host of a TPU VM may "
+            "need another time.",
         )
     if best is None:
         return "undetermined", "Undetermined: it was not found out on which slice the step runs."
