@@ -48,7 +48,7 @@ def rewritten_with_findings(
         click.echo(f"migrate: runs as it is: {problem}", err=True)
     command = f"migrate rewrite {shlex.quote(str(script))} --check"
     show(*findings_of_files(done.findings, most=_MOST_FINDINGS, rest=command), err=True)
-    left = sum(finding.severity is not Severity.INFO for finding in done.findings)
+    left = sum(note.severity is not Severity.INFO for _, note in done.findings)
     return stack.enter_context(written_apart(done)), left
 
 

@@ -100,7 +100,9 @@ def _files_of_torch() -> dict[str, list[Path]]:
     """Return the files of torch's layers, functions and optimizers, by name."""
     spec = find_spec("torch")
     files: dict[str, list[Path]] = {}
-    for folder in ("nn", "optim", "_decomp") if spec and spec.origin else ():
+    if spec is None or spec.origin is None:
+        return files
+    for folder in ("nn", "optim", "_decomp"):
         for path in (Path(spec.origin).parent / folder).rglob("*.py"):
             files.setdefault(path.name, []).append(path)
     return files

@@ -92,14 +92,14 @@ def at(location: str) -> str:
     return f" at {location}" if location else " in a backward pass"
 
 
-def first_difference(one: str, other: str) -> tuple[str, str]:
+def first_difference(reads: str, other: str) -> tuple[str, str]:
     """Return the first read of each of two replicas that the other replica does not have; "" for none.
 
     Args:
-        one: the reads of a replica in words, as `Reads.since` returns them.
+        reads: the reads of a replica in words, as `Reads.since` returns them.
         other: the reads of another replica.
     """
-    notes = [[line.partition(" ") for line in text.splitlines()] for text in (one, other)]
+    notes = [[line.partition(" ") for line in text.splitlines()] for text in (reads, other)]
     for mine, its in zip_longest(*notes, fillvalue=("", "", "")):
         if mine[0] != its[0]:
             return mine[2], its[2]

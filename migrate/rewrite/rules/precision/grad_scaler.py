@@ -541,8 +541,8 @@ class GradScaler(Rule):
             f"{code(call)}: disabled, so that its calls pass through; bfloat16 needs no scaling"
         )
         wrong = f"{_stays_on(name)} Disable it: enabled=False lets its calls pass through"
-        told = "" if context.for_torch_tpu or name in GONE_SCALERS else wrong
-        yield self.edit(call, replace, message, consumes=gone, wrong=told)
+        named = not context.for_torch_tpu and name not in GONE_SCALERS
+        yield self.edit(call, replace, message, consumes=gone, wrong=wrong if named else "")
 
 
 def _stays_on(name: str | None) -> str:
