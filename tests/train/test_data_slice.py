@@ -22,9 +22,15 @@ from migrate.train.errors import TrainError
 from migrate.train.frames import Frame, script_frames
 from migrate.train.proof.data_child import difference_of
 from migrate.train.slice.data import DataSlice, data_slice
-from migrate.train.slice.loops import TrainingCalls
+from migrate.train.slice.loops import TrainingCalls, call_of, parameters_of
 from migrate.train.slice.loss import loss_slice
-from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    comprehension,
+    path_to,
+    shared_line,
+)
 from migrate.train.watch.values import plain
 from migrate.train.write.left import left_statements
 from migrate.train.write.texts import data_text
@@ -746,13 +752,11 @@ def micro_batches():
         yield {{"x": number}}
         yield None
 """
-    config = ModuleType("config")
-    config.__dict__["ARGV"] = ["--n", "3"]
-    monkeypatch.setitem(sys.modules, "config", config)
     monkeypatch.setattr(sys, "argv", ["train.py", "--updates", "1"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     namespace: dict[str, Any] = {}
-    exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
+    args, folder = ["--n", "3"], f"Path({str(tmp_path)!r})"
+    exec(data_text(source, "script.py", folder, restores=False, args=args), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]
 
@@ -761,9 +765,6 @@ def test_batches_of_bfloat16_are_arrays_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch does not hand them to NumPy: the record failed, and no program was written."""
-    config = ModuleType("config")
-    config.__dict__["ARGV"] = []
-    monkeypatch.setitem(sys.modules, "config", config)
     monkeypatch.setattr(sys, "path", list(sys.path))
     tensor = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     text = data_text("", "train.py", f"Path({str(tmp_path)!r})", restores=False, bfloat16=True)
@@ -865,8 +866,7 @@ def test_a_decorator_may_keep_what_the_training_function_gives(
     )
     calls = TrainingCalls(backward, (step,), ())
     cut = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"])
-    config, runner = ModuleType("config"), ModuleType("runner")
-    config.__dict__["ARGV"] = []
+    runner = ModuleType("runner")
 
     class Settings:
         batches = 3
@@ -882,8 +882,7 @@ def test_a_decorator_may_keep_what_the_training_function_gives(
         return decorated
 
     runner.__dict__.update(run=run, Settings=Settings)
-    for module in (config, runner):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, runner.__name__, runner)
     monkeypatch.setattr(sys, "path", list(sys.path))
     groups: list[str] = []
     monkeypatch.setattr(
@@ -938,6 +937,55 @@ def test_a_comprehension_is_no_frame_of_its_own() -> None:
         (2, "f"),
         (4, "<module>"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("Run(size())(4)", "Run(size())(4)"),
+        ("run(run.of(4))", "run(run.of(4))"),
+        ("train(train(4))", "train(train(4))"),
+        ("step(4)", "step(4)"),  # another name of the function
+        ("list(map(run, [4]))", None),
+        ("reduce(run, [4, 4])", None),
+        ("method(4)", None),  # whose method is it?
+    ],
+)
+def test_the_call_that_runs_a_frame_is_known_by_its_position(
+    call: str, expected: str | None
+) -> None:
+    source = f"""
+from functools import reduce
+def size():
+    return 2
+class Run:
+    def __init__(self, size=1):
+        self.size = size
+    def of(self, count):
+        return count
+    def __call__(self, count, other=0):
+        seen.append(script_frames("x.py")[0])
+    def train(self, count):
+        seen.append(script_frames("x.py")[0])
+def train(count):
+    if count:
+        seen.append(script_frames("x.py")[0])
+run, step, method = Run(), train, Run().train
+{call}
+"""
+    namespace: dict[str, Any] = {"script_frames": script_frames, "seen": []}
+    exec(compile(source, "x.py", "exec"), namespace)
+    called, caller = namespace["seen"][0]
+    script = ScriptText("x.py", source)
+    if expected is None:
+        with pytest.raises(TrainError, match="is not called by its name here"):
+            call_of(script, caller, called)
+        return
+    node = call_of(script, caller, called)
+    assert ast.unparse(node) == (expected if call != "train(train(4))" else "train(4)")
+    code = script.code(called.first, called.function)
+    assert isinstance(code, FunctionNode)
+    assert parameters_of(code, node)[0] == "count"
 
 
 def test_a_process_group_of_one_rank_loads_the_data() -> None:

@@ -130,7 +130,8 @@ def updates_interface_text(
         f"{name}: functions.py gives other values than the script"
         for name in sorted(frozenset[str]().union(*(of.differs for of in updates)))
     ]
-    return Interface(text, tuple(sorted(public.names)), (*missing, *unlike))
+    failed = next((of.failed for of in updates if of.failed), "")
+    return Interface(text, tuple(sorted(public.names)), (*missing, *unlike), failed)
 
 
 def _missing_outputs(updates: Sequence[InterfaceFacts]) -> list[str]:
@@ -284,7 +285,6 @@ from converters.conversion import convert
 from converters.kept import kept_path
 {batches}from flax import linen as nn
 from safetensors.numpy import load_file, save_file
-from torch_names import by_torch_names
 {imports}'''
 
 _PLAIN = """
