@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from converters.atomic import require_writable
 from converters.back.restoring import RestoredRow, Restoring, total
 from converters.back.safetensors_output import write_leaves
@@ -126,6 +128,21 @@ def to_state_dict(
         KeptFileError, MisfitError, ConversionError: as `to_torch`.
     """
     return _tensors(*_open(source, model, example, kept, original_dtype))
+
+
+def by_torch_names(tree: Any, kept: Path) -> dict[str, Any]:
+    """Return the arrays that torch knows of a tree that has others too, by torch's names and in its layouts.
+
+    Args:
+        tree: a pytree in memory, `{"params": …}`.
+        kept: the file that has what the way back to torch needs beside the arrays.
+    """
+    from flax.traverse_util import flatten_dict, unflatten_dict
+
+    known = {leaf.path for leaf in read_kept(kept).leaves}
+    flat = flatten_dict(tree, sep="/")
+    arrays = unflatten_dict({n: np.asarray(x) for n, x in flat.items() if n in known}, sep="/")
+    return {name: np.asarray(x) for name, x in to_state_dict(arrays, kept=kept).items()}
 
 
 def require_free(

@@ -60,7 +60,7 @@ _COUPLED = (
 _APPLY = "apply(state.params, state.opt_state, grads)"
 _AVERAGED = "apply(state.params, state.opt_state, jax.tree.map(lambda x: x / len(micro), grads))"
 _SUM = "grads = more if grads is None else jax.tree.map(jnp.add, grads, more)"
-_FOLDED = "jax.random.fold_in(KEY, state.step * 1024 + number)"
+_FOLDED = "jax.random.fold_in(KEY, state.step)"
 _ANY = "params.safetensors"
 
 _BATCHES = "enumerate(make_batches(40))"
@@ -108,7 +108,7 @@ _LANGUAGE = (
     ("optimizer.py", "optax.clip_by_global_norm(0.5),", "", "lost clipping"),
     ("optimizer.py", "eps=1e-08", "eps=0.001", "another eps"),
     ("data.py", _BATCHES, _LATE, "batches are ahead"),
-    ("data.py", '"labels": labels', '"labels": tokens', "labels not shifted"),
+    ("data.py", "np.asarray(labels)", "np.asarray(tokens)", "labels not shifted"),
     (_ANY, "params/model/hidden/kernel", "", "other initialization"),
 )
 _VISION = (

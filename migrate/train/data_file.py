@@ -21,6 +21,7 @@ from migrate.train.results import TrainComparison
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loops import TrainingCalls, loop_statements
 from migrate.train.slice.text import ScriptText
+from migrate.train.write.batches import plain_data_text
 from migrate.train.write.shadow import guarded, hidden_modules
 from migrate.train.write.texts import (
     DRAWS,
@@ -40,10 +41,13 @@ def write_data(
     options: TrainOptions,
     place: Path,
     work: Path,
+    *,
+    called: bool,
 ) -> tuple[DataSlice, TrainComparison]:
     """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
 
-    `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines.
+    `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines. `called`: whether
+    `interface.py` may call the parts of `data.py`.
     """
     files = {file.stem for file in place.glob("*.py")} | {"data"}
     folder = options.script.resolve().parent
@@ -72,9 +76,12 @@ def write_data(
             ),
         )
 
-    written(plain, ())
     count = many(len(recorded["updates"]), "update")
     equal = data_equal(plain.rollouts)
+    shorter = not called and _write_plain(plain, recorded, options, hidden.names, place)
+    if shorter and not data_difference(place, work, options.timeout)[0]:
+        return plain, TrainComparison("data", True, what=f"{count}, {equal}")
+    written(plain, ())
     difference = data_difference(place, work, options.timeout)[0]
     if not difference:
         return plain, TrainComparison("data", True, what=f"{count}, {equal}")
@@ -129,6 +136,7 @@ def _write_data(
         bool(states),
         hidden,
         ranks,
+        args=options.args,
         rollouts=data.rollouts,
         on_gpu=on_gpu,
         several=several,
@@ -138,6 +146,27 @@ def _write_data(
     (place / DRAWS).unlink(missing_ok=True)
     if states:
         _write_draws(place / DRAWS, states)
+
+
+def _write_plain(
+    data: DataSlice,
+    recorded: Mapping[str, Any],
+    options: TrainOptions,
+    hidden: Sequence[str],
+    place: Path,
+) -> bool:
+    """Write `data.py` with what this script needs alone; whether it may be so."""
+    several = "parts" in recorded or data.rollouts
+    ranks = any(name in os.environ and name in data.text for name in RANKS)
+    if several or ranks or hidden or options.args:
+        return False
+    batches = [micro["batch"] for update in recorded["updates"] for micro in update["micro"]]
+    folder = options.script.resolve().parent
+    text = plain_data_text(
+        data.text, options.script.name, _folder(options), batches, folder, on_gpu=recorded["on_gpu"]
+    )
+    (place / "data.py").write_text(text)
+    return bool(text)
 
 
 def _position(difference: str) -> int:

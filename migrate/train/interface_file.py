@@ -47,6 +47,8 @@ def write_interface(
         facts, recorded, sorted(learning), options, place, work, parts=True
     )
     functions = [f for f in recorded["functions"] if f.method not in differs]
+    if not (place / "functions.py").exists():  # all are methods that the step itself calls
+        recorded = {**recorded, "of_functions": "from loss import Step as Functions"}
     interface = interface_text(
         script,
         loss,

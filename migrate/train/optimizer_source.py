@@ -40,6 +40,10 @@ def optimizer_source(
         source=source,
         updates=count,
         sets_rate=min(assigned, default=0),
+        option_names=_names_in_groups(script),
+        clips=tuple(
+            replace(clip, limit_name=_limit_name(script, clip.line)) for clip in optimizer.clips
+        ),
     )
     names: dict[str, list[str]] = {}
     for name, paths in weights.paths.items():
@@ -59,6 +63,29 @@ def optimizer_source(
         if path.startswith("params/")
     ]
     return write_optimizer(optimizer, arrays)
+
+
+def _names_in_groups(script: ScriptText) -> dict[str, str]:
+    """Names of options in groups of parameters, `{"weight_decay": weight_decay}`."""
+    return {
+        key.value: name
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value in ("weight_decay", "momentum", "eps")
+        if (name := last_part(value))
+    }
+
+
+def _limit_name(script: ScriptText, line: int) -> str:
+    """Name of the limit in the script's call that clips gradients at a line; "" if it has none."""
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Call) or not last_part(node.func).startswith("clip_grad_"):
+            continue
+        if node.lineno <= line <= (node.end_lineno or 0):
+            named = [k.value for k in node.keywords if k.arg in ("max_norm", "clip_value")]
+            return next((last_part(value) for value in (*named, *node.args[1:2])), "")
+    return ""
 
 
 def _constructor(script: ScriptText, line: int, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import pickle
 import tempfile
@@ -39,24 +40,28 @@ from migrate.train.scores import require_scores
 from migrate.train.slice.data import data_slice
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
+from migrate.train.write.batches import has_single_batches
+from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
 from migrate.train.write.roles import training_roles
+from migrate.train.write.special import specialized
 from migrate.train.write.split import split
 from migrate.train.write.texts import (
-    CARRIED,
     OF_ROLLOUT,
     RECORDED,
     ProgramFacts,
+    carried_files,
     carried_text,
-    config_text,
     loss_text,
     test_text,
     tidied,
     train_text,
     with_rate,
+    without_folder,
 )
+from migrate.train.write.updates import model_text
 
 
 def train_program(options: TrainOptions, command: str, progress: Progress) -> TrainedProgram:
@@ -126,15 +131,16 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             methods = {function.method for function in recorded["functions"]}
             modeling = facts.counts.source if facts.counts else port.modeling
             sources = split(modeling, script.name, methods)
+            own = {n.name for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef)}
+            of_loss, of_functions = specialized([sources.loss, sources.functions], own)
             files = {
-                "model.py": sources.model,
-                "loss.py": loss_text(sources.loss, facts),
-                "config.py": config_text(port.config, script.name, options.args),
+                "model.py": model_text([port.config], [sources.model]),
+                "loss.py": loss_text(of_loss, facts),
                 "optimizer.py": with_rate(optimizer),
                 "train.py": train_text(facts),
                 "test_same.py": test_text(facts, len(recorded["updates"])),
-                **{name: carried_text(name) for name in CARRIED},
-                **({"functions.py": sources.functions} if sources.functions else {}),
+                **{n: carried_text(n) for n in carried_files(rollouts=facts.rollouts)},
+                **({"functions.py": of_functions} if sources.functions else {}),
                 **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if facts.starts else {}),
             }
             for name, source in files.items():
@@ -152,17 +158,23 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 of_means = (of_mean,)
             _write_recorded(place / RECORDED, expected, facts)
             progress("comparing: data")
-            data, of_data = write_data(text, events, cut, plain, recorded, options, place, work)
+            roles = training_roles(text, events, recorded)
+            called = any(role.kind == PART for role in roles.values())
+            data, of_data = write_data(
+                text, events, cut, plain, recorded, options, place, work, called=called
+            )
+            single = not called and has_single_batches((place / "data.py").read_text())
+            facts = replace(facts, single=single and not facts.rollouts)
+            (place / "train.py").write_text(train_text(facts))
             if facts.scores:
                 require_scores(facts.scores, place, work, options.timeout)
-            roles = training_roles(text, events, recorded)
             interface = write_interface(
                 text, loss, facts, recorded, weights, options, place, work, roles
             )
             notes = [
                 *program_notes(recorded, port, facts),
                 *optimizer.notes,
-                *tidied(place),
+                *tidied(place, options),
                 *formatted(place),
             ]
             comparisons: tuple[TrainComparison, ...] = ()
@@ -197,7 +209,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )
             page = readme_text(result, text, facts, data, loss, recorded, command, interface)
-            (place / "README.md").write_text(page)
+            (place / "README.md").write_text(without_folder(page, script, options.output))
             written = record(place, str(script))
         return TrainedProgram(
             options.output, written, script, comparisons, tuple(left), tuple(notes), error

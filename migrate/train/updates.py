@@ -52,18 +52,19 @@ from migrate.train.write.readme import readme_text
 from migrate.train.write.roles import training_roles
 from migrate.train.write.split import functions_class, split
 from migrate.train.write.texts import (
-    CARRIED,
     OF_ROLLOUT,
     RECORDED,
+    carried_files,
     carried_text,
-    config_text,
     tidied,
+    without_folder,
 )
 from migrate.train.write.updates import (
     ForwardFacts,
     UpdateFacts,
     apart,
     losses_text,
+    model_text,
     optimizers_text,
     together,
     updates_test_text,
@@ -341,15 +342,14 @@ def write_updates(
     with writing(options.output) as place:
         progress("writing the program")
         files = {
-            "model.py": together([source.model for source in sources]),
+            "model.py": model_text(configs, [source.model for source in sources]),
             "loss.py": losses_text(facts, forwards, name),
-            "config.py": config_text(together(configs), name, options.args),
             "optimizer.py": optimizers_text(facts, name),
             "train.py": updates_train_text(
                 facts, forwards, name, rollouts=plain.rollouts, starts=plain.starts
             ),
             "test_same.py": updates_test_text(facts, forwards, name, len(whole["updates"])),
-            **{file: carried_text(file) for file in CARRIED},
+            **{n: carried_text(n) for n in carried_files(rollouts=plain.rollouts)},
             **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if plain.starts else {}),
         }
         if functions := [source.functions for source in sources if source.functions]:
@@ -359,7 +359,9 @@ def write_updates(
         _write_weights(place, parts, ported, work)
         _write_recorded(place / RECORDED, whole, facts, forwards)
         progress("comparing: data")
-        data, of_data = write_data(script, parts[0].calls, cut, plain, whole, options, place, work)
+        data, of_data = write_data(
+            script, parts[0].calls, cut, plain, whole, options, place, work, called=True
+        )
         if options.scores:
             if not plain.starts:
                 raise TrainError(
@@ -388,7 +390,7 @@ def write_updates(
         for part, (port, _), fact in zip(parts, ported, facts, strict=True):
             own = program_notes(part.recorded, port, replace(fact.facts, rollouts=plain.rollouts))
             notes += [*own, *fact.optimizer.notes]
-        notes = list(dict.fromkeys((*notes, *tidied(place), *formatted(place))))
+        notes = list(dict.fromkeys((*notes, *tidied(place, options), *formatted(place))))
         comparisons: tuple[TrainComparison, ...] = ()
         error = ""
         if options.proof:
@@ -424,7 +426,7 @@ def write_updates(
             command,
             interface,
         )
-        (place / "README.md").write_text(page)
+        (place / "README.md").write_text(without_folder(page, options.script, options.output))
         written = record(place, str(options.script))
     return replace(result, files=written)
 

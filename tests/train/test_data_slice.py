@@ -746,13 +746,11 @@ def micro_batches():
         yield {{"x": number}}
         yield None
 """
-    config = ModuleType("config")
-    config.__dict__["ARGV"] = ["--n", "3"]
-    monkeypatch.setitem(sys.modules, "config", config)
     monkeypatch.setattr(sys, "argv", ["train.py", "--updates", "1"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     namespace: dict[str, Any] = {}
-    exec(data_text(source, "script.py", f"Path({str(tmp_path)!r})", restores=False), namespace)
+    args, folder = ["--n", "3"], f"Path({str(tmp_path)!r})"
+    exec(data_text(source, "script.py", folder, restores=False, args=args), namespace)
     assert [update[0]["x"] for update in namespace["batches"]()] == [0, 1, 2]
     assert sys.argv == ["train.py", "--updates", "1"]
 
@@ -761,9 +759,6 @@ def test_batches_of_bfloat16_are_arrays_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch does not hand them to NumPy: the record failed, and no program was written."""
-    config = ModuleType("config")
-    config.__dict__["ARGV"] = []
-    monkeypatch.setitem(sys.modules, "config", config)
     monkeypatch.setattr(sys, "path", list(sys.path))
     tensor = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     text = data_text("", "train.py", f"Path({str(tmp_path)!r})", restores=False, bfloat16=True)
@@ -865,8 +860,7 @@ def test_a_decorator_may_keep_what_the_training_function_gives(
     )
     calls = TrainingCalls(backward, (step,), ())
     cut = data_slice(script, calls, loss_slice(script, backward[0]), ["batch"])
-    config, runner = ModuleType("config"), ModuleType("runner")
-    config.__dict__["ARGV"] = []
+    runner = ModuleType("runner")
 
     class Settings:
         batches = 3
@@ -882,8 +876,7 @@ def test_a_decorator_may_keep_what_the_training_function_gives(
         return decorated
 
     runner.__dict__.update(run=run, Settings=Settings)
-    for module in (config, runner):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, runner.__name__, runner)
     monkeypatch.setattr(sys, "path", list(sys.path))
     groups: list[str] = []
     monkeypatch.setattr(

@@ -26,6 +26,7 @@ from migrate.train.watch import listening
 from migrate.train.write.counts import NoCount, counted_source
 from migrate.train.write.split import split
 from migrate.train.write.texts import CARRIED, ProgramFacts, carried_text, loss_text, train_text
+from migrate.train.write.updates import model_text
 from tests.train.scripts import UNEVEN
 
 FACTS = ProgramFacts(
@@ -102,9 +103,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
         folder = tmp_path_factory.mktemp("program")
         sources = split(facts.counted.source if facts.counted else port.modeling, "toy.py")
         files = {
-            "model.py": sources.model,
+            "model.py": model_text([port.config], [sources.model]),
             "loss.py": loss_text(sources.loss, facts),
-            "config.py": port.config,
             "optimizer.py": OPTIMIZER,
             "train.py": train_text(facts),
             **{name: carried_text(name) for name in CARRIED},

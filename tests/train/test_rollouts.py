@@ -80,7 +80,6 @@ def micro_batches():
 @pytest.fixture
 def rollouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     modules = {}
-    monkeypatch.setitem(sys.modules, "config", types.SimpleNamespace(ARGV=[]))
     text = data_text(LOOP, "train.py", repr(str(tmp_path)), False, rollouts=True)
     text = text.replace(f"FOLDER = {str(tmp_path)!r}", f"FOLDER = Path({str(tmp_path)!r})")
     for name, source in (("data", text), ("rollouts", carried_text(OF_ROLLOUT))):

@@ -7,7 +7,7 @@ under which it took that branch is a guard. A port holds where the guards hold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple
     found_bounds = dict.fromkeys(_orders(program.range_constraints, sides, compared))
     for guard in environment.guards:
         found_bounds |= dict.fromkeys(_of_guard(guard, environment, sides))
-    return tuple(found_bounds)
+    return _with_equalities(tuple(found_bounds))
 
 
 def free_sides(program: torch.export.ExportedProgram, names: Sequence[str]) -> dict[Side, Any]:
@@ -162,6 +162,7 @@ def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) 
     handles.
     """
     expression = _without_itself(guard.expr.xreplace(dict(environment.replacements)))
+    expression = _without_minus(expression)
     symbols = expression.free_symbols
     if not symbols or not symbols <= sides.keys():
         return
@@ -186,6 +187,41 @@ def _without_itself(expression: Any) -> Any:
             [other] = (size for size in right.args if size != left)
             return type(expression)(left, other)
     return expression
+
+
+def _without_minus(expression: Any) -> Any:
+    """`a <= b` for `a + -1 * b <= 0`."""
+    if isinstance(expression, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt):
+        terms = sympy.Add.make_args(expression.lhs - expression.rhs)
+        minus = [term for term in terms if term.could_extract_minus_sign()]
+        plus = [term for term in terms if term not in minus]
+        if minus and plus:
+            return type(expression)(sympy.Add(*plus), -sympy.Add(*minus))
+    return expression
+
+
+def _with_equalities(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """The bounds with `a == b` for `a <= b` and `b <= a`."""
+
+    def sides(condition: str) -> tuple[str, ...]:
+        left, at_least, right = condition.partition(" >= ")
+        return (right, left) if at_least else tuple(condition.split(" <= "))
+
+    orders = {sides(bound.condition): bound for bound in bounds if bound.of_model}
+    result = []
+    for bound in bounds:
+        order = sides(bound.condition)
+        if len(order) == 2 and order in orders and order[::-1] in orders:
+            if orders[order[::-1]] in result:
+                continue
+            same = {" <= ": " == ", " >= ": " == "}
+            for relation, equal in same.items():
+                condition = bound.condition.replace(relation, equal)
+                text = bound.text.replace(relation, equal)
+                bound = replace(bound, condition=condition, text=text)
+            orders[order] = bound
+        result.append(bound)
+    return tuple(result)
 
 
 def _is_of_model(guard: Any) -> bool:

@@ -21,9 +21,9 @@ import torch
 import train as _train
 from converters.conversion import convert
 from converters.kept import kept_path
+from converters.reverse import by_torch_names
 from data import batches, make_dataset
 from safetensors.numpy import load_file, save_file
-from torch_names import by_torch_names
 
 __all__ = [
     "load",
@@ -47,6 +47,11 @@ WITHOUT_GRADIENT = set()
 _OUTPUTS = [
     ("ddp_model", "__call__", 0),
 ]
+# Parts of modules that hold nothing beside them. Weights may have these names instead; then
+# gradients have them too, and outputs are those of the parts.
+PARTS = {"net1": "ddp_model.net1", "net2": "ddp_model.net2"}
+_modules = {name: name for name in MODULES}
+_OUTPUTS_OF_PARTS = [("ddp_model", "net1", "__call__", 0), ("ddp_model", "__call__", 0)]
 _folder = Path(tempfile.mkdtemp())
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 # What the way back to torch needs beside the arrays: of the weights that were loaded last.
@@ -72,13 +77,18 @@ def weights(state):
 
 def _loaded(weights):
     """A fresh state with these weights."""
-    global _kept
-    missing = [module for module in MODULES if module not in weights]
+    global _kept, _modules
+    names = {name: name for name in MODULES if name in weights}
+    names |= {name: PARTS[name] for name in PARTS if PARTS[name].partition(".")[0] not in names}
+    _modules = {name: place for name, place in names.items() if name in weights}
+    missing = [name for name in names if name not in weights]
+    held = {place.partition(".")[0] for place in names.values()}
+    missing += [name for name in MODULES if name not in held]
     if missing:
         raise KeyError(f"no weights of the module {missing[0]}")
     named = {
-        f"{module}.{name}": torch.tensor(np.asarray(array))
-        for module in MODULES
+        f"{place}.{name}": torch.tensor(np.asarray(array))
+        for module, place in _modules.items()
         for name, array in weights[module].items()
     }
     source, output = (_folder / f"weights.{end}" for end in ("pt", "safetensors"))
@@ -93,8 +103,8 @@ def _loaded(weights):
 def _in_torch(tree):
     named = {}
     for name, array in by_torch_names(tree, _kept).items():
-        module = next(m for m in MODULES if name.startswith(f"{m}."))
-        named.setdefault(module, {})[name.removeprefix(f"{module}.")] = array
+        module, place = next((m, p) for m, p in _modules.items() if name.startswith(f"{p}."))
+        named.setdefault(module, {})[name.removeprefix(f"{place}.")] = array
     return named
 
 
@@ -104,18 +114,20 @@ def _require(name, value, expected):
         raise ValueError(f"the program is written for {name}={expected!r}, not {value!r}")
 
 
-def _by_name(batch):
-    """The batch by the names in the loss: `name` for a key `function:name`."""
-    return {name.rpartition(":")[2]: value for name, value in batch.items()}
-
-
-def _inputs(batch):
-    return _loss.inputs_of(_by_name(batch))
-
-
 def _one_loss(site):
     if site != 0:
         raise ValueError("the program has one loss: site is 0")
+
+
+def _by_name(batch):
+    """The batch by the names in the loss: `name` for a key `function:name`."""
+    named = {name.rpartition(":")[2]: value for name, value in batch.items()}
+    return named
+
+
+def _inputs(batch):
+    named = _by_name(batch)
+    return {name: named[name] for name in ("inputs", "labels")}
 
 
 _loss_of, _value_and_grad = _loss.loss_of, _train.value_and_grad
@@ -130,7 +142,7 @@ def _captured(params, variables, inputs):
         capture_intermediates=lambda module, name: name != "setup",
     )
     found = []
-    for path in _OUTPUTS:
+    for path in (*_OUTPUTS, *_OUTPUTS_OF_PARTS):
         value = more["intermediates"]
         for key in path:
             value = value[key]
@@ -141,7 +153,9 @@ def _captured(params, variables, inputs):
 def outputs(state, batch, site=0):
     """What each outermost call of a trained module gives in the loss of a batch, in order."""
     _one_loss(site)
-    return _captured(state.params, state.variables, _inputs(batch))
+    every = _captured(state.params, state.variables, _inputs(batch))
+    count = len(_OUTPUTS)
+    return every[count:] if set(_modules) & set(PARTS) else every[:count]
 
 
 def loss_and_gradients(state, batch, site=0):
@@ -150,7 +164,9 @@ def loss_and_gradients(state, batch, site=0):
     value, grads = _value_and_grad(state.params, state.variables, _inputs(batch))
     named = _in_torch({**state.variables, "params": grads})
     return value, {
-        module: {n: x for n, x in arrays.items() if f"{module}.{n}" not in WITHOUT_GRADIENT}
+        module: {
+            n: x for n, x in arrays.items() if f"{_modules[module]}.{n}" not in WITHOUT_GRADIENT
+        }
         for module, arrays in named.items()
     }
 
@@ -164,7 +180,7 @@ def step(state, micro, site=0, rollout=None):
     _one_loss(site)
     if rollout is not None:
         raise ValueError("the program has no rollouts: rollout is None")
-    state, losses, rate = _train.train_step(state, [_by_name(batch) for batch in micro])
+    state, losses, rate = _train.train_step(state, [_inputs(batch) for batch in micro])
     return state, {"losses": losses, "learning_rate": rate}
 
 
@@ -239,5 +255,7 @@ def _mp_fn(rank, world_size):
     """
     _require("rank", rank, 0)
     _require("world_size", world_size, 1)
-    state = _trained(_fresh(), _data.micro_batches)
+    state = _fresh()
+    for micro in _data.batches():
+        state = _train.train_step(state, micro)[0]
     return state

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from config import StepConfig
 from jax import Array
-from model import Module, ToyModel
+from model import Module, StepConfig, ToyModel
 
 
 class Step(Module):
@@ -20,14 +19,6 @@ class Step(Module):
 
 
 STEP = Step(StepConfig())
-
-
-def inputs_of(batch):
-    """Arrays of a batch that the loss reads."""
-    return {
-        "inputs": batch["inputs"],
-        "labels": batch["labels"],
-    }
 
 
 def loss_of(params, state, inputs):

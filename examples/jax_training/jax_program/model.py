@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -9,6 +10,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 from jax.typing import DTypeLike
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """The sizes of Step."""
 
 
 class Module(nn.Module, kw_only=True):

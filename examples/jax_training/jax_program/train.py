@@ -5,19 +5,19 @@ python train.py [--updates N] [--checkpoints FOLDER [--every N]] [--save FILE]
 
 import argparse
 import functools
+import itertools
 import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 from devices import EVERYWHERE, by_rows, replicated
-from loss import inputs_of, loss_of
+from flax.traverse_util import flatten_dict, unflatten_dict
+from loss import loss_of
 from optimizer import learning_rate_of, optimizer
-from safetensors.numpy import load_file, save_file
+from safetensors.flax import load_file, save_file
 
 PARAMS = Path(__file__).with_name("params.safetensors")
 
@@ -33,28 +33,14 @@ class State(NamedTuple):
 
 def load(path=PARAMS):
     """A fresh state with the weights of a file."""
-    tree = {}
-    for name, value in load_file(path).items():
-        *above, last = name.split("/")
-        node = tree
-        for part in above:
-            node = node.setdefault(part, {})
-        node[last] = jnp.asarray(value)
-    return start(tree)
-
-
-def start(variables):
-    """A fresh state with these variables."""
-    params = variables["params"]
-    others = {name: value for name, value in variables.items() if name != "params"}
-    return State(*replicated((params, others, optimizer.init(params))), 0)
+    variables = unflatten_dict(load_file(path), sep="/")
+    params = variables.pop("params")
+    return State(*replicated((params, variables, optimizer.init(params))), 0)
 
 
 def save(state, path):
     """Write the weights of a state."""
-    tree = {"params": state.params, **state.variables}
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    save_file({"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}, path)
+    save_file(flatten_dict({"params": state.params, **state.variables}, sep="/"), path)
 
 
 value_and_grad = jax.jit(jax.value_and_grad(loss_of), out_shardings=EVERYWHERE)
@@ -68,20 +54,16 @@ def apply(params, opt_state, grads):
 
 
 def train_step(state, micro):
-    """One update over micro-batches, whose gradients are summed as torch sums them.
+    """One update, of one batch.
 
     Returns:
-        The new state, the loss of each micro-batch, and the learning rate.
+        The new state, the loss, and the learning rate.
     """
-    losses, grads, variables = [], None, state.variables
-    for batch in micro:
-        inputs = by_rows(inputs_of(batch))
-        value, more = value_and_grad(state.params, variables, inputs)
-        losses.append(value)
-        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
+    [batch] = micro
+    value, grads = value_and_grad(state.params, state.variables, by_rows(batch))
     params, opt_state = apply(state.params, state.opt_state, grads)
-    new = State(params, variables, opt_state, state.step + 1)
-    return new, losses, learning_rate_of(state.step)
+    new = State(params, state.variables, opt_state, state.step + 1)
+    return new, [value], learning_rate_of(state.step)
 
 
 def main():
@@ -94,25 +76,20 @@ def main():
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
     add("--save", type=Path, help="file for the trained weights")
     asked = parser.parse_args()
-    if asked.every < 1:
-        parser.error(f"--every {asked.every}: at least 1")
     from checkpoints import PREEMPTED, Checkpoints
     from data import batches
 
-    kept, pending = Checkpoints(asked.checkpoints, asked.every), None
+    kept, late = Checkpoints(asked.checkpoints, asked.every), None
     state, rest = kept.resume(load(), batches())
-    for micro in rest:
-        if state.step >= asked.updates:
-            break
-        number = state.step
+    for micro in itertools.islice(rest, max(0, asked.updates - state.step)):
         state, losses, rate = train_step(state, micro)
-        if pending is not None:
-            report(*pending)  # read one update late: the device need not wait
-        pending = number, losses, rate
+        if late:
+            report(*late)  # read one update late: the device need not wait
+        late = state.step - 1, losses, rate
         if kept.ends(state, micro):
             break
-    if pending is not None:
-        report(*pending)
+    if late:
+        report(*late)
     kept.close()
     if kept.preempted:
         sys.exit(PREEMPTED)

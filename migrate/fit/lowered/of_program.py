@@ -57,9 +57,10 @@ def lower_program(wanted: Wanted) -> LoweredStep:
     with in_user_code(wanted.target):
         loss, train, test_same = map(import_module, ("loss", "train", "test_same"))
         optimizer = import_module("optimizer").optimizer
+        inputs_of = getattr(loss, "inputs_of", dict)
         state = train.load()
         micro, _ = next(iter(test_same.updates()))
-        inputs = [jax.tree.map(by_rows, loss.inputs_of(batch)) for batch in micro]
+        inputs = [jax.tree.map(by_rows, inputs_of(batch)) for batch in micro]
         weights = jax.tree.map(placed, (state.params, state.variables, state.opt_state))
         key = (train.KEY,) if hasattr(train, "KEY") else ()
         arguments = (*weights[:2], inputs[0], *key)
@@ -89,7 +90,7 @@ def lower_program(wanted: Wanted) -> LoweredStep:
         lowered = jitted.trace(*args).lower(lowering_platforms=("tpu",))
         text = lowered.as_text(debug_info=True)
     program = CompilerProgram(wanted.target, "stablehlo", text.encode(), partitioned=True)
-    rows = next(len(x) for x in jax.tree.leaves(loss.inputs_of(micro[0])) if getattr(x, "ndim", 0))
+    rows = next(len(x) for x in jax.tree.leaves(inputs_of(micro[0])) if getattr(x, "ndim", 0))
     return LoweredStep(
         (StepProgram(program, _arguments(args)),),
         True,

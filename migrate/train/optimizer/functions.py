@@ -102,6 +102,9 @@ def port(function: RecordedFunction, definitions: ModuleNames) -> str:
     values = {**function.values, **fixed, **function.keywords}
     writer = _JaxWriter(function, values, argument, definitions)
     lines = writer.body(node.body)
+    only = re.fullmatch(rf"return (\w+)\({argument}\)", "\n".join(lines))
+    if only and only[1] in definitions.functions:
+        return only[1]  # `lambda it: factor(it, total)`
     doc = f'"""From {function.module}: {function.name}."""'
     if isinstance(node.body[0], ast.Expr) and ast.get_docstring(node):
         doc = ast.get_source_segment(writer.source, node.body[0]) or doc

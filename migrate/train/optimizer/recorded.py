@@ -94,6 +94,7 @@ class RecordedClip:
         norm_type: order of the norm.
         names: torch names of the clipped parameters, trained or not; None for all that are trained.
         line: line of the script.
+        limit_name: name of the limit in the script; "" for none.
     """
 
     kind: Literal["norm", "value"]
@@ -101,6 +102,7 @@ class RecordedClip:
     norm_type: float = 2.0
     names: tuple[str, ...] | None = None
     line: int = 0
+    limit_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class RecordedOptimizer:
         changed_options: options of groups, other than the learning rate and the momentum, that were not
             the same in all recorded updates.
         source: text of the constructor's call in the script; "" if unknown.
+        option_names: option of a group → the script's name of its value.
         file: the script, as messages name it.
         line: line of the constructor's call.
     """
@@ -139,6 +142,7 @@ class RecordedOptimizer:
     without_gradient: tuple[str, ...] = ()
     changed_options: tuple[str, ...] = ()
     source: str = ""
+    option_names: Mapping[str, str] = field(default_factory=dict)
     file: str = "train.py"
     line: int = 0
 

@@ -28,6 +28,8 @@ from migrate.train.optimizer.selections import name_of, select
 FROZEN = "frozen"
 # Torch adds 1e-6 to the norm that it clips by. From this limit on the difference is below 1e-5 of a gradient.
 _LEAST_LIMIT = 0.1
+# Names that `optimizer.py` has for other things.
+_TAKEN = ("optimizer", "schedule", "decays", "labels", "groups", "clipped", "jax", "optax")
 _MOMENTUM = {"optax.sgd": "momentum", "optax.adam": "b1", "optax.adamw": "b1"}
 _STATIC = {
     "optax.sgd": ("nesterov",),
@@ -308,6 +310,12 @@ class _OptimizerWriter:
         }
         if values - {0.0} != {value}:
             return value
+        return self._constant(name, value)
+
+    def _constant(self, name: str, value: float) -> Any:
+        """Return the script's name of a number, or the number if the name has another value."""
+        if not name or name in _TAKEN:
+            return value
         try:
             return Code(self._rates.names.constant(name, value))
         except Unportable:
@@ -376,13 +384,14 @@ class _OptimizerWriter:
     # ------------------------------------------------------------------ clipping
 
     def _clip(self, clip: RecordedClip, trained: Sequence[ParameterArray]) -> OptaxCall:
+        limit = self._constant(clip.limit_name, clip.limit)
         if clip.kind == "value":
-            update = call("optax.clip", clip.limit)
+            update = call("optax.clip", limit)
         elif clip.norm_type == 2.0 and clip.limit >= _LEAST_LIMIT:
-            update = call("optax.clip_by_global_norm", clip.limit)
+            update = call("optax.clip_by_global_norm", limit)
         else:
             order = () if clip.norm_type == 2.0 else (Code(_float(clip.norm_type)),)
-            update = call(f"{RULES}.clip_by_norm", clip.limit, *order)
+            update = call(f"{RULES}.clip_by_norm", limit, *order)
         chosen = [
             array
             for array in trained
@@ -460,7 +469,7 @@ def _names_of_options(recorded: RecordedOptimizer) -> dict[str, str]:
             result |= {key: _last(value) for key, value in pairs}
         elif keyword.arg is not None:
             result[keyword.arg] = _last(keyword.value)
-    return {key: name for key, name in result.items() if name}
+    return {**recorded.option_names, **{key: name for key, name in result.items() if name}}
 
 
 def _last(node: ast.expr) -> str:

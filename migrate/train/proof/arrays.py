@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def reader(loss: Any) -> Callable[[Any], Any]:
+    """The function that gives the arrays that a program's `loss.py` reads of a batch."""
+    if hasattr(loss, "inputs_of"):
+        own: Callable[[Any], Any] = loss.inputs_of
+        return own
+    names = inspect.signature(type(loss.STEP).__call__).parameters
+    return lambda batch: {name: value for name, value in batch.items() if name in names}
 
 
 def norm(arrays: Arrays) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from migrate.train.noise import with_noise
-from migrate.train.proof.arrays import norm
+from migrate.train.proof.arrays import norm, reader
 from migrate.train.proof.compare import SHIFT, rounding_elements
 
 # Factors of the recorded gradients for which the optimizer alone is run: they show its momentum. The second
@@ -45,7 +45,9 @@ def main() -> None:
     sums: list[Any] = []
     optimizer.optimizer = told(optimizer.optimizer, sums)
     loss: Any = import_module("loss")
-    drawing = loss.loss_of
+    drawing, inputs_of = loss.loss_of, reader(loss)
+    if not hasattr(loss, "inputs_of"):
+        updates = [[*map(inputs_of, micro)] for micro in updates]
     if recorded["noise"]:
         loss.loss_of = with_noise(drawing)
     train: Any = import_module("train")
@@ -53,7 +55,7 @@ def main() -> None:
     # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
     key = (train.KEY,) if hasattr(train, "KEY") else ()
     own = train.load()
-    arguments = (own.params, own.variables, loss.inputs_of(updates[0][0]), *key)
+    arguments = (own.params, own.variables, inputs_of(updates[0][0]), *key)
     drawn = jax.jit(drawing)(*arguments)
     linen.Dropout.__call__ = nothing_dropped
     results: dict[str, Any] = {f"start:{name}": x for name, x in arrays_of(own)}
@@ -68,7 +70,7 @@ def main() -> None:
         train.value_and_grad = told_keys(train.value_and_grad, keys)
     with jax.default_matmul_precision("highest"):
         state = train.load(start)
-        batch = loss.inputs_of(updates[0][0])
+        batch = inputs_of(updates[0][0])
         _, gradients = train.value_and_grad(state.params, state.variables, batch, *key)
         results |= {f"gradient:{name}": x for name, x in leaves(gradients)}
         for number, micro in enumerate(updates):

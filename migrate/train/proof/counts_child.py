@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate.train.proof.arrays import reader
+
 # Micro-batches whose halves are computed, at most: each may have sizes of its own to compile.
 _MOST = 4
 
@@ -43,7 +45,7 @@ def main() -> None:
     updates += [batches for batches, _ in recorded["later_scaled"] if batches]
     key = (train.KEY,) if hasattr(train, "KEY") else ()
     state = train.load()
-    loss_of = jax.jit(loss.loss_of)
+    loss_of, inputs_of = jax.jit(loss.loss_of), reader(loss)
 
     def count(inputs: Any) -> float:
         return float(train.count(state.params, state.variables, inputs))
@@ -52,11 +54,11 @@ def main() -> None:
         return float(loss_of(state.params, state.variables, inputs, *key)), count(inputs)
 
     with jax.default_matmul_precision("highest"):
-        counts = [[count(loss.inputs_of(batch)) for batch in micro] for micro in updates]
+        counts = [[count(inputs_of(batch)) for batch in micro] for micro in updates]
         why = ""
         halves: list[list[tuple[float, float]]] = []
         for batch in [batch for micro in updates * (not recorded["scaled"]) for batch in micro]:
-            inputs = loss.inputs_of(batch)
+            inputs = inputs_of(batch)
             if len(halves) < _MOST and (parts := _halves(inputs)):
                 try:
                     halves.append([measured(part) for part in (inputs, *parts)])

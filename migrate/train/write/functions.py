@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from migrate.train.slice.data import MICRO
 from migrate.train.slice.text import FunctionNode, ScriptText, free_names
 from migrate.train.watch.calls import MODULE, PLAIN, SeenCall, is_plain
 from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, Attributes, Output, PortedFunction
@@ -260,11 +261,18 @@ class FunctionTexts:
         keeps = "    self.state = state\n" if state == "self.state" else ""
         if role.kind == PART:
             return self._part(node, role, state, where)
-        if role.kind == LOOP:
+        if role.kind == LOOP and MICRO not in self._in_data:
+            text = (
+                f'    """`{call.function}`: the whole training, on the batches of the program{where}.\n\n'
+                f'    Returns the trained state.\n    """\n{checks}    state = {state}\n'
+                "    for micro in _data.batches():\n"
+                f"        state = _train.train_step(state, micro)[0]\n{keeps}    return state\n"
+            )
+        elif role.kind == LOOP:
             text = (
                 f'    """`{call.function}`: the whole training, on the batches of the program{where}.\n\n'
                 f'    Returns the trained state.\n    """\n{checks}'
-                f"    state = _trained({state}, _data.micro_batches)\n{keeps}    return state\n"
+                f"    state = _trained({state}, _data.{MICRO})\n{keeps}    return state\n"
             )
         elif role.kind == UPDATE and len(role.sites) > 1:
             text = (

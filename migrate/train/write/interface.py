@@ -121,7 +121,7 @@ def interface_text(
         _batches_text(taken, facts.batch_names),
         state_text(_averaged(facts, recorded, trained), facts.starts, contained),
         by_name_text(taken),
-        _INPUTS,
+        _INPUTS_BY_NAME.format(names=tuple(facts.inputs)) if facts.same_names else _INPUTS,
         _apart(facts, places, contained),
         *rollout_texts(facts),
         *([helpers_text(groups, tops or {})] if helped_by(written.functions) else ()),
@@ -174,10 +174,10 @@ import optimizer as _optimizer
 import train as _train
 from converters.conversion import convert
 from converters.kept import kept_path
+from converters.reverse import by_torch_names
 {"" if moved else "from data import batches"}
 from flax import linen as nn
 from safetensors.numpy import load_file, save_file
-from torch_names import by_torch_names
 {own}'''
 
 
@@ -469,6 +469,11 @@ _INPUTS = """
 def _inputs(batch):
     return _loss.inputs_of(_by_name(batch))
 """
+_INPUTS_BY_NAME = """
+def _inputs(batch):
+    named = _by_name(batch)
+    return {{name: named[name] for name in {names!r}}}
+"""
 _PUT_BACK = """
     for name, (whole, key) in _TAKEN.items():
         if name in named:
@@ -677,8 +682,9 @@ def step(state, micro, site=0, rollout=None):
     _one_loss(site){"" if facts.rollouts else refused}
 '''.rstrip("\n")
     if not facts.draws:
+        read = "_inputs" if facts.same_names else "_by_name"
         return f"""{head}
-    state, losses, rate = _train.train_step(state, [_by_name(batch) for batch in micro])
+    state, losses, rate = _train.train_step(state, [{read}(batch) for batch in micro])
     return state, {{"losses": losses, "learning_rate": rate}}
 """
     statistics = facts.statistics and facts.training

@@ -55,42 +55,47 @@ def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False)
     """
     name = "name, " if several else ""
     batch = "(name, micro)" if several else "micro"
-    number = "sum(state.counts.values())" if several else "state.step"
-    head = f"""
-        number = {number}
-        if number >= asked.updates:
-            break
-        state, losses, rate = train_step(state, {name}micro)"""
+    count = "sum(state.counts.values())" if several else "state.step"
+    if forwards:  # a call between the updates is none: the loop counts the updates alone
+        turns, ends = (
+            "BATCHES",
+            f"""
+        if {count} >= asked.updates:
+            break""",
+        )
+    else:
+        turns, ends = f"itertools.islice(BATCHES, max(0, asked.updates - {count}))", ""
     if rollouts:
+        turns = turns.replace("BATCHES", "batches(lambda: in_torch(state))")
         loop = f"""
     from data import batches
 
     state = load()
-    for {name}micro in batches(lambda: in_torch(state)):{head}
-        report(number, {name}losses, rate)
+    for {name}micro in {turns}:{ends}
+        state, losses, rate = train_step(state, {name}micro)
+        report({count} - 1, {name}losses, rate)
 """
-        imports = "\nfrom torch_names import by_torch_names"
+        imports = "from converters.reverse import by_torch_names\n"
         return LoopTexts("", imports, _IN_TORCH, _NO_CHECKPOINTS, loop.strip("\n"))
-    pending = f"""
-        if pending is not None:
-            report(*pending)  # read one update late: the device need not wait
-        pending = number, {name}losses, rate"""
+    late = f"""
+        if late:
+            report(*late)  # read one update late: the device need not wait
+        late = {count} - 1, {name}losses, rate"""
     if forwards:
-        pending = f"""
-        if name in UPDATES:{textwrap.indent(pending, "    ")}"""
+        late = f"""
+        if name in UPDATES:{textwrap.indent(late, "    ")}"""
     loop = f"""
-    if asked.every < 1:
-        parser.error(f"--every {{asked.every}}: at least 1")
     from checkpoints import PREEMPTED, Checkpoints
     from data import batches
 
-    kept, pending = Checkpoints(asked.checkpoints, asked.every), None
+    kept, late = Checkpoints(asked.checkpoints, asked.every), None
     state, rest = kept.resume(load(), batches())
-    for {name}micro in rest:{head}{pending}
+    for {name}micro in {turns.replace("BATCHES", "rest")}:{ends}
+        state, losses, rate = train_step(state, {name}micro){late}
         if kept.ends(state, {batch}):
             break
-    if pending is not None:
-        report(*pending)
+    if late:
+        report(*late)
     kept.close()
     if kept.preempted:
         sys.exit(PREEMPTED)

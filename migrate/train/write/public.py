@@ -144,11 +144,12 @@ class PublicNames:
         # Class of the methods that are functions of the script → class of its sizes.
         classes_of = self._recorded.get("function_classes", {"Functions": "StepConfig"})
         if self._recorded.get("functions"):
-            written.imports.append(f"from functions import {', '.join(classes_of)}")
+            of_functions = f"from functions import {', '.join(classes_of)}"
+            written.imports.append(self._recorded.get("of_functions", of_functions))
         configs = {name for text in written.functions for name in _CONFIGS.findall(text)}
         configs |= set(classes_of.values() if self._recorded.get("functions") else ())
         if configs:
-            written.imports.append(f"from config import {', '.join(sorted(configs))}")
+            written.imports.append(f"from model import {', '.join(sorted(configs))}")
         return written
 
     def _loss_function(self, node: ast.FunctionDef) -> str:

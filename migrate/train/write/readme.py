@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.counts import many
 from migrate.train.results import TrainComparison, TrainedProgram, limited
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
@@ -49,16 +50,15 @@ def readme_text(
             "the model, and the weights that the script starts from",
         ),
         (
-            f"{cls}, {len(optimizer.groups)} groups",
+            f"{cls}, {many(len(optimizer.groups), 'group')}",
             "`optimizer.py`",
-            "optax; groups by the path of each parameter",
+            "the update, in optax",
         ),
         (
-            f"the loop at {script.at(data.loop.line)}",
+            f"the loop around {script.at(data.loop.line)}",
             "`data.py`",
             "the script's own loop without what trains",
         ),
-        ("arguments", "`config.py`", "sizes of the model, `ARGV` of the script"),
     ]
     rows += [
         (script.at(clip.line), "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
@@ -67,10 +67,10 @@ def readme_text(
     lines = [
         f"# {facts.script} in JAX",
         "",
-        f"Written by `{command}`.",
+        f"The training script {facts.script} in Flax and optax, written by `{command}`.",
         "",
-        "    python train.py",
-        "    python -m pytest test_same.py",
+        "    python train.py                   # trains as the script does; --help lists its options",
+        "    python -m pytest test_same.py     # compares the first losses with the script's",
         "",
         "## Verdict",
         "",
@@ -139,8 +139,8 @@ def _interface_lines(interface: Interface) -> list[str]:
         "",
         "## Interface",
         "",
-        "`interface.py` has the program by torch's names: `load`, `weights`, `outputs`,",
-        "`loss_and_gradients`, `step` and `batches`, over the functions of the other files.",
+        "Training does not need `interface.py`. It has the program by torch's names, to compare it with the",
+        "script: `load`, `weights`, `outputs`, `loss_and_gradients`, `step` and `batches`.",
         "Where a function of the script takes the model, it takes a state here. Classes of the model",
         "have the constructors of `model.py`, not the script's.",
     ]

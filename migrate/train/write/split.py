@@ -37,6 +37,9 @@ def split(
         methods: methods of the step that become a class of their own.
         name: name of the step's class.
     """
+    if name == STEP:
+        modeling, called = with_called_methods(modeling, methods, name)
+        methods = {*methods} - called
     tree = ast.parse(modeling)
     step_name = name
     apart = _apart(tree, set(methods), name)
@@ -45,7 +48,7 @@ def split(
     nodes: dict[str, ast.FunctionDef | ast.ClassDef | ast.Assign] = {}
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            head.append(ast.unparse(node).replace("from .config", "from config"))
+            head.append(ast.unparse(node).replace("from .config", "from model"))
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             nodes[node.name] = node
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -84,9 +87,10 @@ def split(
 
     shared = sorted(model & {n for name in loss for n in _names(nodes[name])})
     imports = "\n".join(head)
+    of_model = "\n".join(line for line in head if not line.startswith("from model import"))
     imported = f"\nfrom model import {', '.join(shared)}" if shared else ""
     return SplitSource(
-        f'"""The model of {script} in Flax."""\n\n{imports}\n\n\n'
+        f'"""The model of {script} in Flax."""\n\n{of_model}\n\n\n'
         f"{text([name for name in nodes if name in model])}\n",
         f'"""The loss of {script}: what its training step computes of a batch."""\n\n'
         f"{imports}{imported}\n\n\n{text(loss)}\n",
@@ -101,6 +105,63 @@ def split(
             sorted(apart_names & set(loss)),
         ),
     )
+
+
+def with_called_methods(
+    modeling: str, methods: Collection[str], step: str
+) -> tuple[str, frozenset[str]]:
+    """Let a step call its methods where it begins with the same statements; the source, and these methods.
+
+    The script calls them there: `loss = get_loss(model, x, y) / 2`.
+    """
+    called = set[str]()
+    for name in methods:
+        tree = ast.parse(modeling)
+        own = _apart(tree, {name}, step)
+        [call] = _apart(tree, {"__call__"}, step)
+        edited = _calling(modeling, own[0], call) if own else ""
+        if edited:
+            modeling = edited
+            called.add(name)
+    return modeling, frozenset(called)
+
+
+def _calling(modeling: str, method: ast.stmt, call: ast.stmt) -> str:
+    """The source with a call of the method in place of its statements; "" if they are others."""
+    assert isinstance(method, ast.FunctionDef)
+    assert isinstance(call, ast.FunctionDef)
+    *first, last = method.body
+    count = len(first)
+    taken = [a.arg for a in method.args.args]
+    plain = ast.arguments([], method.args.args, None, [], [], None, [])
+    if not isinstance(last, ast.Return) or last.value is None:
+        return ""
+    if ast.dump(plain) != ast.dump(method.args) or not {*taken} <= {a.arg for a in call.args.args}:
+        return ""
+    if not first or [*map(ast.dump, first)] != [*map(ast.dump, call.body[:count])]:
+        return ""
+    value = ast.dump(last.value)
+    same = [
+        node
+        for statement in call.body[count:]
+        for node in ast.walk(statement)
+        if isinstance(node, ast.expr) and ast.dump(node) == value
+    ]
+    if len(same) != 1:
+        return ""
+    nodes = [node for statement in first for node in ast.walk(statement)]
+    kept = [n for s in call.body[count:] for n in ast.walk(s) if n not in {*ast.walk(same[0])}]
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if stored & {n.id for n in kept if isinstance(n, ast.Name)}:
+        return ""  # the step reads more of what they compute
+    lines = modeling.splitlines()
+    start, end = same[0].lineno - 1, (same[0].end_lineno or 0) - 1
+    head = lines[start].encode()[: same[0].col_offset].decode()
+    tail = lines[end].encode()[same[0].end_col_offset :].decode()
+    passed = f"self.{method.name}({', '.join(name for name in taken if name != 'self')})"
+    lines[start : end + 1] = [f"{head}{passed}{tail}"]
+    del lines[call.body[0].lineno - 1 : call.body[count - 1].end_lineno]
+    return "\n".join(lines) + "\n"
 
 
 def functions_class(step: str) -> str:

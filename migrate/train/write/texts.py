@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 
 from converters.graph.expression import NOISE
 from migrate.train.optimizer.write import WrittenOptimizer
+from migrate.train.options import TrainOptions
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
 from migrate.train.slice.emit import DECORATED, GIVEN
 from migrate.train.write.counts import CountedSource
@@ -23,7 +26,7 @@ from migrate.train.write.shadow import GUARD
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
-CARRIED = ("devices.py", "checkpoints.py", "torch_names.py")
+CARRIED = ("devices.py", "checkpoints.py")
 OF_ROLLOUT = "rollouts.py"
 # How `data.py` gives its batches; a loop that runs what is trained takes the program's weights.
 _BATCHES, _OF_ROLLOUTS = "def batches():", "def batches(weights):"
@@ -33,24 +36,16 @@ ROLLOUTS = (
 )
 
 
-# Functions of every program's `train.py`, whatever its state holds.
+# Parts of every program's `train.py`, whatever its state holds.
 LOAD = '''\
 def load(path=PARAMS):
     """A fresh state with the weights of a file."""
-    tree = {}
-    for name, value in load_file(path).items():
-        *above, last = name.split("/")
-        node = tree
-        for part in above:
-            node = node.setdefault(part, {})
-        node[last] = jnp.asarray(value)
-    return start(tree)'''
+    variables = unflatten_dict(load_file(path), sep="/")
+    params = variables.pop("params")'''
 SAVE = '''\
 def save(state, path):
     """Write the weights of a state."""
-    tree = {"params": state.params, **state.variables}
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    save_file({"/".join(key.key for key in path): np.asarray(x) for path, x in leaves}, path)'''
+    save_file(flatten_dict({"params": state.params, **state.variables}, sep="/"), path)'''
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,7 @@ class ProgramFacts:
         scores: variable of the script with the scores of a rollout; "" if nobody named it.
         batch_names: variable of a micro-batch → its name in `interface.py`, if that is another one.
         forms: whether the step has further forms for batches of other sizes.
+        single: whether each update has one micro-batch, whatever the script's options are.
     """
 
     script: str
@@ -98,6 +94,12 @@ class ProgramFacts:
     counted: CountedSource | None = None
     scaled: ScaledGradients | None = None
     forms: bool = False
+    single: bool = False
+
+    @property
+    def same_names(self) -> bool:
+        """Whether the step reads a batch as it is: each input is a variable of its name."""
+        return all((name, ()) == (root, path) for name, (root, path) in self.inputs.items())
 
     @property
     def counts(self) -> CountedSource | None:
@@ -113,13 +115,6 @@ class ProgramFacts:
     def noise(self) -> bool:
         """Whether the loss draws random numbers beside those of dropout."""
         return NOISE in self.streams
-
-
-def config_text(config: str, script: str, args: Sequence[str]) -> str:
-    """`config.py`: the sizes of the model, and the arguments of the script."""
-    return (
-        f"{config.rstrip()}\n\n\n# Arguments that {script} was run with.\nARGV = {list(args)!r}\n"
-    )
 
 
 def loss_text(source: str, facts: ProgramFacts) -> str:
@@ -160,6 +155,15 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
         if held
         else []
     )
+    inputs = [
+        "def inputs_of(batch):",
+        '    """Arrays of a batch that the loss reads."""',
+        "    return {",
+        *reads,
+        "    }",
+        "",
+        "",
+    ]
     key = ", key" if facts.draws else ""
     tree = "hold(params)" if held else "params"
     call = [f"    return STEP.apply({{**state, 'params': {tree}}}, {', '.join(arguments)})"]
@@ -181,13 +185,7 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
             *hold,
             "",
             "",
-            "def inputs_of(batch):",
-            '    """Arrays of a batch that the loss reads."""',
-            "    return {",
-            *reads,
-            "    }",
-            "",
-            "",
+            *([] if facts.same_names else inputs),
             f"def loss_of(params, state, inputs{key}):",
             f'    """{what}: the number on which {facts.position} calls backward."""',
             *call,
@@ -205,6 +203,7 @@ def data_text(
     hidden: Sequence[str] = (),
     ranks: Mapping[str, str] = MappingProxyType({}),
     *,
+    args: Sequence[str] = (),
     rollouts: bool = False,
     on_gpu: bool = False,
     several: bool = False,
@@ -213,8 +212,9 @@ def data_text(
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
     With `several` updates each has its name beside its batches. Imports of modules in `hidden` are inside
-    `with script_modules():`. `ranks` are variables of torchrun. With `on_gpu`, what the script puts on a GPU
-    stays in host memory. With `bfloat16` there are such tensors, which torch does not hand to NumPy.
+    `with script_modules():`. `ranks` are variables of torchrun, `args` the arguments of the script. With
+    `on_gpu`, what the script puts on a GPU stays in host memory. With `bfloat16` there are such tensors,
+    which torch does not hand to NumPy.
     """
     host = shims = halves = ""
     if bfloat16:
@@ -355,10 +355,10 @@ from pathlib import Path
 
 {"import ml_dtypes" + chr(10) if bfloat16 else ""}import numpy as np
 import torch
-import torch.distributed
-from config import ARGV{shims}
+import torch.distributed{shims}
 
 FOLDER = {folder}  # of the script, with its modules
+ARGV = {list(args)!r}  # arguments that {script} was run with
 sys.path.append(str(FOLDER))
 {host}{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}{decorated}
 
@@ -406,14 +406,26 @@ def has_rollouts(source: str) -> bool:
 
 def with_rate(optimizer: WrittenOptimizer) -> str:
     """`optimizer.py`: the optimizer, and the learning rate of an update."""
-    return f'''{optimizer.source.rstrip()}
-
-
+    rate, doc = optimizer.rates.rates[0], "# Learning rate of the first group in an update.\n"
+    tree = ast.parse(optimizer.source)
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    numbers = {
+        ast.unparse(target)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+    }
+    if rate in functions:
+        text = f"{doc}learning_rate_of = {rate}"
+    elif rate in numbers or isinstance(ast.parse(rate, mode="eval").body, ast.Constant):
+        text = f"{doc}learning_rate_of = optax.constant_schedule({rate})"
+    else:
+        text = f'''\
 def learning_rate_of(count):
     """Learning rate of the first group in an update."""
-    rate = {optimizer.rates.rates[0]}
-    return rate(count) if callable(rate) else rate
-'''
+    rate = {rate}
+    return rate(count) if callable(rate) else rate'''
+    return f"{optimizer.source.rstrip()}\n\n\n{text}\n"
 
 
 def train_text(facts: ProgramFacts) -> str:
@@ -421,7 +433,9 @@ def train_text(facts: ProgramFacts) -> str:
     statistics = facts.statistics and facts.training
     draws, starts = facts.draws, facts.starts
     keyed = ", jax.random.fold_in(KEY, state.step * 1024 + number)" if draws else ""
-    turns, each, inputs = "batch", "micro", "\n        inputs = by_rows(inputs_of(batch))"
+    own = "by_rows(batch)" if facts.same_names else "by_rows(inputs_of(batch))"
+    reads = "" if facts.same_names else "inputs_of, "
+    turns, each, inputs = "batch", "micro", f"\n        inputs = {own}"
     gradients = f"value_and_grad(state.params, variables, inputs{keyed})"
     counts = shared = counted = ""
     summed = "summed as torch sums them"
@@ -430,13 +444,13 @@ def train_text(facts: ProgramFacts) -> str:
         summed = "summed by the numbers of elements that count"
         inputs, gradients = "", f"weighted({gradients}, share)"
         turns, each = "inputs, share", "zip(batches, shares, strict=True)"
-        counts = """
-    batches = [by_rows(inputs_of(batch)) for batch in micro]
+        counts = f"""
+    batches = [{own} for batch in micro]
     shares = shares_of([count(state.params, variables, inputs) for inputs in batches])"""
     scaled = facts.scaled or UNSCALED
     if scaled.counted:
         shared, counted = COUNTS, "count_of, "
-        counts = scaled.counts("[by_rows(inputs_of(batch)) for batch in micro]")
+        counts = scaled.counts(f"[{own} for batch in micro]")
     head = (
         f"for number, {f'({turns})' if facts.counted else turns} in enumerate({each}):"
         if draws
@@ -499,6 +513,38 @@ def averaged(average, params, step):
         stored = """
     if asked.save_average is not None and jax.process_index() == 0:
         save(state._replace(params=state.average), asked.save_average)"""
+    update = f"""\
+def train_step(state, micro):
+    \"\"\"One update over micro-batches, whose gradients are {summed}.
+
+    Returns:
+        The new state, the loss of each micro-batch, and the learning rate.
+    \"\"\"{refreshed}
+    losses, grads, variables = [], None, state.variables{counts}
+    {head}{inputs}
+        {value}, more = {gradients}{others}
+        losses.append({"value"})
+        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
+    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
+    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
+    return new, losses, learning_rate_of(state.step)
+"""
+    if facts.single and not facts.counts:
+        changed = "{**state.variables, **others}" if statistics else "state.variables"
+        key = ", jax.random.fold_in(KEY, state.step)" * draws
+        update = f"""\
+def train_step(state, micro):
+    \"\"\"One update, of one batch.
+
+    Returns:
+        The new state, the loss, and the learning rate.
+    \"\"\"{refreshed}
+    [batch] = micro
+    {value}, grads = value_and_grad(state.params, state.variables, {own}{key})
+    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
+    new = State(params, {changed}, opt_state, state.step + 1{moved_field})
+    return new, [value], learning_rate_of(state.step)
+"""
     return f'''"""The training of {facts.script} in JAX.
 
     python train.py [--updates N]{texts.usage} [--save FILE]
@@ -506,6 +552,7 @@ def averaged(average, params, step):
 
 import argparse
 import functools
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -513,12 +560,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from devices import EVERYWHERE, by_rows, replicated
-from loss import {counted}inputs_of, loss_of
+{texts.imports}from devices import EVERYWHERE, by_rows, replicated
+from flax.traverse_util import flatten_dict, unflatten_dict
+from loss import {counted}{reads}loss_of
 from optimizer import learning_rate_of, optimizer
-from safetensors.numpy import load_file, save_file{texts.imports}
+from safetensors.flax import load_file, save_file
 
 PARAMS = Path(__file__).with_name({PARAMS!r}){numbers}
 
@@ -533,13 +580,7 @@ class State(NamedTuple):
 
 
 {LOAD}
-
-
-def start(variables):
-    """A fresh state with these variables."""
-    params = variables["params"]
-    others = {{name: value for name, value in variables.items() if name != "params"}}
-    return State(*replicated((params, others, optimizer.init(params))), 0{start_average})
+    return State(*replicated((params, variables, optimizer.init(params))), 0{start_average})
 
 
 {SAVE}
@@ -555,21 +596,7 @@ def apply(params, opt_state, grads{scaled.argument}):
     return optax.apply_updates(params, updates), opt_state
 
 
-{copied}{averaged}def train_step(state, micro):
-    """One update over micro-batches, whose gradients are {summed}.
-
-    Returns:
-        The new state, the loss of each micro-batch, and the learning rate.
-    """{refreshed}
-    losses, grads, variables = [], None, state.variables{counts}
-    {head}{inputs}
-        {value}, more = {gradients}{others}
-        losses.append({"value"})
-        grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
-    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
-    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
-    return new, losses, learning_rate_of(state.step)
-
+{copied}{averaged}{update}
 
 def main():
     """Train on the script's batches."""
@@ -594,6 +621,11 @@ def report(number, losses, rate):
 if __name__ == "__main__":
     main()
 '''
+
+
+def carried_files(*, rollouts: bool) -> tuple[str, ...]:
+    """Names of the files that do not depend on the script; a program with rollouts stores no checkpoints."""
+    return tuple(name for name in CARRIED if not (rollouts and name == "checkpoints.py"))
 
 
 def carried_text(name: str) -> str:
@@ -666,9 +698,24 @@ def test_losses_are_the_scripts({argument}):{dropout}
 '''
 
 
-def tidied(folder: Path) -> list[str]:
-    """Remove imports that a file does not use."""
+def without_folder(text: str, script: Path, output: Path) -> str:
+    """The text of a program, with files as their folders name them where the command had whole paths."""
+    shorter = [(script.parent, ""), (output.parent, ""), (script.parent.parent, f"..{os.sep}")]
+    for folder, name in shorter:
+        if folder.is_absolute() and folder != folder.parent:
+            text = text.replace(f"{folder}{os.sep}", name)
+    return text
+
+
+def tidied(folder: Path, options: TrainOptions) -> list[str]:
+    """Remove imports that a file does not use, and the script's functions if no file imports them."""
+    for file in folder.glob("*.py"):
+        if file.name != "data.py":  # has the script's own texts
+            file.write_text(without_folder(file.read_text(), options.script, options.output))
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--no-cache"]
     rules = ["--select", "F401,F811", "--fix", "--exit-zero", str(folder)]
     done = subprocess.run([*command, *rules], capture_output=True, text=True, check=False)
+    texts = [file.read_text() for file in folder.glob("*.py")]
+    if not any("from functions import " in text for text in texts):
+        (folder / "functions.py").unlink(missing_ok=True)
     return [] if done.returncode == 0 else ["imports are not sorted out: it needs ruff"]

@@ -149,6 +149,12 @@ def together(texts: Sequence[str]) -> str:
     return f'"""{docstring}"""\n\n{imports}\n\n\n{body}\n'
 
 
+def model_text(sizes: Sequence[str], models: Sequence[str]) -> str:
+    """`model.py`: the model, with its sizes, which a port has in a file of their own."""
+    doc = ast.get_docstring(ast.parse(models[0]))
+    return together([f'"""{doc}"""', *sizes, *models])
+
+
 def _single_imports(node: ast.Import | ast.ImportFrom) -> list[str]:
     """A statement of import as one statement for each name."""
     parts = []
@@ -318,12 +324,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from devices import EVERYWHERE, by_rows, replicated
+{texts.imports}from devices import EVERYWHERE, by_rows, replicated
+from flax.traverse_util import flatten_dict, unflatten_dict
 from loss import {imported}
 from optimizer import {optimizers}
-from safetensors.numpy import load_file, save_file{texts.imports}
+from safetensors.flax import load_file, save_file
 
 PARAMS = Path(__file__).with_name({PARAMS!r})
 KEY = jax.random.key(0)  # of random numbers
@@ -358,15 +364,9 @@ class State(NamedTuple):
 
 
 {LOAD}
-
-
-def start(variables):
-    """A fresh state with these variables."""
-    params = variables["params"]
-    others = {{name: value for name, value in variables.items() if name != "params"}}
     opt_states = {{name: u.optimizer.init(u.part(params)) for name, u in UPDATES.items()}}
     counts = dict.fromkeys(UPDATES, 0)
-    return State(*replicated((params, others, opt_states)), counts, 0)
+    return State(*replicated((params, variables, opt_states)), counts, 0)
 
 
 {SAVE}

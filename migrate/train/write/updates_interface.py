@@ -284,7 +284,6 @@ from converters.conversion import convert
 from converters.kept import kept_path
 {batches}from flax import linen as nn
 from safetensors.numpy import load_file, save_file
-from torch_names import by_torch_names
 {imports}'''
 
 _PLAIN = """

@@ -143,14 +143,16 @@ def test_decay_of_matrices_is_a_mask():
     )
     recorded = dataclasses.replace(
         recorded,
-        clips=(RecordedClip("norm", 1.0),),
+        clips=(RecordedClip("norm", 1.0, limit_name="grad_clip"),),
         accumulation=4,
+        option_names={"weight_decay": "weight_decay"},
         source="torch.optim.AdamW(optim_groups, lr=learning_rate, betas=(beta1, args.beta2))",
     )
     written = write_optimizer(recorded, ARRAYS)
     assert "jax.tree.map(lambda p: p.ndim >= 2, params)" in written.source
     assert "b1=beta1, b2=beta2" in written.source
-    assert "optax.clip_by_global_norm(1.0)" in written.source
+    assert "optax.clip_by_global_norm(grad_clip)" in written.source
+    assert "weight_decay=weight_decay" in written.source
     assert "def accumulate(" in written.source
     check = check_updates(written, recorded, ARRAYS)
     assert check.equal

@@ -4,22 +4,18 @@ Every device has the state. Batches are cut along their first axis, a part for e
 of the whole batch as on one device: XLA adds the sums of all devices.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 # Hosts are connected before JAX starts its devices. `migrate launch` sets these variables on each host;
 # on a TPU, JAX knows the address and the index itself.
-HOSTS = int(os.environ.get("HOST_COUNT", "1"))
-if HOSTS > 1:
+if (hosts := int(os.environ.get("HOST_COUNT", "1"))) > 1:
     index = os.environ.get("HOST_INDEX")
     address = os.environ.get("COORDINATOR_ADDRESS")
-    jax.distributed.initialize(address, HOSTS, None if index is None else int(index))
+    jax.distributed.initialize(address, hosts, None if index is None else int(index))
 
 MESH = Mesh(jax.devices(), ("data",))
 EVERYWHERE = NamedSharding(MESH, PartitionSpec())
@@ -28,22 +24,18 @@ ROWS = NamedSharding(MESH, PartitionSpec("data"))
 
 def replicated(tree: Any) -> Any:
     """Put arrays on every device."""
-    return jax.tree.map(lambda x: _put(x, EVERYWHERE), tree)
+    return jax.tree.map(_put, tree)
 
 
 def by_rows(tree: Any) -> Any:
     """Put the rows of a batch on the devices; an array whose rows cannot be divided goes to each."""
 
-    def put(x: Any) -> Any:
-        divides = np.ndim(x) > 0 and len(x) % MESH.size == 0
-        return _put(x, ROWS if divides else EVERYWHERE)
+    def put(x: Any) -> jax.Array:
+        return _put(x, ROWS if x.ndim and len(x) % MESH.size == 0 else EVERYWHERE)
 
     return jax.tree.map(put, tree)
 
 
-def _put(x: Any, sharding: NamedSharding) -> Any:
-    if HOSTS == 1:
-        return jax.device_put(x, sharding)
-    x = np.asarray(x)
-    x = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False)
-    return jax.make_array_from_callback(x.shape, sharding, lambda rows: x[rows])
+def _put(x: Any, sharding: NamedSharding = EVERYWHERE) -> jax.Array:
+    """Put an array that every host has whole."""
+    return jax.make_array_from_process_local_data(sharding, x, x.shape)
