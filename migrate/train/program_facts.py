@@ -41,8 +41,8 @@ def program_facts(
     ]
     if port.refused and not recorded["fixed"] and lost:
         raise TrainError(
-            f"{where}: the program would lose {', '.join(lost[:3])}, as the training mode of the model cannot "
-            f"be written: {port.refused}",
+            f"{where}: the program would lose {', '.join(lost[:3])}, as the model's training mode cannot be "
+            f"written: {port.refused}",
             "change the line that is named, or train in the mode of evaluation",
         )
     if port.drawn:

@@ -16,6 +16,8 @@ from tests.train.scripts import (
     AVERAGED,
     BUFFER,
     CLASSIFIER,
+    COUNTING,
+    DENOISER,
     LATE,
     NANO,
     OFFSET,
@@ -38,7 +40,9 @@ def train(folder: Path, source: str, *options: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    "source", [NANO, CLASSIFIER, AUTOENCODER], ids=["nano", "classifier", "autoencoder"]
+    "source",
+    [NANO, CLASSIFIER, AUTOENCODER, DENOISER],
+    ids=["nano", "classifier", "autoencoder", "denoiser"],
 )
 def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     result = train(tmp_path, source, "--json", "--updates", "4")
@@ -205,6 +209,7 @@ def test_only_data_and_the_interface_import_torch(tmp_path: Path) -> None:
         (TWO_OPTIMIZERS, 12, "a second optimizer"),
         (SCALED_GRADIENTS, 12, "is changed between backward and here"),
         ("import torch\nprint(torch.ones(2))\n", 0, "without a backward"),
+        (COUNTING, 28, "model.calls (train.py:16) in training"),
     ],
 )
 def test_a_refusal_names_its_line_and_writes_nothing(
