@@ -167,7 +167,7 @@ def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def losses_of_keys(loss_of: Any, arguments: Sequence[Any], *, keyed: bool) -> dict[str, Any]:
-    """How many losses some keys give: by the masks of dropout alone, and by other random numbers alone.
+    """Count the losses that some keys give: by the masks of dropout alone, and by other random numbers alone.
 
     Args:
         loss_of: the program's loss.

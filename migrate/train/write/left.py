@@ -51,7 +51,7 @@ def left_statements(
             _collect(statement, known, left)
     if scaled:
         left = _without_scaling(left)
-    shown |= {s.target.id for s in left if isinstance(s, ast.AugAssign) and _counted(s)}
+    shown |= {name for statement in left if _counted(statement) for name in _stored(statement)}
     left = [statement for statement in left if not _is_needless(statement, shown)]
     lines = [first_line(statement) for statement in left]
     return [f"{script.at(line)}: {script.lines[line - 1].strip()}" for line in dict.fromkeys(lines)]

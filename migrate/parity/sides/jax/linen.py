@@ -205,12 +205,21 @@ class LinenModel(JaxModel):
         statistics = sorted({name.partition("/")[0] for name in weights} - {"params"})
         off = contextlib.nullcontext() if key is not None else linen.intercept_methods(_undropped)
         with off:
-            results, changed = self._run(weights, bound, modes, statistics, key)
+            results, changed = self._applied(weights, bound, modes, statistics, key)
         leaves = _leaves(self.unstack(changed))
         after = {"/".join(path): value for path, value in leaves.items()}
         return results, {name: value for name, value in after.items() if name in weights}
 
     def _run(
+        self,
+        weights: Mapping[str, Any],
+        bound: BoundInputs,
+        modes: Mapping[str, Any],
+        changing: list[str] | Literal[False],
+    ) -> Any:
+        return self._applied(weights, bound, modes, changing)
+
+    def _applied(
         self,
         weights: Mapping[str, Any],
         bound: BoundInputs,
