@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def many(count: int, noun: str, several: str = "") -> str:
     """Return "1 layer", "2 layers", "1,200 layers"; `several` is a plural that does not just add an s."""
@@ -10,10 +12,14 @@ def many(count: int, noun: str, several: str = "") -> str:
 
 def binary_size(count: float) -> str:
     """Return "12.3 MiB", in powers of 1024, as the memory of a device is counted."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            break
-        value /= 1024
+    value, unit = scaled(count, 1024, ("B", "KiB", "MiB", "GiB"))
     digits = {"B": 0, "GiB": 2}.get(unit, 1)
     return f"{value:.{digits}f} {unit}"
+
+
+def scaled(count: float, base: int, units: Sequence[str]) -> tuple[float, str]:
+    """Return a number in the largest of `units` of which it has one, each `base` times the one before."""
+    power = 0
+    while power + 1 < len(units) and count >= base ** (power + 1):
+        power += 1
+    return count / base**power, units[power]

@@ -1,12 +1,14 @@
 """Put public training scripts, unedited, through `migrate train`, and note what became of each.
 
-    python benchmarks/public_scripts/training.py --repositories DIR [--only NAME] [--updates N] [--devices N]
+    python benchmarks/public_scripts/training.py --repositories DIR [--only NAME] [--updates N]
+        [--devices N] [--ranks N]
 
 DIR holds checkouts named OWNER+NAME, and `cases+NAME`; `examples/` are those of this project. No edit is made
 by hand. Each script is run in a copy, on small data; what stands in for data or a network is said in its
 line. A verdict is "same", "different", "does not run", "refused" with the message, or "time". The figures
 are the largest relative differences of `migrate train`. With --devices 8, a program that is the same trains
 again on 8 simulated devices: the largest relative difference of its weights from those of one device.
+With --ranks 2, a program with the batch of two ranks is compared with the script on two ranks (`ranks.py`).
 
 Scripts need torchvision, timm, diffusers, hydra-core, boto3, wandb, coolname, argdantic, tiktoken, rustbpe
 and pyarrow beside this project.
@@ -30,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(Path(__file__).parent)]
 from corpora import HOME, RANDOM_TEXT, autoresearch, nanochat, puzzles  # noqa: E402
 from history import append  # noqa: E402
 from places import prepared  # noqa: E402
+from ranks import beside_ranks, device_flags  # noqa: E402
 from scripts import DATA, SCRIPTS, Script, smaller  # noqa: E402
 
 _KNOWN = {script.name: script for script in SCRIPTS}
@@ -138,6 +141,19 @@ TRAINED = (
 )
 
 
+# Scripts whose ranks read together what one process reads with a larger batch: arguments of the program, and
+# of each of two ranks. Batches of a script that draws them by rank are others.
+_NO_DROPOUT = " ".join(f"+gpt_config.{part}_pdrop=0." for part in ("embd", "resid", "attn"))
+RANKED = {
+    "examples transformer/before.py": ("--examples 512 --batch-size 16", "--examples 512"),
+    "cases/vit_small_data train.py": ("--batch-size 16", "--batch-size 8"),
+    _MINGPT.name: (
+        f"data_config.train_split=0.858 {_NO_DROPOUT}",
+        f"data_config.train_split=0.858 {_NO_DROPOUT} trainer_config.batch_size=8",
+    ),
+}
+
+
 def main() -> None:
     """Run the scripts that are asked for, and append a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -145,11 +161,14 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--updates", type=int, default=50)
     parser.add_argument("--devices", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=0, choices=[0, 2])
     parser.add_argument("--seconds", type=int, default=500)
     parser.add_argument("--keep", type=Path, metavar="DIR")
     asked = parser.parse_args()
     for script in TRAINED:
         if asked.only and not any(name in script.name for name in asked.only):
+            continue
+        if asked.ranks and script.name not in RANKED:
             continue
         row = outcome(script, asked)
         print(json.dumps(row), flush=True)
@@ -166,7 +185,9 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
         program = (asked.keep or scratch) / re.sub(r"\W+", "_", script.name)
         command = [sys.executable, "-m", "migrate", "train", str(place.repository / script.path)]
         command += ["-o", str(program), "--force", "--force", "--updates", str(asked.updates)]
-        command += ["--timeout", str(asked.seconds), "--json", "--", *place.args(script.args)]
+        of_all, of_rank = RANKED[script.name] if asked.ranks else ("", "")
+        args = place.args(f"{script.args} {of_all}")
+        command += ["--timeout", str(asked.seconds), "--json", "--", *args]
         environment = {**os.environ, **place.variables, "WANDB_MODE": "disabled"}
         if (home := place.repository / HOME).exists():
             environment["HOME"] = str(home)
@@ -192,6 +213,18 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
         found = json.loads(done.stdout)
         if asked.devices and found["verdict"] == "same":
             found["devices"] = _apart(program, place.folder, asked, environment)
+        if asked.ranks and found["verdict"] == "same":
+            found |= beside_ranks(
+                place.repository / script.path,
+                place.args(f"{script.args} {of_rank}"),
+                program.resolve(),
+                ranks=asked.ranks,
+                devices=asked.devices or 8,
+                updates=asked.updates,
+                seconds=asked.seconds,
+                folder=place.folder,
+                environment=environment,
+            )
         return _row(script, "", begin, found)
 
 
@@ -216,7 +249,7 @@ def _apart(
             "--save",
             str(weights),
         ]
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        flags = device_flags(devices)
         try:
             subprocess.run(
                 command,
@@ -253,6 +286,9 @@ def _row(
         "what": what or found.get("error") or ", ".join(differs),
         **{name: _shown(worst.get(name)) for name in ("gradients", "losses", "weights")},
         "devices": _shown(found.get("devices")) or found.get("devices", ""),
+        "ranks' losses": _shown(found.get("ranks' losses")),
+        "ranks' weights": _shown(found.get("ranks' weights")),
+        "ranks": found.get("ranks", ""),
         "left by hand": len(found.get("left", [])) if found else "",  # type: ignore[arg-type]
         "seconds": round(time.monotonic() - begin),
         "stands in": script.stands_in,

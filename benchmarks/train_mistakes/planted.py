@@ -1,6 +1,6 @@
 """Mistakes planted into programs of `migrate train`: does `migrate prove --against` find and name each?
 
-    python benchmarks/train_mistakes/planted.py [--only WORD]
+    python benchmarks/train_mistakes/planted.py [--only WORD] [--only WORD]
 
 Two scripts beside this file are written as programs once, and run once more for the comparison. Each mistake
 is a change of the text of a program's file, or of its weights. It counts as named if the cause that the proof
@@ -13,7 +13,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ _LANGUAGE = (
         "shift_labels = labels[:, :-1]",
         "labels not shifted",
     ),
-    ("loss.py", "rewards.std(ddof=1)", "rewards.std()", "biased variance"),
+    ("loss.py", "rewards.var(ddof=1)", "rewards.var()", "biased variance"),
     ("loss.py", _FACTOR, "return nll + pull * 0.5", "the loss is 2 times"),
     ("train.py", _APPLY, _AVERAGED, "double averaging"),
     ("train.py", _SUM, "grads = more", "only the last micro-batch"),
@@ -147,20 +147,23 @@ class Outcome:
         return bool(self.causes) and self.causes[0].startswith(self.mistake.words)
 
 
-def outcomes(work: Path, only: str = "") -> Iterator[Outcome]:
+def outcomes(work: Path, only: Sequence[str] = ()) -> Iterator[Outcome]:
     """Write the programs, plant each mistake, and yield what the proof says.
 
     Raises:
         ValueError: a program without a mistake differs, or has not the text that a mistake replaces.
     """
     for script in dict.fromkeys(mistake.script for mistake in MISTAKES):
-        chosen = [m for m in MISTAKES if m.script == script and only in f"{script} {m.words}"]
+        own = [m for m in MISTAKES if m.script == script]
+        chosen = [m for m in own if not only or any(word in name_of(m) for word in only)]
         if not chosen:
             continue
         folder, run_folder = work / script, work / f"{script}-run"
         run_folder.mkdir(parents=True)
         options = TrainOptions(HERE / f"{script}.py", folder, updates=UPDATES, proof=False)
         train_program(options, "", no_progress)
+        for mistake in chosen:
+            require_text(folder, mistake)
         (folder / "interface.py").unlink()  # it is the same in all: nothing is planted there
         run = record_script(options, run_folder, no_progress)
         right = compare_program(folder, run)
@@ -197,10 +200,19 @@ def plant(folder: Path, mistake: Planted) -> None:
         arrays[mistake.before] = arrays[mistake.before] ** 3
         save_file(arrays, file)
         return
-    text = file.read_text()
-    if mistake.before not in text:
+    require_text(folder, mistake)
+    file.write_text(file.read_text().replace(mistake.before, mistake.after))
+
+
+def require_text(folder: Path, mistake: Planted) -> None:
+    """Require that a program has the text that a mistake replaces.
+
+    Raises:
+        ValueError: it has not.
+    """
+    file = folder / mistake.file
+    if mistake.file != _ANY and mistake.before not in file.read_text():
         raise ValueError(f"{file} has no {mistake.before!r}")
-    file.write_text(text.replace(mistake.before, mistake.after))
 
 
 def main() -> None:
@@ -208,7 +220,7 @@ def main() -> None:
     from history import append
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", metavar="WORD")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD")
     asked = parser.parse_args()
     named = count = 0
     with tempfile.TemporaryDirectory(prefix="train-mistakes-") as work:

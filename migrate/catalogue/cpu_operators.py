@@ -19,11 +19,12 @@ TENSOR_OPERATORS = words(
 # Functions of torch alone.
 TORCH_FUNCTIONS = words(
     "binomial bucketize cdist channel_shuffle combinations complex fake_quantize_per_channel_affine "
-    "fake_quantize_per_tensor_affine histogramdd isin nonzero_static istft poisson polar searchsorted "
-    "segment_reduce stft tril_indices triu_indices"
+    "fake_quantize_per_tensor_affine histogramdd isin nonzero_static istft pca_lowrank poisson polar "
+    "searchsorted segment_reduce stft svd_lowrank tril_indices triu_indices"
 )
 # Methods of a tensor alone.
 TENSOR_METHODS = words("bucketize unfold")
+OPERATORS = TENSOR_OPERATORS | TENSOR_METHODS
 # Transforms of kornia.augmentation that compute their geometry, or choose their images, with reads of the
 # device and operators of the CPU (measured with kornia 0.9).
 KORNIA = words("RandomAffine RandomResizedCrop")

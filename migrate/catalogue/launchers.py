@@ -13,8 +13,10 @@ DDP = names(*torch_other.DDP)
 DDP_DEVICES = frozenset({"device_ids", "output_device"})
 # Runs a whole file in each replica.
 SCRIPT = "shims.launch_script"
+LAUNCH = "torch_xla.launch"
+LAUNCH_PARAMETERS = ("fn", "args", "start_method", "debug_single_process")
 # Start the replicas of torch_xla.
-XLA_LAUNCHES = frozenset({"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"})
+XLA_LAUNCHES = frozenset({LAUNCH, "torch_xla.distributed.xla_multiprocessing.spawn"})
 # Run the function in a thread of each replica.
 IN_THREADS = XLA_LAUNCHES | {"shims.launch", SCRIPT}
 LAUNCHERS = SPAWN | IN_THREADS

@@ -97,7 +97,8 @@ RUNNERS = frozenset(
 LED_CLASSES = frozenset(
     f"{home}.{name}" for home in _LIGHTNING for name in ("LightningModule", "LightningDataModule")
 )
-# Calls that join the graphs of a batch to one, with as many nodes and edges as these have together.
+# Calls that join the graphs of a batch to one, with as many nodes and edges as these have together, or that
+# cut a part of one graph.
 GRAPH_BATCHES = frozenset(
     {
         "dgl.batch",
@@ -106,7 +107,11 @@ GRAPH_BATCHES = frozenset(
         "torch_geometric.data.Batch.from_data_list",
         "torch_geometric.data.DataLoader",
         "torch_geometric.loader.DataLoader",
+        "torch_geometric.loader.ClusterLoader",
+        "torch_geometric.loader.GraphSAINTRandomWalkSampler",
+        "torch_geometric.loader.LinkNeighborLoader",
         "torch_geometric.loader.NeighborLoader",
+        "torch_geometric.loader.RandomNodeLoader",
         "torch_geometric.loader.dataloader.Collater",
         "torch_geometric.loader.dataloader.DataLoader",
     }
@@ -271,6 +276,12 @@ LIBRARIES = (
         "causal_conv1d_cuda fast_hadamard_transform fast_hadamard_transform_cuda",
         "its kernels need CUDA",
         "use the operations of torch",
+    ),
+    *_needs_cuda(
+        "XLA410",
+        "dgl",
+        "its graphs are on the CPU or on CUDA, and move to no other device",
+        "layers of torch_geometric, which are operations of torch",
     ),
     *_needs_cuda(
         "XLA410",

@@ -77,14 +77,7 @@ def concerned(text: str, candidates: Iterable[Asked], calls: object) -> Sequence
         candidates: rules or hazards.
         calls: the facts about the script from its project (`ModuleCalls`).
     """
-    by_a_star = STAR.search(text) is not None
-    distinct = _distinct_words(text)
-
-    def is_spelled(words: str) -> bool:
-        # A match that lies within a word is one in the list of all words, which is much shorter.
-        within = distinct if _WITHIN_A_WORD.fullmatch(words) else text
-        return by_a_star or _compiled(words).search(within) is not None
-
+    is_spelled = _Words.of(text).match
     return [
         candidate
         for candidate in candidates
@@ -108,9 +101,28 @@ def named(names: Iterable[str]) -> str:
 _WITHIN_A_WORD = re.compile(r"(?:\w|\\b|\(\?:|[|)])+", re.ASCII)
 
 
-@lru_cache(maxsize=8)  # a script is inspected by rules, then by hazards
-def _distinct_words(text: str) -> str:
-    return "\n".join(dict.fromkeys(re.findall(r"\w+", text)))
+class _Words:
+    """Words of a script, with what was asked of them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._by_a_star = STAR.search(text) is not None
+        self._distinct = "\n".join(dict.fromkeys(re.findall(r"\w+", text)))
+        self._known: dict[str, bool] = {}
+
+    @classmethod
+    @lru_cache(maxsize=8)  # a script is inspected by rules, then by hazards
+    def of(cls, text: str) -> _Words:
+        """Return the words of a script."""
+        return cls(text)
+
+    def match(self, words: str) -> bool:
+        """Whether the script has a match of an expression."""
+        if words not in self._known:
+            # A match that lies within a word is one in the list of all words, which is much shorter.
+            within = self._distinct if _WITHIN_A_WORD.fullmatch(words) else self._text
+            self._known[words] = self._by_a_star or _compiled(words).search(within) is not None
+        return self._known[words]
 
 
 @cache

@@ -69,10 +69,12 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
 class ImportHazard(Hazard):
     """A hazard at each import of a library whose catalogue entry has the hazard's code.
 
-    An import under `try:` is information only if the script continues without the library.
+    An import under `try:` is information only if the script continues without the library. It is a warning
+    if the library imports without CUDA and raises where it is used.
     """
 
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Import, cst.ImportFrom)
+    works_on_host: ClassVar[bool] = False
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import statement."""
@@ -81,8 +83,9 @@ class ImportHazard(Hazard):
                 return
             entry = catalogue.of_import(name, facts.target)
             if entry is not None and entry.code == self.code:
-                severity = Severity.INFO if is_optional(node, facts) else self.severity
-                without = fallback(node, facts)
+                optional = Severity.WARNING if self.works_on_host else Severity.INFO
+                severity = optional if is_optional(node, facts) else self.severity
+                without = fallback(node, facts, self.works_on_host)
                 shown = bool(without) and self.work is ManualWork.KERNELS
                 message = f"{name}: {entry.says()}{without}"
                 yield self.hit(node, message, severity, is_shown=shown, subject=name)

@@ -16,9 +16,21 @@ from migrate.syntax.tree import code
 FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
 
 
-def fallback(node: cst.CSTNode, facts: Facts) -> str:
-    """Return the message about the `except` that handles a failing import `node`. Empty if there is none."""
+def fallback(node: cst.CSTNode, facts: Facts, works_on_host: bool = False) -> str:
+    """Return the message about the `except` that handles a failing import `node`. Empty if there is none.
+
+    Args:
+        node: the import.
+        facts: the facts of its file.
+        works_on_host: whether the import succeeds without CUDA, where the library is installed.
+    """
     handlers = list(_met(node, facts))
+    if handlers and works_on_host:
+        line = facts.context.position(handlers[-1][0]).line
+        return (
+            f"; it imports without CUDA, so the `except` of {at_line(line)} runs only where it is "
+            "not installed"
+        )
     for handler, ending in handlers:
         line = facts.context.position(handler).line
         if not ending:

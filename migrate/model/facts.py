@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from migrate.catalogue.cpu_operators import OPERATORS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
@@ -258,6 +259,7 @@ class ModuleCalls:
             function.
         gathering: the lines of these functions, and of the functions that they run.
         unvalidated: whether the project switches off the checks of torch.distributions.
+        own_operators: the operators of tensors that classes of the project have as methods of their own.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
             prepare: the batch, and the location of its loader.
         unwrapped: each `model.module` of a model that Accelerate prepared.
@@ -401,6 +403,7 @@ class ModuleCalls:
     gathering: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
+    own_operators: frozenset[str] = frozenset()
     unprepared: Mapping[End, str] = field(default_factory=dict)
     unwrapped: frozenset[End] = frozenset()
     loading_to_device: frozenset[End] = frozenset()
@@ -621,6 +624,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
         gathering=frozenset(f.line for f in scope.functions if f in gathering_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
+        own_operators=_own_operators(analysis),
         drawn_attributes=frozenset(
             (class_.name, name)
             for class_, name in drawn_attributes(analysis, _is_replicated(analysis))
@@ -789,6 +793,17 @@ def _of_libraries(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
 def _is_unvalidated(analysis: Analysis) -> bool:
     """Whether a file of the project calls `Distribution.set_default_validate_args(False)`."""
     return any(UNVALIDATED.search(scope.module.data) for scope in analysis.scopes.values())
+
+
+@lru_cache(maxsize=2)
+def _own_operators(analysis: Analysis) -> frozenset[str]:
+    """Return the operators of tensors that classes of the project have as methods of their own."""
+    return OPERATORS.intersection(
+        name
+        for scope in analysis.scopes.values()
+        for class_ in scope.classes
+        for name in class_.bindings
+    )
 
 
 def _whole_steps(analysis: Analysis, top: ModuleScope) -> frozenset[int]:

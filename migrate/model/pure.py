@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import libcst as cst
@@ -69,7 +70,10 @@ def same_everywhere(test: cst.BaseExpression) -> bool:
 
 
 def is_pure(statement: cst.CSTNode) -> bool:
-    """Whether `statement` only assigns values to names, or to entries of containers."""
+    """Whether `statement` only assigns values to names or to entries of containers, or imports.
+
+    Imports of the standard library count: other modules may do anything while Python reads them.
+    """
     if isinstance(statement, cst.If):
         branches: list[cst.CSTNode] = [*statement.body.body]
         if isinstance(statement.orelse, cst.Else):
@@ -81,6 +85,8 @@ def is_pure(statement: cst.CSTNode) -> bool:
         return is_docstring(statement) or all(is_pure(small) for small in statement.body)
     if isinstance(statement, cst.Pass):
         return True
+    if isinstance(statement, cst.Import | cst.ImportFrom):
+        return all(name in sys.stdlib_module_names for name in _packages(statement))
     if not isinstance(statement, cst.Assign | cst.AnnAssign):
         return False
     places = all(
@@ -90,6 +96,15 @@ def is_pure(statement: cst.CSTNode) -> bool:
     return places and all(
         last_part(call.func) in PURE_CALLS for call in nodes_of(statement, cst.Call)
     )
+
+
+def _packages(statement: cst.Import | cst.ImportFrom) -> list[str]:
+    """Return the packages that `statement` imports; "" for a relative import."""
+    if isinstance(statement, cst.Import):
+        return [alias.evaluated_name.partition(".")[0] for alias in statement.names]
+    if statement.relative or statement.module is None:
+        return [""]
+    return [code(statement.module).partition(".")[0]]
 
 
 def bound_with_effects(

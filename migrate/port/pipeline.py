@@ -200,7 +200,7 @@ def port_model(
             ends, lacking = ends_of(original_inputs.model, encoder)
             port_result = replace(port_result, notes=(*port_result.notes, *lacking))
         takes = _takes(original, original_inputs)
-        batches, apart = _padded(original_inputs, port_result, takes, original.target.shown)
+        batches, undefined = _padded(original_inputs, port_result, takes, original.target.shown)
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(
@@ -230,7 +230,7 @@ def port_model(
             of_them = notes_on_methods(place, first, port_result.api)
             if of_them:
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
-            notes = [*said, *original_inputs.notes, *weights.notes, *apart, *formatted(place)]
+            notes = [*said, *original_inputs.notes, *weights.notes, *formatted(place)]
             cases: tuple[ProofCase, ...] = ()
             runs_on: tuple[MeshRun, ...] = ()
             numerics: tuple[Numerics, ...] = ()
@@ -244,6 +244,7 @@ def port_model(
                         takes,
                         port_result.trains,
                         padded,
+                        undefined,
                     )
                 )
                 wanted = [comparison for comparison in wanted if options.compares(comparison.name)]
@@ -475,14 +476,14 @@ def _takes(original: OriginalModel, original_inputs: OriginalInputs) -> Callable
 
 def _padded(
     original_inputs: OriginalInputs, port_result: Any, takes: Callable[[Arrays], bool], shown: str
-) -> tuple[dict[str, Arrays], list[str]]:
-    """Padded batches that the original takes, and a note on those for which it gives NaN."""
+) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
+    """Padded batches that the original takes; apart, by their rows, those for which it gives NaN."""
     import torch
 
     from migrate.parity.sides.torch.call import call
 
     batches: dict[str, Arrays] = {}
-    notes: list[str] = []
+    undefined: dict[str, Arrays] = {}
     for name, arrays in padded_batches(original_inputs.inputs[0], port_result.inputs).items():
         if not takes(arrays):
             continue
@@ -490,12 +491,21 @@ def _padded(
             outputs = call(
                 original_inputs.model, original_inputs.model, original_inputs.tensors(arrays), shown
             )
-        floating = [output for _, output in outputs if output.is_floating_point()]
-        if any(bool(output.isnan().any()) for output in floating):
-            notes.append(f"the original gives NaN for a batch with {name}: it was left out")
+        rows = sorted({row for _, output in outputs for row in _undefined_rows(output)})
+        if rows:
+            label = "row" if len(rows) == 1 else "rows"
+            undefined[f"{label} {', '.join(map(str, rows))} of {name}"] = arrays
         else:
             batches[name] = arrays
-    return batches, notes
+    return batches, undefined
+
+
+def _undefined_rows(output: Any) -> list[int]:
+    """The rows of a tensor that have NaN."""
+    if not output.is_floating_point():
+        return []
+    nan = output.isnan().reshape(output.shape[0] if output.ndim else 1, -1).any(1)
+    return [row for row, there in enumerate(nan.tolist()) if there]
 
 
 def _written(

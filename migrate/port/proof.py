@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class ProofComparison:
         layers: whether each layer is compared, not only the outputs.
         gradients: whether the gradients of parameters and floating inputs are compared.
         modes: whether training mode is compared.
-        skipped: see `ProofCase`.
+        skipped, undefined: see `ProofCase`.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ProofComparison:
     gradients: bool = False
     modes: bool = False
     skipped: str = ""
+    undefined: str = ""
 
 
 def asked(
@@ -62,6 +64,7 @@ def asked(
     takes: Callable[[Arrays], bool],
     trains: bool = False,
     padded: Sequence[Arrays] = (),
+    undefined: Mapping[str, Arrays] = MappingProxyType({}),
 ) -> Iterator[ProofComparison]:
     """Yield the comparisons: the inputs as given, in float32 and in a TPU's precision, their gradients, and
     other shapes of them.
@@ -73,6 +76,8 @@ def asked(
         takes: whether the original takes an input at all.
         trains: whether the port computes otherwise in training.
         padded: padded batches, of a port that takes a mask.
+        undefined: padded batches with rows for which the original gives NaN, by these rows. They have no
+            gradients: a NaN in a row is one in every parameter's.
     """
     fixed = {argument.name: inputs[0][argument.name] for argument in arguments if argument.fixed}
     examples = [{**inputs[number], **fixed} for number in range(inputs.count)]
@@ -81,9 +86,12 @@ def asked(
     yield ProofComparison(GRADIENTS, few, layers=False, gradients=True)
     if trains:
         yield ProofComparison(TRAINING, few, layers=False, modes=True)
+    batches = tuple({**example, **fixed} for example in padded)
+    if padded or undefined:
+        others = tuple({**example, **fixed} for example in undefined.values())
+        rows = "; ".join(undefined)
+        yield ProofComparison(PADDED, (*batches, *others), layers=False, undefined=rows)
     if padded:
-        batches = tuple({**example, **fixed} for example in padded)
-        yield ProofComparison(PADDED, batches, layers=False)
         yield ProofComparison(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
     spared = [
         argument.name
@@ -284,7 +292,8 @@ def proven(
             except (ParityError, ConversionError) as error:
                 done.append(ProofCase(case.name, shapes, None, _line(error, folder, shown)))
                 break  # what does not run once runs no second time
-            done.append(ProofCase(case.name, shapes, _named_finally(parity, folder, shown)))
+            final = _named_finally(parity, folder, shown)
+            done.append(ProofCase(case.name, shapes, final, undefined=case.undefined))
         return tuple(done)
 
 

@@ -41,6 +41,8 @@ class ProofCase:
         suspects: functions of the original with a gradient of their own, which the port lacks.
         skipped: why it was not tried: the original itself does not take such inputs, or has no gradients;
             "" otherwise.
+        undefined: the rows for which the original gives NaN by itself: "row 0 of a row of padding"; "" if
+            no such rows are compared.
     """
 
     name: str
@@ -49,13 +51,28 @@ class ProofCase:
     error: str = ""
     skipped: str = ""
     suspects: tuple[str, ...] = ()
+    undefined: str = ""
 
     @property
     def matches(self) -> bool:
         """Whether it speaks for the port, or at least not against it."""
-        if self.skipped or self.off_like_the_original:
+        if self.skipped or self.off_like_the_original or self.equal_but_undefined:
             return True
         return self.parity is not None and self.parity.matches
+
+    @property
+    def equal_but_undefined(self) -> bool:
+        """Whether all is equal but in rows that are known to be NaN in the original."""
+        parity = self.parity
+        if parity is None or parity.verdict is not ParityVerdict.NOT_FINITE or not self.undefined:
+            return False
+        rows = [check for section in parity.sections for check in section.checks]
+        return all(check.passed or check.undefined for check in rows)
+
+    @property
+    def filled(self) -> int:
+        """Number of elements that are NaN in the original and numbers in the port."""
+        return sum(check.filled for check in self._rows("outputs")) if self.undefined else 0
 
     @property
     def off_like_the_original(self) -> bool:
@@ -80,6 +97,9 @@ class ProofCase:
             return "could not be compared"
         if self.off_like_the_original:
             return "the original is off from float64 too"
+        if self.equal_but_undefined:
+            alone = f"match, but {self.undefined}: NaN in the original alone"
+            return alone if self.filled else f"match; {self.undefined}: NaN on both sides"
         return "differs" if self._wrong() else self.parity.verdict.value
 
     @property
@@ -97,10 +117,11 @@ class ProofCase:
                 f"differs: {worst.name} in {TRAINING}: {worst.b:.1e}, where {worst.limit:.1e} is "
                 f"allowed{note}; rows that differ: {len(wrong)}"
             )
+        own = "" if worst.a is None else f" (the original's own in float32: {worst.a:.1e})"
         why = f"; {', '.join(self.suspects)}: a gradient of its own, which the port lacks"
         return (
             f"differs: the gradient of {_weight(worst.name)} is {worst.b:.1e} from float64's, "
-            f"where {worst.limit:.1e} is allowed; gradients that differ: {len(wrong)}"
+            f"where {worst.limit:.1e} is allowed{own}; gradients that differ: {len(wrong)}"
             f"{why if self.suspects else ''}"
         )
 

@@ -18,7 +18,7 @@ from migrate.reading.script import Script
 from migrate.reading.steps.in_step import StepCode
 from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.values import Values
-from migrate.syntax.tree import dotted, string_value
+from migrate.syntax.tree import dotted
 
 EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
 RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "coremltools"})
@@ -92,17 +92,11 @@ class Facts:
 
     @cached_property
     def sets_ranks(self) -> frozenset[str]:
-        """The variables of the environment that the script, or all that import it, set for replicas."""
-        ranks = set()
-        for target in self.context.targets:
-            if isinstance(target, cst.Subscript) and self.names.of(target.value) == "os.environ":
-                index = target.slice[0].slice
-                ranks.add(string_value(index.value) if isinstance(index, cst.Index) else None)
+        """Variables that shims, or all scripts that import this one, set in the environment of replicas."""
         by_shims = not self.called.isdisjoint({"shims.launch", "shims.launch_script"})
         if by_shims or self.context.portable:
             return RANKS
-        here = frozenset(name for name in ranks if name and self.uses_xla)
-        return here | self.context.calls.ranks_set
+        return self.context.calls.ranks_set
 
     @cached_property
     def names(self) -> Names:

@@ -32,6 +32,7 @@ class Positions:
         self.code = "".join(state.tokens[:-1] if state.ends_without_newline else state.tokens)
         self._offsets: list[int] = []
         self._lines: list[int] = []
+        self._known: dict[int, CodePosition] = {}  # by token: each is asked for many times
 
     def start(self, node: cst.CSTNode) -> CodePosition:
         """Return the line (from 1) and column (from 0) where `node` starts."""
@@ -43,13 +44,17 @@ class Positions:
 
     def _position(self, token: int) -> CodePosition:
         """Return the start of the token with this number."""
+        known = self._known.get(token)
+        if known is not None:
+            return known
         if not self._offsets:
             self._offsets = list(accumulate(map(len, self._tokens), initial=0))
             text = "".join(self._tokens)
             self._lines = [0, *(newline.end() for newline in NEWLINE.finditer(text))]
         offset = self._offsets[token]
         line = bisect_right(self._lines, offset)
-        return CodePosition(line, offset - self._lines[line - 1])
+        position = self._known[token] = CodePosition(line, offset - self._lines[line - 1])
+        return position
 
 
 class _Writing(CodegenState):

@@ -264,7 +264,9 @@ def _with_loops(script: ScriptText, frames: Sequence[Frame]) -> ScriptText:
 
 def _frame(seen: Mapping[str, Any]) -> Frame:
     """The frame as the finder wrote it."""
-    return Frame(**{**seen, "arguments": tuple(map(tuple, seen["arguments"]))})
+    end = seen.get("end")
+    arguments = tuple(map(tuple, seen["arguments"]))
+    return Frame(**{**seen, "arguments": arguments, "end": end and tuple(end)})
 
 
 def _require_lines(script: ScriptText, events: TrainingCalls) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import dataclass, field
 from types import FrameType
@@ -20,12 +21,15 @@ class Frame:
         function: name of its code: "<module>" for the script itself.
         first: first line of its code, decorators included.
         arguments: its arguments that are numbers, strings or None, as JSON has them.
+        end: end of the expression that runs the script's frame inside of it: lines below `line`, and column
+            in bytes; None if other code is between the two.
     """
 
     line: int
     function: str
     first: int
     arguments: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    end: tuple[int, int] | None = field(default=None, compare=False)
 
 
 def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
@@ -42,18 +46,20 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
     frames: list[Frame] = []
     innermost: FrameType | None = None
     between = ""
+    inner: FrameType | None = None
     while frame is not None:
         code = frame.f_code
         if code.co_filename == file and code.co_name in _COMPREHENSIONS:
             pass  # a part of a statement of the frame around it
         elif code.co_filename == file:
             innermost = innermost or frame
-            frames.append(
-                Frame(frame.f_lineno, code.co_name, code.co_firstlineno, _plain_arguments(frame))
-            )
+            direct = inner is not None and inner.f_code.co_filename == file
+            end = _end(frame) if direct else None
+            at = frame.f_lineno, code.co_name, code.co_firstlineno, _plain_arguments(frame)
+            frames.append(Frame(*at, end))
         elif innermost is None and not _is_machinery(frame):
             between = between or code.co_filename
-        frame = frame.f_back
+        inner, frame = frame, frame.f_back
     return frames, innermost, between
 
 
@@ -62,6 +68,13 @@ def _plain_arguments(frame: FrameType) -> tuple[tuple[str, Any], ...]:
     names = code.co_varnames[: code.co_argcount]
     values = ((name, frame.f_locals.get(name, ...)) for name in names)
     return tuple((n, v) for n, v in values if v is None or type(v) in (bool, int, float, str))
+
+
+def _end(frame: FrameType) -> tuple[int, int] | None:
+    """End of the expression that a frame runs: lines below its own, and column."""
+    position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    start, line, _, column = position or (None, None, None, None)
+    return None if start is None or line is None or column is None else (line - start, column)
 
 
 def _is_machinery(frame: FrameType) -> bool:

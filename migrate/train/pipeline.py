@@ -31,7 +31,7 @@ from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import names_of_batch, program_facts, require_plain_weights
-from migrate.train.proof.interface import names_compared
+from migrate.train.proof.interface import names_compared, search_compared
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
 from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
@@ -203,6 +203,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                     progress(f"running {script}: from weights a rounding away")
                     comparisons += stability(run_beside(text, recorded, options, work))
                 comparisons += (of_data, *names_compared(text, interface.text))
+                comparisons += search_compared(interface)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
             result = TrainedProgram(

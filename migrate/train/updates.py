@@ -32,7 +32,7 @@ from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import program_facts, require_plain_weights
-from migrate.train.proof.interface import names_compared
+from migrate.train.proof.interface import names_compared, search_compared
 from migrate.train.proof.program import RECORD, compared_updates, written_start
 from migrate.train.proof.stability import cancellation
 from migrate.train.record import WIDE, recorded_run, run_wide, wide_folder
@@ -404,6 +404,7 @@ def write_updates(
             for part in parts:
                 comparisons += cancellation(part.recorded, part.name)
             comparisons += (of_data, *names_compared(script, interface.text))
+            comparisons += search_compared(interface)
         elif not of_data.same:
             notes.append(f"the data differ from the script's: {of_data.what}")
         left = _left(script, parts, data, lines)

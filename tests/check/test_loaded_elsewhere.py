@@ -184,3 +184,31 @@ def test_a_class_that_keeps_what_it_is_given(
         assert name == at[0]
         assert line == at[1] or not at[1]
         assert "(average.py:" in message
+
+
+STATUS = """
+    import torch
+
+
+    def main(loader, resume, path):
+        device = torch.device("cuda")
+        net = torch.nn.Linear(4, 1).to(device)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        status = torch.load(path, map_location="cpu") if resume else {made}
+        if status is None:
+            status = {made}
+        for batch in loader:
+            batch = batch.to(device)
+            net(batch["x"]).mean().backward()
+            optimizer.step()
+            for item in batch["indexes"]:
+                status[item["name"]][item["worker"]] = item["index"]
+"""
+
+
+@pytest.mark.parametrize(("made", "count"), [("{}", 0), ("torch.zeros(4, 4)", 1)])
+def test_a_dictionary_is_not_indexed_by_a_tensor(made: str, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(STATUS.replace("{made}", made)))
+    findings = check_file(path, Config())
+    assert len([finding for finding in findings if finding.code == "XLA830"]) == count

@@ -116,6 +116,8 @@ class TestLaunch:
         [
             ("torch_xla.launch(f)", ["cell 3:line 1 XLA707"]),
             ("torch_xla.launch(f, start_method='fork')", []),
+            ("torch_xla.launch(f, (), 'fork')", []),
+            ("torch_xla.launch(f, (), 'spawn')", ["cell 3:line 1 XLA707"]),
             ("torch_xla.launch(f, debug_single_process=True)", []),
             ("def g():\n    torch_xla.launch(f)\n\ng()", ["cell 3:line 2 XLA707"]),
         ],

@@ -9,6 +9,9 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.pipeline import rewrite_source
+from migrate.syntax.source import parse
 
 LATE = """\
 import signal
@@ -187,3 +190,24 @@ def test_a_file_that_the_replica_imports_first(
 ) -> None:
     (tmp_path / "late.py").write_text(LATE.format(outside=outside))
     assert [line for line, _ in found(tmp_path, "import late; print(late.stop)")] == lines
+
+
+def test_one_finding_for_a_handler_in_a_script_that_gets_its_launch() -> None:
+    script = """\
+import signal
+
+import torch.distributed as dist
+
+
+def main():
+    dist.init_process_group("nccl")
+    signal.signal(signal.SIGTERM, print)
+
+
+if __name__ == "__main__":
+    main()
+"""
+    done = rewrite_source(parse(script.encode(), Path("train.py")))
+    found = [code_of(note) for note in done.findings if note.line == 8]
+    assert "torch_xla.launch(_mp_fn)" in done.data.decode()
+    assert found == ["XLA841"]

@@ -72,6 +72,17 @@ def test_padded_batches_are_compared_with_their_gradients(tmp_path: Path) -> Non
     assert "attention_mask" not in cases["float32"].inputs[0]
 
 
+def test_a_batch_that_is_nan_in_the_original_is_compared_without_gradients(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, [INPUT, INPUT])
+    left, _, empty = padded_batches(INPUT, (IDS, MASK)).values()
+    rows = "row 0 of a row of padding"
+    made = asked(inputs, (IDS, MASK), lambda _: True, padded=[left], undefined={rows: empty})
+    cases = {one.name: one for one in made}
+    outputs, gradients = cases["padded batches"], cases["gradients, padded batches"]
+    assert (len(outputs.inputs), outputs.undefined) == (2, rows)
+    assert (len(gradients.inputs), gradients.undefined) == (1, "")
+
+
 def test_a_mask_that_was_given_is_left_out_once(tmp_path: Path) -> None:
     given = {**INPUT, "attention_mask": np.ones((3, 4), np.int64)}
     inputs = write_inputs(tmp_path, [given, given])

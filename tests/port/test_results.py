@@ -57,6 +57,36 @@ def test_a_gradient_that_is_far_off_shows_torch_s_own(port: float, text: str) ->
     assert worst_text(ProofCase("gradients", "x float32[2,3]", parity)) == text
 
 
+@pytest.mark.parametrize(
+    ("filled", "passed", "known", "matches", "text"),
+    [
+        (
+            0,
+            True,
+            "row 0 of a row of padding",
+            True,
+            "row 0 of a row of padding: NaN on both sides",
+        ),
+        (8, True, "row 0 of a row of padding", True, "NaN in the original alone"),
+        (0, False, "row 0 of a row of padding", False, "not finite"),
+        (0, True, "", False, "not finite"),
+    ],
+)
+def test_rows_that_are_nan_in_the_original_are_named(
+    filled: int, passed: bool, known: str, matches: bool, text: str
+) -> None:
+    first = ParityCheck("output 0", 1e-7, 1e-7, 1e-3, False, "", undefined=8, filled=filled)
+    other = ParityCheck("output 1", 1e-7, 1e-7, 1e-3, passed, "")
+    parity = replace(
+        matching(1),
+        verdict=ParityVerdict.NOT_FINITE,
+        sections=(Section("outputs", (first, other)),),
+    )
+    case = ProofCase("padded batches", "x float32[2,3]", parity, undefined=known)
+    assert case.matches is matches
+    assert text in case.verdict
+
+
 def test_numbers_that_are_not_finite_leave_the_json_valid() -> None:
     checks = tuple(
         ParityCheck(f"output {at}", 0.0, b, 1e-3, not at, "measured")

@@ -250,6 +250,7 @@ def sized(
     progress: Callable[[str], None] = lambda _: None,
     *,
     seen_arguments: bool = False,
+    api: str = "linen",
 ) -> tuple[Port, Sizes]:
     """A port with what it refuses, and what was found out; its folder is at `folder / "net"`."""
     torch.manual_seed(0)
@@ -257,13 +258,13 @@ def sized(
         model = build()
     model.eval()
     told = (watch.starts(model), seen.arguments(model)) if seen_arguments else (None, None)
-    written = port(model, inputs, starts=told[0], arguments=told[1])
+    written = port(model, inputs, starts=told[0], arguments=told[1], api=api)
     place = folder / "net"
     place.mkdir()
     without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
     _write(place, without, inputs)
     sizes = OpenSizes(written.settings, written.layer_sizes)
-    write_weights(model, "net", written.constants, None, place, folder, sizes=sizes)
+    write_weights(model, "net", written.constants, None, place, folder, api, sizes=sizes)
     arrays = {name: one.numpy() for name, one in inputs.items()}
     found = sizes_of(written, place, model, seen.of(model), arrays, "net", progress)
     limited = written.limited(found.limits)
@@ -279,7 +280,8 @@ def _write(place: Path, written: Port, inputs: Inputs) -> None:
         for name, one in inputs.items()
     }
     names = written.model_class, written.config_class
-    (place / "__init__.py").write_text(package_text(*names, "a model", shapes))
+    text = package_text(*names, "a model", shapes, api=written.api)
+    (place / "__init__.py").write_text(text)
 
 
 def outputs(written: Port, place: Path, model: nn.Module, inputs: Inputs, **sizes: Any) -> Any:
@@ -843,7 +845,7 @@ def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> No
     inputs = {"x": real(2, 9, 7), "c": real(2, 6)}
     written, found = sized(Stem, inputs, tmp_path, seen_arguments=True)
     assert written.modeling.count("class StemBlock") == 1
-    assert ".swapaxes" not in written.modeling.partition("class StemBlock")[2]
+    assert ".swapaxes" not in written.modeling.partition("class Shift")[2]
     assert "self.config.widths[i]" in written.modeling
     assert {name for name, _, _ in found.changed} == {"bands", "widths"}
     # A choice is a field, so that the other value is refused by name.
@@ -882,4 +884,20 @@ def test_classes_that_differ_in_numbers_and_layout_are_one(tmp_path: Path) -> No
     (tmp_path / "again").mkdir()
     assert set(drawn_there(*asked, tmp_path / "again", uniform)) == {
         f"params/blocks_{at}/conv/bias" for at in (0, 1)
+    }
+
+
+def test_init_of_an_nnx_port_is_compared_at_the_second_size(tmp_path: Path) -> None:
+    inputs = {"x": real(2, 9, 7), "c": real(2, 6)}
+    written, found = sized(Stem, inputs, tmp_path, seen_arguments=True, api="nnx")
+    assert {name for name, _, _ in found.changed} == {"bands", "widths"}
+    assert found.there is not None
+    asked = (tmp_path / "net", written, 4, found.there, "net", None)
+    uniform = {"blocks/#/conv/bias"}
+    assert not drawn_there(*asked, tmp_path, uniform)
+    source = tmp_path / "net" / "modeling.py"
+    source.write_text(source.read_text().replace("(cin * 3) ** -0.5", "4.0"))
+    (tmp_path / "again").mkdir()
+    assert set(drawn_there(*asked, tmp_path / "again", uniform)) == {
+        f"blocks/{at}/conv/bias" for at in (0, 1)
     }

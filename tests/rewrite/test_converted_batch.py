@@ -107,3 +107,34 @@ def test_an_option_with_the_name_of_the_batch_is_no_use_of_the_batch(tmp_path: P
     done = rewrite_source(parse(textwrap.dedent(text).encode(), tmp_path / "train.py"))
     assert [note.message for note in done.findings if note.rule == "step"] == []
     assert "with torch_xla.step():" in done.data.decode()
+
+
+UNPACKED = """
+    import torch
+
+
+    def train(loader, cached, encode, diffusion):
+        device = torch.device("cuda")
+        model = torch.nn.Linear(4, 1).to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for batch in loader:
+            if cached:
+                x, y = batch
+                x = x.to(device)
+            else:
+                image, y = batch
+                image = image.to(device)
+                x = encode(image)
+            y = y.to(device)
+            loss = diffusion.losses(model, x, dict(y=y))["loss"].mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_a_batch_that_is_unpacked_and_moves(tmp_path: Path) -> None:
+    """Where a library calls the model, the whole batch was asked for."""
+    done = rewrite_source(parse(textwrap.dedent(UNPACKED).encode(), tmp_path / "train.py"))
+    assert [note.message for note in done.findings if note.rule == "step"] == []
+    assert "with torch_xla.step():" in done.data.decode()

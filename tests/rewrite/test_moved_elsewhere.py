@@ -178,3 +178,59 @@ def test_a_method_of_another_file_that_moves_and_trains(tmp_path: Path) -> None:
     files = rewrite_folder(tmp_path, processes=1).files
     assert any(b"with torch_xla.step():" in file.after for file in files)
     assert [note.message for file in files for note in file.findings if note.rule == "step"] == []
+
+
+PACKED = """\
+class Packed:
+    def __init__(self, samples):
+        self.x = samples[0]
+
+    def cuda(self, device):
+        self.x = self.x.to(device)
+        return self
+
+    def inputs(self):
+        return {"x": self.x}
+
+
+def wrapped():
+    def collate(samples):
+        return Packed(samples)
+
+    return collate
+
+
+class Collate:
+    def __call__(self, samples):
+        return Packed(samples)
+"""
+OF_PACKED = """\
+import torch
+from torch.utils.data import DataLoader
+
+from packed import Collate, Packed, wrapped
+
+
+def main(dataset):
+    device = torch.device("cuda")
+    model = torch.nn.Linear(4, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(dataset, batch_size=1, collate_fn=COLLATE)
+    for step, batch in enumerate(loader):
+        batch = batch.cuda(device).inputs()
+        model(batch["x"]).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("collate", ["wrapped()", "Collate()", "Packed", "lambda x: Packed(x)"])
+def test_a_batch_of_a_class_of_the_project_moves_by_its_own_method(
+    collate: str, tmp_path: Path
+) -> None:
+    """`batch.to("xla")` was written, a method that the class does not have."""
+    (tmp_path / "packed.py").write_text(PACKED)
+    (tmp_path / "train.py").write_text(OF_PACKED.replace("COLLATE", collate))
+    done = rewrite_folder(tmp_path)
+    texts = {file.name.stem: file.after.decode() for file in done.files}
+    assert "batch.cuda(device)" in texts["train"]
+    assert not [f.message for file in done.files for f in file.findings if f.rule == "step"]

@@ -233,3 +233,35 @@ def test_a_method_that_is_named_as_a_model_is_none(
     text = LOADED.replace("DEFINED", defined).replace("NAME", name)
     path.write_text(textwrap.dedent(text))
     assert ("XLA830" in {hit.code for hit in findings_of([path], Config())[1]}) is is_reported
+
+
+EVALUATED = """
+import torch
+
+from elsewhere import evaluate_model, validated
+
+
+def train(loader):
+    device = torch.device("cuda")
+    model = torch.nn.Linear(4, 1).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        out = evaluate_model(model, x, is_training=True)
+        out = validated(out)
+        # here
+        loss = (out - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("is_evaluation", [False, True])
+def test_what_the_loss_is_computed_from_is_no_evaluation(is_evaluation: bool) -> None:
+    """The step had no block: "an evaluation lies in the middle"."""
+    here = "score = evaluate_model(model, x)" if is_evaluation else "pass"
+    source = parse(EVALUATED.replace("# here", here).encode(), Path("train.py"))
+    done = rewrite_source(source)
+    assert (b"with torch_xla.step():" in done.data) is not is_evaluation
+    assert bool([n for n in done.findings if "an evaluation" in n.message]) is is_evaluation

@@ -66,3 +66,82 @@ def test_a_batch_beside_a_number_is_moved(style: Style) -> None:
     text = rewrite_source(source, options=RewriteOptions(style=style)).data.decode()
     assert "x, y = x.to(" in text
     assert "turn.to(" not in text
+
+
+TRAINING = """
+    import argparse
+    import random
+
+    import numpy as np
+    import torch
+
+    LENGTHS = [32, 64, 128]
+    BY_NAME = {{"short": 32, "long": 128}}
+    SETTINGS = {{"lengths": [32, 64], "name": "a"}}
+
+
+    class Config:
+        lengths: tuple = (32, 64)
+
+
+    def train(args, unknown, model, optimizer, device):
+        config = Config()
+        for {loop}:
+            x = torch.randn(8, {size}, 16, device=device)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+    def main():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lengths", type=int, nargs="+", default=[32, 64])
+        args = parser.parse_args()
+        model = torch.nn.Linear(16, 1).to("cuda")
+        optimizer = torch.optim.Adam(model.parameters())
+        train(args, load(), model, optimizer, torch.device("cuda"))
+
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "size"),
+    [
+        ("length in LENGTHS", "2 * length"),
+        ("length in sorted(LENGTHS)[::-1]", "2 * length"),
+        ("length in LENGTHS * 10", "2 * length"),
+        ("length in BY_NAME.values()", "2 * length"),
+        ("name, length in BY_NAME.items()", "2 * length"),
+        ("length in SETTINGS['lengths']", "2 * length"),
+        ("length in config.lengths", "2 * length"),
+        ("length in args.lengths", "2 * length"),
+        ("length in [2**k for k in range(5, 8)]", "2 * length"),
+        ("length in np.arange(32, 128, 32)", "2 * int(length)"),
+        ("length in random.sample(LENGTHS, 2)", "2 * length"),
+        ("i, length in enumerate(LENGTHS)", "2 * length"),
+        ("length, turn in zip(LENGTHS, range(3))", "length * turn"),
+        ("i, (length, turn) in enumerate(zip(LENGTHS, (1, 2, 3)))", "length * turn"),
+        # The source does not show what is in it; a size is a number.
+        ("length in unknown.lengths", "length"),
+    ],
+)
+def test_a_loop_over_numbers_that_makes_its_batch_is_a_step(loop: str, size: str) -> None:
+    """XLA214 asked whether the number is on the device."""
+    text = dedent(TRAINING.format(loop=loop, size=size)).lstrip()
+    result = rewrite_source(parse(text.encode(), Path("train.py")))
+    assert "step" not in [finding.rule for finding in result.findings]
+    assert "step():\n            x = torch.randn(" in result.data.decode()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    ["x in unknown.batches", "x in [unknown, unknown]", "x in unknown.values()"],
+)
+def test_a_loop_over_what_may_be_tensors_is_asked_about(loop: str) -> None:
+    text = dedent(TRAINING.format(loop=loop, size="3").replace("x = torch", "y = torch")).lstrip()
+    result = rewrite_source(parse(text.encode(), Path("train.py")))
+    assert "step" in [finding.rule for finding in result.findings]

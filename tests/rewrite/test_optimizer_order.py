@@ -702,3 +702,72 @@ def test_an_entry_that_has_moved_keeps_its_parameters(first: str, last: str) -> 
     script = ENTRIES.replace("FIRST", f"m = build()\n{first}").replace("LAST", last)
     done = rewrite_source(parse(script.replace("MOVE", "").encode(), Path("s.py")))
     assert not any(note.rule == "optimizer-order" for note in (*done.findings, *done.edits))
+
+
+AWAY = """\
+import copy
+
+import torch
+
+from helpers import score
+
+
+class Net(torch.nn.Linear):
+    pass
+
+
+def main(batches, folds):
+    device = torch.device("cuda")
+    net = Net(2, 2).to(device)
+    teacher = Net(2, 2).to(device)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for epoch in range(9):
+        for x in batches:
+            x = x.to(device)
+            opt.zero_grad()
+            (net(x) - teacher(x)).square().mean().backward()
+            opt.step()
+        # epoch
+    # end
+
+
+main([], [])
+"""
+HELPERS = """\
+import torch
+
+
+@torch.no_grad()
+def score(net, x):
+    net.to(torch.device("cpu"))
+    return net(x).mean().item()
+"""
+NEW = "net.cuda()\n        opt = torch.optim.SGD(net.parameters(), lr=0.1)\n        "
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "is_reported"),
+    [
+        ("net.cpu()\n        net.cuda()", "", True),
+        ("torch.save(net.cpu().state_dict(), 'net.pt')\n        net.to(device)", "", True),
+        ("net = net.to('cpu')\n        net = net.to(device)", "", True),
+        ("score(net, batches[0])\n        net.to(device)", "", True),
+        ("copy.deepcopy(net).cpu()\n        net.to(device)", "", False),
+        ("teacher.cpu()\n        teacher.to(device)", "", False),
+        ("net.to(device)", "torch.save(net.cpu().state_dict(), 'net.pt')", False),
+        ("pass", "score(net, batches[0])\n    net.to(device)", False),
+        ("net.cpu()\n        " + NEW, "", False),
+    ],
+)
+def test_a_model_that_goes_to_the_cpu_and_comes_back_is_reported(
+    epoch: str, end: str, is_reported: bool, tmp_path: Path
+) -> None:
+    """Nothing trained after the first evaluation on the CPU, without a finding."""
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    text = AWAY.replace("# epoch", epoch).replace("# end", end)
+    (tmp_path / "train.py").write_text(text)
+    done = rewrite_folder(tmp_path, options=RewriteOptions(), processes=1)
+    notes = [note for file in done.files for note in (*file.findings, *file.edits)]
+    messages = [note.message for note in notes if note.rule == "optimizer-order"]
+    assert bool(messages) is is_reported
+    assert all("makes new parameters" in message for message in messages)

@@ -544,3 +544,24 @@ def test_what_cannot_be_saved_as_it_is_keeps_a_file_for_each_replica(saved: str)
     told = says(f"model = torch.nn.Linear(2, 2).cuda()\n{line}")
     assert "master_only=False" in told
     assert "global_master" not in told
+
+
+def test_an_import_in_the_function_runs_on_all_replicas() -> None:
+    script = """
+        def store(model, folder, small):
+            import shutil
+
+            os.makedirs(folder)
+            if small:
+                torch.save(model.small, folder)
+                shutil.copy2(folder, "latest")
+            torch.save(model.state_dict(), folder)
+
+
+        if dist.get_rank() == 0:
+            store(model, "out", False)
+    """
+    done = run(script)
+    assert "def store(model, folder, small):\n    import shutil\n" in done.data.decode()
+    assert "    xm.save(model.state_dict(), folder, global_master=True)\n" in done.data.decode()
+    assert [finding.line for finding in done.findings if finding.rule == "save"] == [14]

@@ -69,10 +69,15 @@ def test_a_name_of_two_meanings_is_said_beside_the_verdict() -> None:
         ("def rollout(state, seed): ...", ""),
         ("class step: ...\ndef load(path): ...", "load(weights), step(state, micro)"),
         ("class Trainer:\n    def step(self): ...\nload = 1", ""),
+        ("class Goal:\n    def __init__(self, policy, beta=1): ...", "Goal(state)"),
+        ("class Goal:\n    def __init__(self, state): ...", ""),
+        ("class Held:\n    def __init__(self, policy): ...", ""),
     ],
 )
 def test_names_of_two_meanings(script: str, heads: str) -> None:
     interface = "def load(weights): ...\ndef step(state, micro): ...\ndef rollout(state, seed): ..."
+    interface += "\nclass Goal:\n    def __init__(self, state): ..."
+    interface += "\nclass Held:\n    def __init__(self, policy): ..."
     found = names_compared(ScriptText("t.py", script), interface)
     assert [heads in comparison.what for comparison in found] == [True] * bool(heads)
 

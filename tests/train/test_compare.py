@@ -78,6 +78,24 @@ def test_weights_whose_gradient_is_rounding_are_left_out_and_counted() -> None:
     assert "1 elements" in weights[0].what
 
 
+def test_a_copy_of_a_weight_whose_gradient_is_rounding_is_left_out() -> None:
+    results, expected = values()
+    expected["gradient:net/w"][3] = results["gradient:net/w"][3] = 1e-12
+    for arrays in (results, expected):
+        arrays["gradient:copy/w"] = np.zeros(40)
+        arrays["first:params/copy/w"] = arrays["first:params/net/w"].copy()
+
+    def same(element: int) -> bool:
+        ours = {**results, "first:params/copy/w": results["first:params/copy/w"].copy()}
+        ours["first:params/copy/w"][element] += 0.1
+        copies = {"params/copy/w": "params/net/w"}
+        every = compare(ours, expected, UPDATES, [[0.1]], divides=True, copies=copies)
+        return next(c.same for c in every if c.name == "weights")
+
+    assert same(3)
+    assert not same(4)
+
+
 def test_what_cancels_in_the_sum_of_micro_batches_is_rounding() -> None:
     results, expected = values()
     for arrays in (results, expected):

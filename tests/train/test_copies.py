@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ import torch
 from torch import nn
 
 from migrate.train.watch.copies import CopyWatch, RecordedCopies
+from migrate.train.write.texts import train_text
+from tests.train.toy import FACTS
 
 
 def modules() -> Any:
@@ -90,3 +94,13 @@ def test_a_period_is_known_if_it_was_seen_twice_or_to_the_end() -> None:
     assert RecordedCopies({}, (4,)).period(6, ended=False) == 0
     assert RecordedCopies({}, (4, 8)).period(14, ended=True) == 0
     assert RecordedCopies({}, (4, 7)).period(8, ended=True) == 0
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(("kept", "value"), [(0.0, "jnp.copy"), (0.75, "0.75 * x + 0.25 *")])
+def test_a_program_with_copies_is_python(kept: float, value: str, statistics: bool) -> None:
+    facts = replace(FACTS, copied={"a": "b"}, copies_every=4, copies_keep=kept)
+    text = train_text(replace(facts, statistics=statistics))
+    assert f"return {value}" in text
+    names = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    assert "more" in names

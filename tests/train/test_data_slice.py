@@ -22,9 +22,15 @@ from migrate.train.errors import TrainError
 from migrate.train.frames import Frame, script_frames
 from migrate.train.proof.data_child import difference_of
 from migrate.train.slice.data import DataSlice, data_slice
-from migrate.train.slice.loops import TrainingCalls
+from migrate.train.slice.loops import TrainingCalls, call_of, parameters_of
 from migrate.train.slice.loss import loss_slice
-from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    comprehension,
+    path_to,
+    shared_line,
+)
 from migrate.train.watch.values import plain
 from migrate.train.write.left import left_statements
 from migrate.train.write.texts import data_text
@@ -966,6 +972,55 @@ def test_a_comprehension_is_no_frame_of_its_own() -> None:
         (2, "f"),
         (4, "<module>"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("Run(size())(4)", "Run(size())(4)"),
+        ("run(run.of(4))", "run(run.of(4))"),
+        ("train(train(4))", "train(train(4))"),
+        ("step(4)", "step(4)"),  # another name of the function
+        ("list(map(run, [4]))", None),
+        ("reduce(run, [4, 4])", None),
+        ("method(4)", None),  # whose method is it?
+    ],
+)
+def test_the_call_that_runs_a_frame_is_known_by_its_position(
+    call: str, expected: str | None
+) -> None:
+    source = f"""
+from functools import reduce
+def size():
+    return 2
+class Run:
+    def __init__(self, size=1):
+        self.size = size
+    def of(self, count):
+        return count
+    def __call__(self, count, other=0):
+        seen.append(script_frames("x.py")[0])
+    def train(self, count):
+        seen.append(script_frames("x.py")[0])
+def train(count):
+    if count:
+        seen.append(script_frames("x.py")[0])
+run, step, method = Run(), train, Run().train
+{call}
+"""
+    namespace: dict[str, Any] = {"script_frames": script_frames, "seen": []}
+    exec(compile(source, "x.py", "exec"), namespace)
+    called, caller = namespace["seen"][0]
+    script = ScriptText("x.py", source)
+    if expected is None:
+        with pytest.raises(TrainError, match="is not called by its name here"):
+            call_of(script, caller, called)
+        return
+    node = call_of(script, caller, called)
+    assert ast.unparse(node) == (expected if call != "train(train(4))" else "train(4)")
+    code = script.code(called.first, called.function)
+    assert isinstance(code, FunctionNode)
+    assert parameters_of(code, node)[0] == "count"
 
 
 def test_a_process_group_of_one_rank_loads_the_data() -> None:

@@ -18,7 +18,7 @@ from migrate.train.optimizer.recorded import RecordedGroup, RecordedOptimizer
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, common, observe
-from migrate.train.watch.constructors import Built
+from migrate.train.watch.constructors import Built, Constructors
 from migrate.train.watch.functions import Output, PortedFunction, outputs, run, step_functions
 from migrate.train.watch.step import bind, build, children, flat
 from migrate.train.write.constructors import changes_model, constructor_text, makes_models
@@ -480,3 +480,27 @@ class Trainer:
         text = texts.class_(node)
         assert ("return _optimizer.rate(step)" in text) is there
         assert missing_methods(node, text) == ([] if there else ["rate"])
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, 2)
+
+
+class _Net(_Layer):
+    def __init__(self, width: int, rates: tuple[float, ...] = (0.1, 0.2)) -> None:
+        super().__init__(2 * width)
+
+
+def test_a_step_knows_what_the_constructors_of_its_modules_were_called_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nn.Module, "__init__", nn.Module.__init__)  # it is put back afterwards
+    constructors = Constructors()
+    constructors.follow()
+    step = nn.Module()
+    step.net = _Net(3)
+    seen = constructors.arguments(step)
+    assert seen["net"] == {"width": 3, "rates": (0.1, 0.2)}
+    assert (seen["net.fc"]["in_features"], seen["net.fc"]["bias"]) == (6, True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ import torch
 from torch import nn
 
 from migrate.train.noise import StatementNoise, torch_noise
-from migrate.train.watch.gate import Gate, Refusal, unlike_modes
-from migrate.train.watch.step import Bound, children
+from migrate.train.watch.gate import Gate, Refusal, _expressions, unlike_modes
+from migrate.train.watch.step import Bound, bind, build, children
+from migrate.train.watch.values import Held
 
 
 class Step(nn.Module):
@@ -105,6 +108,30 @@ def test_a_mode_inside_of_a_model_is_seen() -> None:
     assert step.model.training
 
 
+def test_a_number_beside_the_tensors_of_a_batch_may_change_only_if_no_loss_reads_it(
+    tmp_path: Path,
+) -> None:
+    def batch(**others: Any) -> dict[str, Any]:
+        return {"batch": {"x": torch.ones(2, 3), "start": 1, "name": "a", **others}}
+
+    model = nn.Linear(3, 4)
+    bound = bind(["batch", "model"], {**batch(), "model": model})
+    text = "values = model(batch['x'])[:, batch['start']:]"
+    frame: Any = inspect.currentframe()
+    gate: Any = Gate({"line": 5, "optimizer": -1}, tmp_path, frame, lambda module: {})
+    gate._bound, gate.inputs, gate.data = bound, dict(bound.inputs), list(bound.data)
+    gate.step = build(bound, text, "values.sum()", {}, {"model": model}, tmp_path / "step.py")
+    gate.require_settings(batch(name="b"))
+    gate.require_settings(batch())
+    with pytest.raises(Refusal, match=r"batch\['start'\] is 1 in the first batch and 2 in a later"):
+        gate.require_settings(batch(start=2))
+    # Of a policy that is its reference, the loss is 0 with each: the gradient tells.
+    result = "(values - values.detach()).sum()"
+    gate.step = build(bound, text, result, {}, {"model": model}, tmp_path / "step.py")
+    with pytest.raises(Refusal, match="the loss computes otherwise"):
+        gate.require_settings(batch(start=2))
+
+
 @pytest.mark.parametrize("named", ["model", "raw_model"])
 def test_a_module_with_two_names_is_one_child(named: str) -> None:
     class Trainer:
@@ -114,6 +141,25 @@ def test_a_module_with_two_names_is_one_child(named: str) -> None:
     trainer = Trainer()
     bound = Bound({}, {}, {"self": trainer}, {})
     assert children(bound, [trainer.model], f"loss = self.{named}(x)") == {named: trainer.model}
+
+
+def test_a_module_of_which_a_method_is_called_is_a_child() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "nn": nn}
+    exec("class Engine:\n    pass", namespace)
+    trainer = namespace["Engine"]()
+    trainer.engine = namespace["Engine"]()
+    trainer.engine.critic, trainer.engine.actor = (
+        nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)
+    )
+    bound = Bound({}, {}, {"self": trainer}, {})
+    called = list(trainer.engine.critic)  # a method of the critic calls them
+    assert children(bound, called) == {"critic": trainer.engine.critic}
+    expressions = dict(_expressions({"trainer": trainer}))
+    assert expressions[id(trainer.engine.actor)] == "trainer.engine.actor"
+    memo: dict[int, Any] = {}
+    twin = copy.deepcopy(Held(trainer), memo).value
+    assert twin.engine.critic is memo[id(trainer.engine.critic)]
+    assert trainer.engine.critic is not twin.engine.critic
 
 
 @pytest.mark.parametrize(

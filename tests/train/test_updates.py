@@ -252,6 +252,29 @@ def mean(x):
     assert "def mean_of_high(x):" in high.sources.loss
 
 
+def test_functions_py_imports_what_its_own_functions_read() -> None:
+    modeling = """
+class Step(Module):
+    def __call__(self, x):
+        return mean(x)
+
+    def lowered(self, x):
+        return lower(x)
+
+
+def mean(x):
+    return x.mean()
+
+
+def lower(x):
+    return mean(x) - 1
+"""
+    sources = split(modeling, "t.py", {"lowered"})
+    assert "def lower(" in sources.functions
+    assert "def mean(" in sources.loss
+    assert "from loss import mean, Step" in sources.functions
+
+
 def test_a_function_that_makes_several_updates_has_one_part_in_them() -> None:
     call = SeenCall(
         "Trainer.step", 3, {"self": ("other", None), "batch": ("data", {})}, held=("a",)

@@ -862,7 +862,25 @@ class _Writer:
             if same and number not in self.maybe and number not in self.layouts:
                 x = self._operand(of, item)
                 return code("{x}.reshape({y}.shape)", x=x, y=Hole(Ref(number)))
-        return None
+        return self._unflattened(item, frames) if frames else None
+
+    def _unflattened(self, item: Op, frames: tuple[Frame, ...]) -> ast.expr | None:
+        """A reshape that was an `unflatten`, beside whose parts all sides stay as they are."""
+        split = names.unflattened(frames[-1])
+        value = self._resolved(item.arguments[0])
+        if split is None or not isinstance(value, Ref) or value.id in self.layouts:
+            return None
+        before, after = self.facts[value.id].shape, self.facts[item.outs[0]].shape
+        at, count = split[0] % len(before), len(split[1])
+        rest = (*after[:at], *after[at + count :])
+        if len(after) != len(before) - 1 + count or rest != (*before[:at], *before[at + 1 :]):
+            return None
+        x = self._with_sides(value, self._operand(value, item))
+        sizes = self._operand(item.arguments[1], item)[at : at + count]
+        parts = [
+            size if number is None else number for number, size in zip(split[1], sizes, strict=True)
+        ]
+        return method(x, "reshape", *x.shape[:at], *parts, *x.shape[at + 1 :])
 
     def _attended(self, item: Op) -> ast.expr | None:
         """A Linear without bias whose weight is an embedding's: the embedding's `attend`."""
@@ -1295,7 +1313,8 @@ class _FunctionWriter(_Writer):
         values = [above._resolved(value) for value in item.arguments]
         called = [above.value_name(value) for value in values]
         frames = above._own(item)
-        given_names = argument_names(frames[:-1] or frames, item.frame, called)
+        order = [value.id if isinstance(value, Ref) else -1 for value in values]
+        given_names = argument_names(frames[:-1] or frames, item.frame, called, order)
         parameters = names.function_parameters(item.frame)
         self.order = sorted(
             (

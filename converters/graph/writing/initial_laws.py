@@ -153,8 +153,9 @@ class InitialLaws:
         Bounds that no draw reaches, whatever the settings are, are left out.
         """
         std = self._number(law.scale, "std")
-        far = min(-law.first.value, law.second.value) > _FAR
-        if far and not law.shift.value and not getattr(std, "text", ""):
+        nearest = min(-law.first.value, law.second.value)
+        far = nearest > _FAR and not getattr(std, "text", "")
+        if (far or math.isinf(nearest)) and not law.shift.value:
             return code("nn.initializers.normal({s})", s=std)
         if law.named is not None and law.named[0] == "trunc_normal_":
             arguments = law.named[1]

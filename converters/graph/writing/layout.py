@@ -99,6 +99,9 @@ _ELEMENTWISE = {
     "detach",
 }
 _REDUCTIONS = {"mean", "sum", "amax", "amin"}
+# What gives one number for each channel its axes of space, and what takes it apart.
+_SPACING = {"unsqueeze", "view", "reshape"}
+_SPLITTING = {"chunk", "split", "split_with_sizes"}
 # Along one axis, which is their second argument.
 _ALONG = {"glu", "softmax", "log_softmax", "cumsum"}
 
@@ -124,20 +127,32 @@ def layouts(
     """
     refused: set[tuple[str, int]] = set()
     last: set[tuple[Any, int]] = set()
-    handed = _handed(graph, channels_last)
+    users = _users(graph, channels_last)
+    handed, flat = _handed(users), _flat_in_space(users, graph.facts)
     while True:
         walk = _LayoutWalk(
-            graph.facts, constants, channels_last, in_function, refused, class_of, handed, last
+            graph.facts,
+            constants,
+            channels_last,
+            in_function,
+            refused,
+            class_of,
+            handed,
+            last,
+            flat,
         )
         walked = walk.walk(graph.root)
-        if walked.conflicts <= refused and walked.last <= last:
+        if walked.conflicts <= refused and walked.last <= last and not walked.unflat:
             return walked.found
         refused |= walked.conflicts
         last |= walked.last
+        flat -= walked.unflat
 
 
-def _handed(graph: Graph, channels_last: Callable[[Call], bool]) -> set[int]:
-    """Tensors that are only handed to layers with their channels last, perhaps through calls of modules."""
+def _users(graph: Graph, channels_last: Callable[[Call], bool]) -> dict[int, list[Any]]:
+    """Takers of each tensor: an operator, a layer with its channels last, or the tensor that it is within a
+    module that it is handed to; None for results.
+    """
     users: dict[int, list[Any]] = defaultdict(list)
 
     def note(items: Sequence[Item]) -> None:
@@ -151,7 +166,7 @@ def _handed(graph: Graph, channels_last: Callable[[Call], bool]) -> set[int]:
                     users[result.inside].append(None)
                 continue
             for number in uses(item):
-                users[number].append(item if isinstance(item, Call) else None)
+                users[number].append(item if isinstance(item, Call | Op) else None)
             if isinstance(item, Apply):
                 note(item.body)
 
@@ -159,14 +174,38 @@ def _handed(graph: Graph, channels_last: Callable[[Call], bool]) -> set[int]:
     for number in range(len(graph.methods) + 1):
         for reference in references(graph.entry(number).outputs):
             users[reference.id].append(None)
+    return users
+
+
+def _flat_in_space(users: Mapping[int, Sequence[Any]], facts: Mapping[int, Fact]) -> set[int]:
+    """Tensors with one number for each channel, if only operators take them that may keep them so."""
+    takers = _ELEMENTWISE | _SPLITTING | {"unsqueeze"}
+    return {
+        number
+        for number, items in users.items()
+        if number in facts
+        and len(shape := facts[number].shape) > 2
+        and all(type(side) is int and side == 1 for side in shape[2:])
+        and all(isinstance(item, Op) and _packet(item) in takers for item in items)
+    }
+
+
+def _packet(item: Op) -> str:
+    """`add` of `aten.add.Tensor`; "" for other operators."""
+    return item.target.split(".")[1] if item.target.startswith("aten.") else ""
+
+
+def _handed(users: Mapping[int, Sequence[Any]]) -> set[int]:
+    """Tensors that are only handed to layers with their channels last, perhaps through calls of modules."""
     known: dict[int, bool] = {}
 
     def is_handed(number: int) -> bool:
         if number not in known:
             known[number] = False
-            known[number] = bool(users[number]) and all(
+            takers = users.get(number, ())
+            known[number] = bool(takers) and all(
                 isinstance(user, Call) or (isinstance(user, int) and is_handed(user))
-                for user in users[number]
+                for user in takers
             )
         return known[number]
 
@@ -184,6 +223,7 @@ class _LayoutWalk:
         class_of: Callable[[str], Any],
         handed: set[int],
         known_last: set[tuple[Any, int]],
+        flat: set[int],
     ) -> None:
         self.facts, self.channels_last, self.refused = facts, channels_last, refused
         self.constants = constants
@@ -193,6 +233,9 @@ class _LayoutWalk:
         self.conflicts: set[tuple[str, int]] = set()
         self.class_of, self.handed, self.known_last = class_of, handed, known_last
         self.last: set[tuple[Any, int]] = set()
+        # Tensors with one number for each channel, and those of them that must stay in torch's order.
+        self.flat = flat
+        self.unflat: set[int] = set()
 
     def walk(self, module_call: Call) -> _LayoutWalk:
         for item in module_call.body:
@@ -202,13 +245,27 @@ class _LayoutWalk:
     def _item(self, item: Item, within: Call) -> None:
         if isinstance(item, Op):
             stayed = stays(item, self.found, self.facts, self.constants)
+            refs = [reference.id for reference in references((item.arguments, item.named))]
+            flat = [number for number in refs if number in self.flat and number in self.found]
+            if _packet(item) in _SPACING | _SPLITTING or (flat and set(refs) <= set(flat)):
+                own = bool(flat) or not any(number in self.found for number in refs)
+                if own and not self.flat.issuperset(item.outs):
+                    self.unflat.update(flat)
+                    return
             if stayed and stayed[0] is not None and not self.in_function(within, item):
+                if self.flat.issuperset(item.outs):
+                    self.found |= dict.fromkeys(item.outs, stayed[0])
+                    return
+                if not item.single:
+                    return
                 # A turn of three axes is one to channels last only if a layer takes it so.
                 rows = len(self.facts[item.outs[0]].shape) == 3 and not any(
                     reference.id in self.found for reference in references(item.arguments)
                 )
                 if not rows or item.outs[0] in self.handed:
                     self.found[item.outs[0]] = stayed[0]
+                    return
+            self.unflat.update(flat)
         elif isinstance(item, Call):
             if self.channels_last(item):
                 if len(self.facts[item.outs[0]].shape) > 2:
@@ -254,14 +311,20 @@ def stays(
     """
     refs = list(references((item.arguments, item.named)))
     states = {tensor_layouts.get(ref.id) for ref in refs}
-    packet = item.target.split(".")[1] if item.target.startswith("aten.") else ""
+    packet = _packet(item)
     arguments = item.arguments
     first = arguments[0] if arguments else None
+    if packet in _SPLITTING and isinstance(first, Ref):
+        return _split_apart(item, first, tensor_layouts, facts)
     if not item.single or not isinstance(first, Ref | tuple):
         return None
     rank = len(facts[first.id].shape) if isinstance(first, Ref) else 0
     if packet in ("permute", "transpose") and isinstance(first, Ref):
         return _turned(packet, item, tensor_layouts.get(first.id), rank)
+    if packet in _SPACING and isinstance(first, Ref):
+        spaced = _spaced(item, first, tensor_layouts.get(first.id), facts)
+        if spaced is not None:
+            return spaced
     if states <= {None}:
         return None
     if is_dropout(item):
@@ -345,6 +408,37 @@ def _turned(packet: str, item: Op, state: Layout | None, rank: int) -> Made | No
     if state is None and order == to_first:
         return LAST, lambda operand: operand(first).code
     return None
+
+
+def _spaced(item: Op, first: Ref, state: Layout | None, facts: Mapping[int, Fact]) -> Made | None:
+    """Axes of space for one number of each channel: `x[:, None]` for torch's `x[..., None]`."""
+    before, after = facts[first.id].shape, facts[item.outs[0]].shape
+    count = len(after) - len(before)
+    if after != (*before, *[1] * count) or count < 1 or len(after) < 3:
+        return None
+    if (state is None) != (len(before) == 2) or state not in (None, LAST):
+        return None
+    index = ", ".join([":", *["None"] * count])
+    return LAST, lambda operand: code(f"{{x}}[{index}]", x=operand(first))
+
+
+def _split_apart(
+    item: Op, first: Ref, tensor_layouts: Mapping[int, Layout], facts: Mapping[int, Fact]
+) -> Made | None:
+    """Parts along the channels, which are last."""
+    from converters.graph.ops import lowerings
+
+    rank, lowering = len(facts[first.id].shape), lowerings().get(item.target)
+    axis = item.arguments[2] if len(item.arguments) > 2 else item.named.get("dim", 0)
+    known = tensor_layouts.get(first.id) == LAST and min(item.outs) >= 0
+    if not known or lowering is None or axis % rank != 1:
+        return None
+
+    def write(operand: Operand) -> ast.expr:
+        outs = tuple(operand(Ref(out)) for out in item.outs)
+        return lowering((operand(first), item.arguments[1], rank - 1), {}, outs)
+
+    return LAST, write
 
 
 def _elementwise(

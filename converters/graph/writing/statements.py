@@ -86,6 +86,7 @@ def inlined(
         statement.value = filled(statement.value, held)
         if not any(count[out] for out in statement.outs):
             continue
+        _keep_used(statement, count)
         if len(statement.outs) == 1 and statement.single and count[statement.outs[0]] == 1:
             at = consumer[statement.outs[0]]
             user = statements[at] if at >= 0 else None
@@ -103,6 +104,23 @@ def inlined(
                 continue
         kept.append(statement)
     return kept, held
+
+
+def _keep_used(statement: Statement, count: Counter[int]) -> None:
+    """Leave out results of an operator that nothing reads: `x.max(axis=1)` instead of the index too."""
+    used = [place for place, out in enumerate(statement.outs) if count[out]]
+    if statement.single or statement.nested is not None or statement.places or len(used) > 1:
+        return
+    (place,) = used
+    match statement.value:
+        case ast.Tuple(elts=parts) if len(parts) == len(statement.outs):
+            alone = parts[place]
+        case ast.Call(func=ast.Name(id="max_with_index" | "min_with_index" as name), args=[x]):
+            function = ("", "arg")[place] + name[:3]
+            alone = ast.Call(ast.Attribute(x, function, ast.Load()), [], statement.value.keywords)
+        case _:
+            return
+    statement.outs, statement.value, statement.single = (statement.outs[place],), alone, True
 
 
 def _lines_within(statement: Statement, user: Statement) -> tuple[Frame, ...]:

@@ -9,6 +9,8 @@ from enum import Enum
 class Kind(Enum):
     """Plausible kind of an expression."""
 
+    __hash__ = object.__hash__  # Python's own hashes the name anew each time
+
     ON_DEVICE = "a tensor on the device"
     TENSOR = "a tensor somewhere"
     MODEL = "a module"

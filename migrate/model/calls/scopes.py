@@ -188,12 +188,8 @@ class Function(Scope):
     @cached_property
     def definitions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Definition of the function in its file's tree; none for a lambda."""
-        return [
-            node
-            for node in self.module.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            and (node.name, node.lineno) == (self.name, self.line)
-        ]
+        on_line = self.module.definitions.get(self.line, ())
+        return [node for node in on_line if node.name == self.name]
 
     @property
     def all_parameters(self) -> list[str]:
@@ -243,12 +239,7 @@ class Function(Scope):
     @property
     def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """Statement that defines the function; None for a lambda."""
-        definitions = (
-            node
-            for node in self.module.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
-        return next((d for d in definitions if (d.lineno, d.name) == (self.line, self.name)), None)
+        return next(iter(self.definitions), None)
 
     @property
     def is_bound(self) -> bool:

@@ -431,6 +431,9 @@ class Evaluator(Families):
         if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
             return frozenset([OptionsValue(scope.module.path)])
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        collate = next((k.value for k in call.keywords if k.arg == "collate_fn"), None)
+        if collate is not None and (batches := self._made_by(collate, scope)):
+            return batches
         if last == "defaultdict" and call.args:
             return self._made_by(call.args[0], scope)
         if last in COLLECTIONS:
@@ -452,7 +455,10 @@ class Evaluator(Families):
         for callee in self.values(factory, scope):
             if isinstance(callee, Class):
                 instances.add(ClassInstance(callee))
-            elif isinstance(callee, Function):
+                continue
+            if isinstance(callee, ClassInstance):
+                callee = self.method(callee.of, "__call__") or callee
+            if isinstance(callee, Function):
                 results = self._union(self.values(returned, callee) for returned in callee.returns)
                 instances |= {result for result in results if isinstance(result, ClassInstance)}
         return frozenset(instances)

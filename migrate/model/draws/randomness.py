@@ -97,6 +97,7 @@ class Randomness:
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         self._external: dict[ast.Call, str] = {}
+        self._mentions: dict[str, int] = {}  # of the names of functions, in all files
 
     def of_file(self, top: ModuleScope, alone: bool) -> Seeding:
         """Return the seeding calls of the file `top`.
@@ -273,8 +274,11 @@ class Randomness:
             return False
         if function in callers_of(self._analysis):
             return False
-        word = function.name.encode()
-        return sum(scope.module.data.count(word) for scope in self._scopes) == 1
+        name = function.name
+        if name not in self._mentions:
+            word = name.encode()
+            self._mentions[name] = sum(scope.module.data.count(word) for scope in self._scopes)
+        return self._mentions[name] == 1
 
     def _is_unused(self, function: Function) -> bool:
         """Whether the project at most imports a function."""

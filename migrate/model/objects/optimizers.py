@@ -24,6 +24,7 @@ from migrate.catalogue.words import (
 )
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
+from migrate.model.calls.devices import is_surely_cpu
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import UNKNOWN, DeviceValue, External
@@ -68,6 +69,7 @@ OF_MODULES = frozenset(
         "load_state_dict",
     }
 )
+USED_AS_MODULE = OF_MODULES | {"state_dict"}
 # Methods of optimizers; their result is no optimizer.
 OF_OPTIMIZERS = frozenset({"add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"})
 BUILDS = ("__init__", "__post_init__", "setup")
@@ -114,6 +116,8 @@ class FileOptimizers:
             moves only later.
         taken: the moves before which the parameters of an optimizer are collected, and none is made.
         sharded_on_host: the calls of FSDP2 that get a model which is made on the host and has not moved.
+        leaves: the moves of models to the host that come back and train with the same optimizer: the file and
+            line of the optimizer.
     """
 
     created: frozenset[Position] = frozenset()
@@ -124,6 +128,7 @@ class FileOptimizers:
     marked: frozenset[Position] = frozenset()
     taken: frozenset[Position] = frozenset()
     sharded_on_host: frozenset[Position] = frozenset()
+    leaves: Mapping[Position, tuple[Path, int]] = field(default_factory=dict)
 
 
 class ProjectOptimizers:
@@ -142,6 +147,7 @@ class ProjectOptimizers:
         self._with_parameters: dict[ast.expr, list[ast.Call]] = {}
         self._taken_at: dict[ast.Call, tuple[Path, int]] = {}  # filled with `_late_moves`
         self._loops_of: dict[ModuleScope, dict[ast.Call, ast.For]] = {}
+        self._used_in_place: dict[ModuleScope, set[ast.expr]] = {}
 
     def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
         """Return the optimizers of a file; `alone`: whether only this file is rewritten."""
@@ -206,6 +212,7 @@ class ProjectOptimizers:
             frozenset(self._marked(top)),
             frozenset(place for place, only in taken.items() if only),
             frozenset(self._sharded_on_host(top)),
+            {_at(move, top): line for move, (at, line) in self._leaving.items() if at.top is top},
         )
 
     def _sharded_on_host(self, top: ModuleScope) -> Iterator[Position]:
@@ -415,6 +422,113 @@ class ProjectOptimizers:
             if not models or not settled:
                 late_moves[call] = [(move, at) for move, at in late.items() if move not in kept]
         return late_moves
+
+    @cached_property
+    def _leaving(self) -> dict[ast.Call, tuple[Scope, tuple[Path, int]]]:
+        """Moves of a model to the host that are followed by a move back and by steps of its optimizer.
+
+        On CUDA the parameters stay the same objects; on XLA each of the two moves makes new ones.
+        """
+        leaving: dict[ast.Call, tuple[Scope, tuple[Path, int]]] = {}
+        away = [(call, at) for call, at in self._evaluator.calls() if self._leaves(call, at)]
+        models = {
+            call: [
+                self._goal(model, at, call, scope, ()) for model, at in self._models(call, scope)
+            ]
+            for call, scope in (self._made if away else ())
+        }
+        for move, at in away:
+            optimizers = [
+                (call, scope)
+                for call, scope in self._made
+                if not scripts_of(self._analysis).are_apart(at, scope)
+                and any(self._moves_later(move, at, model) for model in models[call])
+                and not self._is_kept(move, at, call, scope)
+            ]
+            trained = [model for call, _ in optimizers for model in models[call]]
+            back = [
+                m for m in self._moves if any(self._moves_later(*m, model) for model in trained)
+            ]
+            if back and self._comes_back((move, at), back, optimizers):
+                first, scope = optimizers[0]
+                leaving[move] = at, (scope.module.path, first.lineno)
+        return leaving
+
+    def _leaves(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` moves a module to the host."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in ("cpu", "to"):
+            return False
+        if function.attr == "to":
+            arg = next((k.value for k in call.keywords if k.arg == "device"), (*call.args, None)[0])
+            is_text = isinstance(arg, ast.Constant) and arg.value == "cpu"
+            if arg is None or not (is_text or is_surely_cpu(self._evaluator.values(arg, scope))):
+                return False
+        return call in self._in_place(scope.top) or is_module(function.value, scope, self._analysis)
+
+    def _in_place(self, top: ModuleScope) -> set[ast.expr]:
+        """Return what a file uses as only a module can be: without the result, or for its state."""
+        if top not in self._used_in_place:
+            self._used_in_place[top] = {
+                node.value
+                for node in top.module.nodes
+                if isinstance(node, ast.Expr)
+                or (isinstance(node, ast.Attribute) and node.attr in USED_AS_MODULE)
+            }
+        return self._used_in_place[top]
+
+    def _comes_back(self, away: Call, back: list[Call], optimizers: list[Call]) -> bool:
+        """Whether a model that leaves by `away` comes back and is trained by an optimizer that it had."""
+        leaves = self._runners(*away)
+        moves = [self._runners(*move) for move in back]
+        if not any(
+            self._follows(first, second, scope)
+            for scope, first in leaves.items()
+            for runners in moves
+            for second in runners.get(scope, ())
+        ):
+            return False
+        makers = [self._runners(*call) for call in optimizers]
+        for scope, first in leaves.items():
+            again = [call for runners in makers for call in runners.get(scope, ())]
+            for step, _ in self._calls(scope):
+                if Effect.STEP in self._analysis.running[step].effect:
+                    around = self._follows(first, step, scope)
+                    if around and not any(_is_between(call, around) for call in again):
+                        return True
+        return False
+
+    def _runners(self, call: ast.Call, scope: Scope) -> dict[Scope, list[ast.Call]]:
+        """Return the calls that run `call`, itself included, by the code that they are in."""
+        runners: dict[Scope, list[ast.Call]] = {scope: [call]}
+        waiting = [scope]
+        for _ in range(DEEPEST):
+            functions = [at for at in waiting if isinstance(at, Function)]
+            waiting = []
+            for function in functions:
+                for caller, at in callers_of(self._analysis).get(function, ()):
+                    if at not in runners:
+                        waiting.append(at)
+                    runners.setdefault(at, []).append(caller)
+        return runners
+
+    def _follows(
+        self, first: list[ast.Call], second: ast.Call, scope: Scope
+    ) -> tuple[Position, Position] | None:
+        """Return the range of the code from one of `first` to `second`, or of the loop that has both."""
+        for call in first:
+            loops = [
+                around
+                for node in scope.top.module.nodes
+                if isinstance(node, ast.For | ast.While)
+                and (around := (_start(node), (node.end_lineno or 0, node.end_col_offset or 0)))
+                and all(_is_between(inner, around) for inner in (call, second))
+            ]
+            if loops:
+                return max(loops)
+            if end(call) < end(second):
+                return end(call), end(second)
+        return None
 
     def _later(self, goals: list[Origin], scope: Scope) -> dict[ast.Call, Scope]:
         """Return the moves of an object that is made in one of the ways `goals`."""
@@ -648,12 +762,13 @@ class ProjectOptimizers:
     def _moving(self) -> set[Scope]:
         """Functions that move something, or run a function that does."""
         scopes: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
+        sharding = {
+            top for top in self._analysis.scopes.values() if SHARD_WORDS.search(top.module.data)
+        }
         scopes |= {
             at
             for call, at in self._evaluator.calls()
-            if isinstance(at, Function)
-            and SHARD_WORDS.search(at.top.module.data)
-            and self._shards_on_device(call, at)
+            if isinstance(at, Function) and at.top in sharding and self._shards_on_device(call, at)
         }
         callers = callers_of(self._analysis)
         waiting = [scope for scope in scopes if isinstance(scope, Function)]
@@ -890,6 +1005,14 @@ def optimizers_of(analysis: Analysis) -> ProjectOptimizers:
 def _at(call: ast.Call, top: ModuleScope) -> Position:
     line, offset = call.end_lineno or 0, call.end_col_offset or 0
     return line, top.module.column(line, offset)
+
+
+def _start(node: ast.stmt | ast.expr) -> Position:
+    return node.lineno, node.col_offset
+
+
+def _is_between(call: ast.Call, around: tuple[Position, Position]) -> bool:
+    return around[0] <= _start(call) and end(call) <= around[1]
 
 
 def _is_of_an_optimizer(function: ast.expr) -> bool:

@@ -11,6 +11,7 @@ from migrate.catalogue.words import CLUSTER, RANKS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import reaching
 from migrate.model.calls.kinds import ClassInstance, Value
+from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
 from migrate.syntax.walk_ast import children, walk
 
@@ -175,17 +176,12 @@ class _Reads:
 
 def _bodies(top: ModuleScope) -> Iterator[tuple[Function, list[ast.AST]]]:
     """Yield the functions of a file, each with the nodes of its body."""
-    named = {
-        node.lineno: node
-        for node in top.module.nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
     for function in top.functions:
         body: list[ast.stmt] = []
         if function.name == "<lambda>":
             body = [ast.Expr(value) for value in function.returns]
-        elif function.line in named:
-            body = named[function.line].body
+        elif function.definition is not None:
+            body = function.definition.body
         yield function, list(early_nodes(ast.Module(body, [])))
 
 
@@ -211,7 +207,7 @@ def _asked(node: ast.AST, aliases: frozenset[str]) -> ast.expr | None:
         ):
             return name
         case ast.Call(func=asked, args=[name, *_]):
-            return name if ast.unparse(asked).rpartition(".")[2] == "getenv" else None
+            return name if last_part(asked) == "getenv" else None
         case ast.Compare(left=name, ops=[ast.In() | ast.NotIn()], comparators=[of]):
             return name if _is_environment(of, aliases) else None
     return None
@@ -241,6 +237,4 @@ def _of_copy(value: ast.expr) -> Iterator[ast.expr]:
 def _is_environment(node: ast.expr, aliases: frozenset[str]) -> bool:
     if isinstance(node, ast.Name) and node.id in aliases:
         return True
-    return isinstance(node, ast.Name | ast.Attribute) and (
-        ast.unparse(node).rpartition(".")[2] == "environ"
-    )
+    return last_part(node) == "environ"

@@ -87,7 +87,7 @@ def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]
     module = running.module
     tree: ast.AST = module.tree
     if isinstance(running, Function):
-        definition = module.definitions.get(running.line)  # None for a lambda
+        definition = running.definition  # None for a lambda
         if definition is None:
             return
         end = definition.end_lineno or definition.lineno

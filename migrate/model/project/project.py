@@ -46,10 +46,13 @@ class SourceModule:
         return tuple(node.lineno for node in imports)
 
     @cached_property
-    def definitions(self) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]:
-        """Definitions of its functions by their lines; the first of two on one line."""
-        functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-        return {node.lineno: node for node in reversed(functions)}
+    def definitions(self) -> Mapping[int, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """Definitions of its functions by their lines."""
+        by_line: dict[int, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                by_line.setdefault(node.lineno, []).append(node)
+        return by_line
 
     @cached_property
     def strings(self) -> frozenset[str]:

@@ -50,13 +50,20 @@ def _initializers(project: Project) -> frozenset[str]:
                 methods = {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
                 if methods.isdisjoint(MOVES):
                     for call in calls:
-                        if ast.unparse(call.func) == "self.apply":
+                        if _is_apply(call.func):
                             inside.update(id(part) for part in walk(call))
         for node in module.nodes:
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
                     (applied if id(node) in inside else other).add(name)
     return frozenset(applied - other)
+
+
+def _is_apply(function: ast.expr) -> bool:
+    match function:
+        case ast.Attribute(value=ast.Name(id="self"), attr="apply"):
+            return True
+    return False
 
 
 def _set(module: SourceModule) -> Iterator[str]:

@@ -198,13 +198,7 @@ class _Loaders:
     def _hands_on(self, function: Function) -> bool:
         """Whether a function is a generator that moves nothing: `MetricLogger.log_every`."""
         if function not in self._generators:
-            nodes = [
-                node
-                for around in function.module.nodes
-                if isinstance(around, ast.FunctionDef)
-                and (around.name, around.lineno) == (function.name, function.line)
-                for node in walk(around)
-            ]
+            nodes = [node for around in function.definitions for node in walk(around)]
             yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
             self._generators[function] = yields and not any(
                 isinstance(node, ast.Call) and last_part(node.func) in MOVING for node in nodes

@@ -27,12 +27,9 @@ def used_by_some(analysis: Analysis) -> Mapping[Function, Used]:
     """
     used: dict[Function, Used] = {}
     for scope in analysis.scopes.values():
-        nodes = {
-            node.lineno: node for node in scope.module.nodes if isinstance(node, ast.FunctionDef)
-        }
         for function in scope.functions:
-            node = nodes.get(function.line)
-            if node is not None and (names := _used_in(node)):
+            node = function.definition
+            if isinstance(node, ast.FunctionDef) and (names := _used_in(node)):
                 used[function] = names
     return used
 

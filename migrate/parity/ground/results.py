@@ -28,6 +28,7 @@ class Errors:
         per_input: relative_l2 of each input, for the bootstrap.
         undefined: number of elements where the truth itself is NaN; they cannot be compared and count in
             none of the other figures.
+        filled: number of these elements that are not NaN on the side.
     """
 
     relative_l2: float
@@ -38,6 +39,7 @@ class Errors:
     elements: int
     per_input: tuple[float, ...]
     undefined: int = 0
+    filled: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ class ParityCheck:
         passed: the verdict.
         source: origin of the limit.
         note: further remarks.
+        undefined: number of elements that are NaN in the truth itself.
+        filled: number of these elements that are not NaN in B.
     """
 
     name: str
@@ -194,6 +198,8 @@ class ParityCheck:
     source: str
     at_least: bool = False
     note: str = ""
+    undefined: int = 0
+    filled: int = 0
 
 
 @dataclass(frozen=True)

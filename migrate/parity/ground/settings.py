@@ -27,6 +27,8 @@ class SideSettings:
         transposed: arguments that torch has channels first and this side channels last.
         wide: whether to use float64 even where a JAX model asks for float32 (torch's truth always does).
         seed: random seed of initial weights (dropout is always off).
+        moved: seed by which each weight and floating input of a torch model moves to one of its two
+            neighbors in the dtype, zeros excepted; 0: they stay.
     """
 
     dtype: str = "float32"
@@ -38,6 +40,7 @@ class SideSettings:
     transposed: tuple[str, ...] = ()
     wide: bool = False
     seed: int = 0
+    moved: int = 0
 
 
 TRUTH = SideSettings(dtype="float64", device="cpu")

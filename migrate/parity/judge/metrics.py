@@ -112,7 +112,7 @@ class Sums:
         worst, beside: the largest |x-t|, and |t| of that element.
         ulps: the largest distance in units in the last place; 0 if not requested.
         counted: number of elements in these sums.
-        elements, not_finite, undefined: as in `Errors`.
+        elements, not_finite, undefined, filled: as in `Errors`.
         bins: counts of log10 |x-t|, if a histogram was requested.
     """
 
@@ -127,6 +127,7 @@ class Sums:
     elements: int = 0
     not_finite: int = 0
     undefined: int = 0
+    filled: int = 0
     bins: Array | None = None
 
     def __add__(self, other: Sums) -> Sums:
@@ -146,6 +147,7 @@ class Sums:
             self.elements + other.elements,
             self.not_finite + other.not_finite,
             self.undefined + other.undefined,
+            self.filled + other.filled,
             bins,
         )
 
@@ -219,7 +221,9 @@ def _comparable(t: Floats, x: Floats) -> tuple[Floats, Floats, Sums]:
     numbers = np.isfinite(t) & np.isfinite(x) & ~masked & ~other
     same = (masked & other) | (~numbers & (t == x))
     lost = Sums(
-        undefined=int(undefined.sum()), not_finite=int((~(numbers | undefined | same)).sum())
+        undefined=int(undefined.sum()),
+        filled=int((undefined & ~np.isnan(x)).sum()),
+        not_finite=int((~(numbers | undefined | same)).sum()),
     )
     return t[numbers], x[numbers], lost
 
@@ -296,6 +300,7 @@ class Measurement:
             elements=total.elements,
             per_input=tuple(sums.relative_l2 for _, sums in sorted(self._inputs.items())),
             undefined=total.undefined,
+            filled=total.filled,
         )
 
     def histogram(self) -> tuple[int, ...]:

@@ -195,7 +195,7 @@ def _check(
             notes.append(f"{output_finding.errors.undefined} elements are NaN in the truth itself")
         if output_finding.ratio is not None:
             notes.append(f"{name}: ρ {output_finding.ratio.value:.2g}")
-    undefined = any(output_finding.errors.undefined for output_finding in findings.values())
+    undefined = max(output_finding.errors.undefined for output_finding in findings.values())
     return ParityCheck(
         name=f"output {shown}",
         a=findings["A"].errors.relative_l2 if "A" in findings else None,
@@ -206,6 +206,8 @@ def _check(
         source="the limit of one contraction, × √depth; above it only if ρ exceeds "
         f"{profile.ratio.value:g} too",
         note="; ".join(dict.fromkeys(notes)),
+        undefined=undefined,
+        filled=findings["B"].errors.filled,
     )
 
 

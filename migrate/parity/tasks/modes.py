@@ -19,12 +19,13 @@ import numpy as np
 from migrate.parity.ground.alignment import TensorPair
 from migrate.parity.ground.requests import Draw, HostDrawn, TrainingDraws
 from migrate.parity.ground.results import ParityCheck, Section
+from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.gradients import (
     GradientErrors,
     add_weights,
     found_gradients,
-    gradient_rows,
+    judged_gradients,
     write_cotangents,
 )
 from migrate.parity.tasks.outputs import compared_outputs
@@ -64,7 +65,12 @@ def compare_modes(parties: Parties, of_host: tuple[HostDrawn, ...] = ()) -> Sect
         party.name: found_gradients(those, party, folders[party.name], truth)
         for party in those.sides
     }
-    gradients = gradient_rows(those, errors)
+
+    def moved(party: Party, settings: SideSettings, folder: Path) -> None:
+        cotangents = folders[party.name] / "cotangents"
+        party.side.ask(protocol.InTraining(settings, those.inputs, cotangents, folder, 0, of_host))
+
+    gradients = judged_gradients(those, errors, truth, moved)
     checks = (
         *_outputs(those, folders),
         *gradients.checks,

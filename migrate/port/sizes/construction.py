@@ -54,6 +54,15 @@ class ConstructionCalls:
 
     calls: dict[int, tuple[Any, Construction]] = field(default_factory=dict)
 
+    def note(self, module: Any, frame: FrameType | None) -> None:
+        """Note the call of a module's constructor, while it or one that it calls runs in a frame."""
+        first: FrameType | None = None
+        while frame is not None and _constructs(frame, module):
+            first, frame = frame, frame.f_back
+        if first is not None:
+            call = _construction(type(module), first.f_code, first.f_locals)
+            self.calls[id(module)] = module, call
+
     def of(self, module: Any) -> Construction | None:
         """The call that made a module, or None if it was not seen."""
         seen = self.calls.get(id(module))
@@ -99,6 +108,13 @@ def constructions() -> Iterator[ConstructionCalls]:
         yield constructions
     finally:
         sys.setprofile(before)
+
+
+def _constructs(frame: FrameType, module: Any) -> bool:
+    """Whether a frame is that of a constructor of this module."""
+    code = frame.f_code
+    is_constructor = code.co_name == "__init__" and code.co_argcount > 0
+    return is_constructor and frame.f_locals.get(code.co_varnames[0]) is module
 
 
 def _construction(cls: type, code: Any, values: Mapping[str, Any]) -> Construction:

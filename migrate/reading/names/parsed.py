@@ -378,6 +378,13 @@ class Parsed:
             above = parent_of(id(above))
         return above
 
+    def within_statement(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield the nodes above `node` up to the innermost statement, which is the last."""
+        for above in self.ancestors(node):
+            yield above
+            if isinstance(above, cst.BaseStatement):
+                return
+
     def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the statement line or compound statement that contains `node`."""
         parent_of = self._tree[1].get

@@ -17,7 +17,16 @@ import libcst as cst
 
 from migrate.catalogue import catalogue, libraries, torch_distributed, torch_other
 from migrate.catalogue.entry import names
-from migrate.catalogue.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
+from migrate.catalogue.launchers import (
+    DDP,
+    LAUNCH,
+    LAUNCH_PARAMETERS,
+    LAUNCHERS,
+    PROCESS,
+    SCRIPT,
+    SPAWN_PARAMETERS,
+    SUBMITTERS,
+)
 from migrate.catalogue.words import CLUSTER, JOINING, RANKS
 from migrate.reading.names.dead_branches import live_nodes
 from migrate.reading.replicas.one_device import one_device
@@ -25,6 +34,7 @@ from migrate.reading.values.devices import moves
 from migrate.reading.values.environment import environment_name, is_read
 from migrate.syntax.tree import (
     base_name,
+    bind,
     code,
     keyword,
     nodes,
@@ -44,6 +54,34 @@ FRAMEWORKS = names(*libraries.LAUNCHERS)
 WITHOUT_TPU = names(*(entry for entry in libraries.LAUNCHERS if entry.code))
 
 IMPORTED = (cst.Import, cst.ImportFrom, cst.ImportAlias, cst.AsName)
+
+
+def launch_parameters(call: cst.Call, context: Placed) -> tuple[str, ...]:
+    """Return the parameters of a launch in their order: those of `torch_xla.launch`, or of `mp.spawn`."""
+    ours = context.qualified_name(call.func) == LAUNCH
+    return LAUNCH_PARAMETERS if ours else SPAWN_PARAMETERS
+
+
+def start_method(call: cst.Call, context: Placed) -> cst.Arg | None:
+    """Return the argument of a launch that says how its processes start."""
+    return _option(call, "start_method", context)
+
+
+def is_forked(call: cst.Call, context: Placed) -> bool:
+    """Whether a launch forks its processes, which then have the functions of this one."""
+    method = start_method(call, context)
+    return method is not None and string_value(method.value) == "fork"
+
+
+def stays_in_process(call: cst.Call, context: Placed) -> bool:
+    """Whether a launch starts no process: `debug_single_process=True`."""
+    single = _option(call, "debug_single_process", context)
+    return single is not None and code(single.value) == "True"
+
+
+def _option(call: cst.Call, name: str, context: Placed) -> cst.Arg | None:
+    bound = bind(call, launch_parameters(call, context)) or {}
+    return bound.get(name) or keyword(call, name)
 
 
 class Style(Enum):

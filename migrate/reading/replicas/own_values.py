@@ -424,13 +424,11 @@ class _Own:
 
     def _given(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """Return the value of the assignment that binds `node`."""
-        for above in self._context.ancestors(node):
+        for above in self._context.within_statement(node):
             if isinstance(above, cst.Assign):
                 return _part_for(node, above)
             if isinstance(above, cst.AnnAssign | cst.AugAssign | cst.NamedExpr):
                 return above.value
-            if isinstance(above, cst.BaseStatement):
-                return None
         return None
 
     def _decided(self, node: cst.CSTNode) -> bool:
@@ -612,11 +610,9 @@ class _Own:
 
     def _iterated(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """Return what the loop or comprehension that binds `node` iterates over."""
-        for above in self._context.ancestors(node):
+        for above in self._context.within_statement(node):
             if isinstance(above, cst.For | cst.CompFor):
                 return above.iter
-            if isinstance(above, cst.BaseStatement):
-                return None
         return None
 
     def _of_weights(self, call: cst.Call) -> bool:

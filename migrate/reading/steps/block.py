@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.catalogue.words import BUILTINS, HOST_ROOTS
+from migrate.catalogue.words import BUILTINS, HOST_ROOTS, NO_GRADIENTS
 from migrate.reading.flow.dataflow import aliases, overlap
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
-from migrate.syntax.tree import base_name, code, nodes, nodes_of
+from migrate.syntax.tree import base_name, code, nodes, nodes_of, targets
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -25,6 +25,36 @@ if TYPE_CHECKING:
 ON_STATE = re.compile(
     "eval|named_parameters|parameters|requires_grad_|state_dict|step|train|unscale_|zero_grad"
 )
+
+
+def _of_loss(block: cst.IndentedBlock, context: Script) -> frozenset[int]:
+    """Return the ids of the calls from whose results the loss of the block is computed.
+
+    `evaluate_model(model, x)` may be such a call: what runs without gradients is none.
+    """
+    names: set[str] = set()
+    calls: set[int] = set()
+    for statement in reversed(block.body):
+        for assign in nodes_of(statement, cst.Assign) if names else ():
+            if names.isdisjoint(map(base_name, targets(assign))):
+                continue
+            names |= {name.value for name in nodes_of(assign.value, cst.Name)}
+            calls |= {
+                id(call)
+                for call in nodes_of(assign.value, cst.Call)
+                if not any(_without_gradients(callee, context) for callee in context.called(call))
+            }
+        for call in nodes_of(statement, cst.Call):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
+                names |= {name.value for name in nodes_of(call, cst.Name)}
+    return frozenset(calls)
+
+
+def _without_gradients(function: cst.FunctionDef, context: Script) -> bool:
+    items = [decorator.decorator for decorator in function.decorators]
+    items += [item.item for block in nodes_of(function, cst.With) for item in block.items]
+    names = (item.func if isinstance(item, cst.Call) else item for item in items)
+    return any(context.qualified_name(name) in NO_GRADIENTS for name in names)
 
 
 class Body:
@@ -50,7 +80,7 @@ class Body:
         self.context = context
         self.batch = batch
         self.whole = whole
-        self.computing = computing
+        self.computing = computing = computing | _of_loss(block, context)
         self.values = DeviceValues(block, batch, context)
         all_of_it = [Statement(s, self.values, context, computing=computing) for s in block.body]
         self.tails = {

@@ -35,9 +35,7 @@ def called(call: cst.Call, context: Script) -> str | None:
 
 def is_comm_hook(node: cst.CSTNode, context: Script) -> bool:
     """Whether `node` names, or is a part of, the argument of a `register_comm_hook` call."""
-    for above in context.ancestors(node):
-        if isinstance(above, cst.BaseStatement):
-            return False
+    for above in context.within_statement(node):
         called = above.func if isinstance(above, cst.Call) else None
         if isinstance(called, cst.Attribute) and called.attr.value == REGISTER_HOOK:
             return True

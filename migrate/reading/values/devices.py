@@ -79,13 +79,11 @@ class Devices:
 
     def says_where_to_load(self, node: cst.CSTNode) -> bool:
         """Whether `node` is a part of a `map_location`, also of one kept in a variable."""
-        for above in self._context.ancestors(node):
+        for above in self._context.within_statement(node):
             if isinstance(above, cst.Arg) and self._is_map_location(above):
                 return True
             if isinstance(above, cst.Assign):
                 return self.is_load_location(above.targets[0].target)
-            if isinstance(above, cst.BaseStatement):
-                return False
         return False
 
     def _is_map_location(self, arg: cst.CSTNode | None) -> bool:
@@ -182,15 +180,20 @@ def moves(root: cst.CSTNode, context: Placed) -> Iterator[cst.Call]:
 
 
 def pins(call: cst.Call, context: Placed) -> bool:
-    """Whether `call` is `x.pin_memory()` of a tensor."""
+    """Whether `call` is `x.pin_memory()` of a tensor, or of a container of tensors that a library makes."""
     func = call.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
+    if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory":
         return False
+    if any(arg.keyword is None for arg in call.args):
+        return False  # a function that pins what it gets
     if context.qualified_name(func) is not None or code(func.value) in ("self", "super()"):
         return False
     if any(definition.name == "pin_memory" for definition in context.run_by(call)):
         return False  # a method of the project
-    return context.devices.are_used or context.values.is_tensor(func.value)
+    if context.devices.are_used or context.values.is_tensor(func.value):
+        return True
+    # A library's object: a replay buffer's batch, a TensorDict. Only a class of this file may mean otherwise.
+    return all(function.name.value != "pin_memory" for function in context.all_of(cst.FunctionDef))
 
 
 class Placed(Parsed):

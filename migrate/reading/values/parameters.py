@@ -103,13 +103,11 @@ def _binds_parameters(name: cst.Name, context: Script, seen: set[int]) -> bool:
 
 def value_of(target: cst.CSTNode, context: Script) -> cst.BaseExpression | None:
     """Return the value or iterable from which an assignment or a loop binds the name `target`."""
-    for above in context.ancestors(target):
+    for above in context.within_statement(target):
         if isinstance(above, cst.Assign | cst.AnnAssign | cst.NamedExpr):
             return above.value
         if isinstance(above, cst.For | cst.CompFor):
             return above.iter
-        if isinstance(above, cst.BaseStatement):
-            return None
     return None
 
 

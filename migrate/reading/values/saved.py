@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.drawing import HOST_STATES
-from migrate.catalogue.words import DATASETS, READ_METHODS, SAFETENSORS_SAVES
+from migrate.catalogue.words import DATASETS, READ_METHODS, SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.values.host import MOVING, is_dataset, is_on_the_cpu, items_put
 from migrate.syntax.tree import bind, is_none, keyword, last_part, nodes_of, string_value
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
+SAVES = TORCH_SAVES | SAFETENSORS_SAVES
 TORCH_DATA = "torch.utils.data."
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 # Parameters of safetensors, each with the name of the same parameter in torch.save.
@@ -27,10 +28,16 @@ POSITIONS = {
 }
 
 
-def is_save(call: cst.Call, context: Parsed) -> bool:
-    """Whether `call` is torch.save, or a safetensors function that writes a file."""
+def is_save(call: cst.Call, context: Parsed, *, also_xla: bool = False) -> bool:
+    """Whether `call` is torch.save, or a safetensors function that writes a file.
+
+    Args:
+        call: the call.
+        context: the script.
+        also_xla: whether torch_xla's own saves, which the rewrite writes, count too.
+    """
     name = context.qualified_name(call.func)
-    return name == "torch.save" or name in SAFETENSORS_SAVES
+    return name == "torch.save" or name in (SAVES if also_xla else SAFETENSORS_SAVES)
 
 
 def arguments(call: cst.Call, context: Parsed) -> dict[str, cst.Arg] | None:

@@ -297,7 +297,7 @@ class Values:
                 if plain is not None and plain is not own:
                     values.append(plain)
             return values
-        return self._assigned(node) or self._options.get(node.attr.value, [])
+        return self.assigned(node) or self._options.get(node.attr.value, [])
 
     def _assigned_around(self, node: cst.Name) -> cst.Call | None:
         """Return the call that contains `node` and whose result an assignment binds, outside of loops.
@@ -315,13 +315,17 @@ class Values:
             below = above
         return None
 
-    def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
+    def assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return the values assigned to the attribute `node` of `self`, in the class around it."""
         return [
             value
             for target, value in self._context.attributes.get(node.attr.value, ())
             if value is not None and self._key(target) == self._key(node)
         ]
+
+    def option_defaults(self, name: str) -> list[cst.BaseExpression]:
+        """Return the defaults of the command-line option that the parsed arguments hold as `name`."""
+        return self._options.get(name, [])
 
     def _key(self, node: cst.Attribute) -> tuple[int, str]:
         owner = self._context.class_around(node) if is_attribute_of_self(node) else None
@@ -557,7 +561,7 @@ class Values:
         return Kind.ON_DEVICE if kept and not may_be_of_host else Kind.UNKNOWN
 
     def _of_self(self, node: cst.Attribute) -> Kind:
-        assigned = self._assigned(node)
+        assigned = self.assigned(node)
         kinds = {self.kind(value) for value in assigned}
         if any(map(_is_empty, assigned)):  # modules that are added later
             kinds |= {self._of_parts(self.bindings.put_into(node))} & {Kind.MODEL}
@@ -987,7 +991,7 @@ class Values:
             return self.is_number(node.body, depth) and self.is_number(node.orelse, depth)
         if isinstance(node, cst.Attribute):
             if is_attribute_of_self(node) and depth:
-                assigned = self._assigned(node)
+                assigned = self.assigned(node)
                 return bool(assigned) and all(self.is_number(v, depth - 1) for v in assigned)
             return node.attr.value == "ndim"
         if isinstance(node, cst.Subscript):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from migrate.counts import scaled
+
 
 def shown_bytes(count: float) -> str:
     """Return `12.3 MB`, in powers of 1000."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            break
-        value /= 1000
+    value, unit = scaled(count, 1000, ("B", "kB", "MB", "GB"))
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 

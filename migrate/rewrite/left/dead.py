@@ -115,15 +115,13 @@ def _assigned_to(
 
 def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine | None:
     """Return the statement of a function that only assigns the value around `node` to variables."""
-    for above in script.ancestors(node):
+    for above in script.within_statement(node):
         if isinstance(above, cst.SimpleStatementLine):
             whole = len(above.body) == 1 and isinstance(above.body[0], cst.Assign)
             if not whole or script.function_around(above) is None:
                 return None
             assign = cst.ensure_type(above.body[0], cst.Assign)
             return above if _only_asks(assign.value, script) and _names(assign) else None
-        if isinstance(above, cst.BaseStatement):
-            return None
     return None
 
 

@@ -199,12 +199,10 @@ def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:
 
 
 def _is_environment_key(node: cst.SimpleString, context: Workspace) -> bool:
-    for above in context.ancestors(node):
+    for above in context.within_statement(node):
         if isinstance(above, cst.Subscript):
             return context.qualified_name(above.value) == "os.environ"
         if isinstance(above, cst.Call):
             name = context.qualified_name(above.func) or ""
             return name in CALLS or name.startswith("os.environ.")
-        if isinstance(above, cst.BaseStatement):
-            return False
     return False

@@ -47,6 +47,7 @@ def compare(
     size: float = 0.0,
     first: Collection[str] | None = None,
     moved: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    copies: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TrainComparison]:
     """Compare start, gradients, their sum, the optimizer, losses, rates and weights, in this order.
 
@@ -61,6 +62,7 @@ def compare(
         size: size of the terms of the first loss: where they cancel, losses have the rounding of the terms.
         first: names of the weights that its program starts from; None: all of them.
         moved: statistics that statements outside of the updates move: name → these statements.
+        copies: frozen weights that become trained ones, or move towards them: name → the trained one.
     """
     gradients = part(expected, "gradient")
     start = part(expected, "start")
@@ -86,10 +88,10 @@ def compare(
     for which in ("first", "last") if len(updates) > 1 else ("first",):
         # The way that such an optimizer may move a weight in these updates.
         way = sum(max(update) for update in rates[: steps[which]]) if divides else None
-        weights = _weights(results, expected, divided, which, steps[which], way)
+        weights = _weights(results, expected, divided, which, steps[which], way, copies)
         if not weights.same and moved:
             rest = {key: x for key, x in expected.items() if key.partition(":")[2] not in moved}
-            if _weights(results, rest, divided, which, steps[which], way).same:
+            if _weights(results, rest, divided, which, steps[which], way, copies).same:
                 statements = dict.fromkeys(text for texts in moved.values() for text in texts)
                 cause = (
                     "only running statistics differ, which a statement outside of the updates moves: "
@@ -269,13 +271,15 @@ def _weights(
     which: str,
     steps: int,
     way: float | None,
+    copies: Mapping[str, str],
 ) -> TrainComparison:
     """Compare weights.
 
     Adam divides noise by noise: elements whose gradient is rounding are left out. `divided` has the gradients
     of the first update, the program's and the script's. `way` is the sum of the
     recorded rates; None: the optimizer does not divide, and all elements count as they are. Statistics may
-    differ by as much as such elements shift them, where the program gives that ("shift-…").
+    differ by as much as such elements shift them, where the program gives that ("shift-…"). The gradient of a
+    copy is that of its trained weight.
     """
     limit = PARAMETER_GATE * math.sqrt(steps)
     own, gradients = divided
@@ -288,9 +292,10 @@ def _weights(
         path = key.partition(":")[2]
         ours = np.asarray(results[key], np.float64)
         difference = ours - theirs
-        gradient = gradients.get(path.removeprefix("params/"))
+        trained = copies.get(path, path).removeprefix("params/")
+        gradient = gradients.get(trained)
         if gradient is not None and way is not None:
-            ours_of_gradient = np.asarray(own[path.removeprefix("params/")])
+            ours_of_gradient = np.asarray(own[trained])
             noise = rounding_elements(ours_of_gradient, gradient, whole)
             left += int(noise.sum())
             difference = np.where(noise, 0.0, difference)

@@ -13,13 +13,15 @@ from migrate.train.proof.program import RECORD, child
 from migrate.train.results import NAMES, TrainComparison
 from migrate.train.slice.text import FunctionNode, ScriptText
 from migrate.train.write.functions import parameter_names
+from migrate.train.write.interface import Interface
 from migrate.train.write.public import EXPERIENCE, OWN, ROLLOUT
 
 
 def names_compared(script: ScriptText, interface: str) -> tuple[TrainComparison, ...]:
-    """Compare the script's public names with the functions that every `interface.py` has.
+    """Compare the script's public names with what `interface.py` has under them.
 
-    No function has the parameters of both, so the script's gives way.
+    A function that every `interface.py` has gets no parameters of the script's, so the script's gives way. A
+    class whose constructor does not take the model over takes a state instead.
 
     Args:
         script: the script.
@@ -38,8 +40,25 @@ def names_compared(script: ScriptText, interface: str) -> tuple[TrainComparison,
             )
             if other and (node.name in OWN or not ported):
                 heads.append(f"{node.name}({', '.join(parameter_names(node))})")
+        elif isinstance(node, ast.ClassDef) and node.name in public:
+            own, theirs = (_constructor(known) for known in (node, public[node.name]))
+            if own != theirs and own == ["state"]:
+                heads.append(f"{node.name}(state)")
     what = f"interface.py has {', '.join(heads)}, and not the script's own of this name"
     return (TrainComparison(NAMES, True, what=what),) if heads else ()
+
+
+def _constructor(node: ast.AST) -> list[str]:
+    """Parameters of a class's own constructor."""
+    members = node.body if isinstance(node, ast.ClassDef) else []
+    init = next((m for m in members if getattr(m, "name", "") == "__init__"), None)
+    return parameter_names(init)[1:] if isinstance(init, ast.FunctionDef) else []
+
+
+def search_compared(interface: Interface) -> tuple[TrainComparison, ...]:
+    """A difference where the program failed when the outputs of the script's model were looked for in it."""
+    what = f"interface.py has no outputs: {interface.failed}"
+    return (TrainComparison("interface", False, what=what),) if interface.failed else ()
 
 
 def interface_comparisons(

@@ -70,6 +70,7 @@ def compared(
         noise=recorded["noise"],
         size=recorded["size_of_terms"],
         moved=script.moved(),
+        copies=script.copies(),
     )
     return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
 
@@ -141,6 +142,7 @@ def compared_in_float64(
         divides=wide["divides"],
         size=wide["size_of_terms"],
         moved=script.moved(),
+        copies=script.copies(),
     )
     return _decided(comparisons, exact)
 
@@ -280,6 +282,7 @@ def _of_update(name: str, script: _Script, every: Arrays) -> tuple[TrainComparis
         size=recorded["size_of_terms"],
         first=script.first,
         moved=script.moved(),
+        copies=script.copies(),
     )
     if recorded["wide"]:  # causes are those of the comparison in float32
         return tuple(comparisons)
@@ -378,6 +381,20 @@ class _Script:
             for path in self._paths(statement.buffers) if statement.before else ():
                 moved.setdefault(path, []).append(statement.text)
         return moved
+
+    def copies(self) -> dict[str, str]:
+        """Paths of frozen weights that become trained ones or move towards them, with the trained one's."""
+        copies = self.recorded.get("copies")
+        if copies is None:
+            return {}
+        state = self.recorded["state"]
+        numbered = {
+            name: np.full_like(x, number, dtype=np.float32)
+            for number, (name, x) in enumerate(state.items())
+        }
+        names = list(state)
+        paths = {names[int(x.flat[0])]: path for path, x in self.in_flax(numbered).items()}
+        return {paths[to]: paths[of] for to, of in copies.names.items() if {to, of} <= set(paths)}
 
     def _paths(self, names: Collection[str]) -> set[str]:
         """Paths of the program's arrays that have values of entries of torch's state dict."""

@@ -25,6 +25,7 @@ from migrate.train.slice.loops import (
     loop_level,
     loops_around,
     own_block,
+    parameters_of,
 )
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.statements import (
@@ -417,9 +418,7 @@ class _Slicer:
         assert isinstance(function, FunctionNode)
         call = call_of(self._script, caller, called)
         needed = sliced[function].needed
-        taken = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        if isinstance(call.func, ast.Attribute) and taken[:1] == ["self"]:
-            taken = taken[1:]
+        taken = parameters_of(function, call)
         nothing = ast.Constant(None)
         args = [
             argument if isinstance(argument, ast.Starred) or name in needed else nothing

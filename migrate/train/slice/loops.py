@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -138,10 +139,15 @@ def call_of(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
     """The call in one frame that runs the next."""
     code = script.code(caller.first, caller.function)
     path = path_to(code, caller.line) if code is not None else []
+    function = script.code(called.first, called.function)
     for block, index in path[-1:]:
-        for node in ast.walk(block[index]):
-            if isinstance(node, ast.Call) and last_part(node.func) == called.function:
-                return node
+        calls = [node for node in ast.walk(block[index]) if isinstance(node, ast.Call)]
+        running = [call for call in calls if _runs(script, caller, call)]
+        named = [call for call in (*running, *calls) if last_part(call.func) == called.function]
+        # A bound method under another name does not say whose it is.
+        other = [c for c in running if _object_of(function, c) or not _takes_self(function)]
+        for call in (*named, *other):
+            return call
     for block, index in path[-1:]:
         if started := _started(script, block[index], called):
             return started
@@ -149,6 +155,40 @@ def call_of(script: ScriptText, caller: Frame, called: Frame) -> ast.Call:
         f"{script.at(caller.line)}: {called.function} is not called by its name here",
         "call the training function by its name",
     )
+
+
+def _runs(script: ScriptText, caller: Frame, call: ast.Call) -> bool:
+    """Whether a frame is in this call, of an object of the script: not `map(step, batches)`."""
+    if caller.end is None:
+        return False
+    if (call.end_lineno, call.end_col_offset) != (caller.line + caller.end[0], caller.end[1]):
+        return False
+    name = root(call.func)
+    imported = (n for n in ast.walk(script.tree) if isinstance(n, ast.Import | ast.ImportFrom))
+    names = {(alias.asname or alias.name).partition(".")[0] for n in imported for alias in n.names}
+    return name not in names and not hasattr(builtins, name)
+
+
+def _takes_self(function: ast.AST | None) -> bool:
+    """Whether the first parameter of a function is `self`."""
+    if not isinstance(function, FunctionNode):
+        return False
+    return [a.arg for a in (*function.args.posonlyargs, *function.args.args)][:1] == ["self"]
+
+
+def _object_of(function: ast.AST | None, call: ast.Call) -> ast.expr | None:
+    """Expression that a call hands over as `self`: `run` in `run.train(x)` and in `run(x)` for `__call__`."""
+    if not isinstance(function, FunctionNode) or not _takes_self(function):
+        return None
+    if isinstance(call.func, ast.Attribute) and call.func.attr == function.name:
+        return call.func.value
+    return call.func if function.name == "__call__" else None
+
+
+def parameters_of(function: FunctionNode, call: ast.Call) -> list[str]:
+    """Positional parameters that the arguments of a call are for: without a `self` that it hands over."""
+    taken = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    return taken if _object_of(function, call) is None else taken[1:]
 
 
 def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call | None:
@@ -173,12 +213,9 @@ def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call
 
 def _bound(function: FunctionNode, call: ast.Call) -> dict[str, str]:
     """Parameter → the argument's source."""
-    parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    bound: dict[str, str] = {}
-    if isinstance(call.func, ast.Attribute) and parameters[:1] == ["self"]:
-        bound["self"] = ast.unparse(call.func.value)
-        parameters = parameters[1:]
-    for parameter, argument in zip(parameters, call.args, strict=False):
+    owner = _object_of(function, call)
+    bound = {} if owner is None else {"self": ast.unparse(owner)}
+    for parameter, argument in zip(parameters_of(function, call), call.args, strict=False):
         if isinstance(argument, ast.Starred):
             break
         bound[parameter] = ast.unparse(argument)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from migrate.port.sizes.construction import ConstructionCalls
 from migrate.train.watch.calls import SeenCall, arguments_of, common
 
 
@@ -31,6 +32,7 @@ class Constructors:
 
     def __init__(self) -> None:
         self._calls: dict[int, tuple[nn.Module, SeenCall, dict[str, tuple[str, ...]]]] = {}
+        self._seen = ConstructionCalls()
 
     def follow(self) -> None:
         """Note the arguments of each constructor from now on."""
@@ -41,6 +43,7 @@ class Constructors:
             original(module, *args, **kwargs)
             frame = sys._getframe(1)
             cls = type(module)
+            self._seen.note(module, frame)
             if cls.__module__ == "__main__" and frame.f_code is _code(cls):
                 values = arguments_of(frame)
                 sizes = {
@@ -52,6 +55,10 @@ class Constructors:
                 self._calls[id(module)] = module, call, sizes
 
         nn.Module.__init__ = created
+
+    def arguments(self, step: nn.Module) -> dict[str, Mapping[str, Any]]:
+        """Arguments of the constructors of the modules in a step: path → name → value."""
+        return self._seen.arguments(step)
 
     def of(self, step: nn.Module) -> dict[str, Built]:
         """Constructors of the modules in a step, by class."""

@@ -49,7 +49,16 @@ from migrate.train.watch.step import (
 )
 from migrate.train.watch.taken import taken_out
 from migrate.train.watch.terms import rounding_of_loss, size_of_terms
-from migrate.train.watch.values import held_modules, holds_data, leaves, plain, snapshot
+from migrate.train.watch.values import (
+    attributes,
+    changed,
+    held_modules,
+    holds_data,
+    leaves,
+    plain,
+    settings,
+    snapshot,
+)
 
 # Relative differences up to which the slice counts as the script's own loss: another order of sums.
 _LIMIT = 1e-6
@@ -59,6 +68,8 @@ _CANCELS = 0.1
 _RESERVED = (*dir(StepBase), *dir(linen.Module))
 # A loss that unrolls a loop over tokens has a form for each length.
 _MOST_FORMS, _MOST_SIZES = 6, 64
+# Batches in which a number beside the tensors is tried: what no loss of them reads is no part of it.
+_TRIES = 3
 WEIGHTS, STEP_FILE = "weights", "migrate_step.py"
 
 
@@ -93,6 +104,7 @@ class Gate:
         question: what the parent asks.
         folder: receives the port and its weights.
         frame: the frame that calls `backward`.
+        arguments: what the constructors of a step's modules were called with: path → name → value.
         noise: whether the script draws random numbers where it computes its loss. Each run of the step draws
             those of the comparison.
 
@@ -107,9 +119,15 @@ class Gate:
     owners: Mapping[int, tuple[int, int]] | None = None
 
     def __init__(
-        self, question: Mapping[str, Any], folder: Path, frame: FrameType, *, noise: bool = False
+        self,
+        question: Mapping[str, Any],
+        folder: Path,
+        frame: FrameType,
+        arguments: Callable[[nn.Module], Mapping[str, Mapping[str, Any]]],
+        *,
+        noise: bool = False,
     ) -> None:
-        self._question, self._folder = question, folder
+        self._question, self._folder, self._arguments = question, folder, arguments
         self._noise = torch_noise if noise else nullcontext
         self._namespace = dict(frame.f_globals)
         self._file = frame.f_code.co_filename
@@ -125,6 +143,8 @@ class Gate:
         self._fixed = False
         self._port: Any = None  # as the compiler gave it
         self._first: Mapping[str, Any] = {}  # the first batch
+        # Settings in a batch that were not read, and in how many batches.
+        self._unread: dict[tuple[str, tuple[Any, ...]], int] = {}
         self._sizes: list[dict[str, torch.Tensor]] = []  # a batch of each size
         self._forms: list[
             dict[str, torch.Tensor]
@@ -503,7 +523,13 @@ class Gate:
                 self.step = step
             methods = {function.method: function.tensors() for function in self._functions}
             try:
-                port = compiled(step, tensors, shown, methods={**forms, **methods})
+                port = compiled(
+                    step,
+                    tensors,
+                    shown,
+                    methods={**forms, **methods},
+                    arguments=self._arguments(step),
+                )
                 shapes = [_shapes(form) for form in self._forms]
                 return with_forms(port, _shapes(tensors), shapes), port
             except (PortError, ConversionError) as error:
@@ -528,6 +554,54 @@ class Gate:
             self._sizes.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
             if self._port is not None:
                 self._follow()
+
+    def require_settings(self, data: Mapping[str, Any]) -> None:
+        """Require that numbers and strings in a batch are those of the first, where the loss reads them.
+
+        Raises:
+            Refusal: the loss is another one with one of them.
+        """
+        if not all(_has(data, *key) for key in self.inputs):
+            return
+        for root in self.data:
+            now = dict(settings(data[root]))
+            for path, first in settings(self._bound.data[root]):
+                known = self._unread.get((root, path), 0)
+                if path not in now or now[path] == first or known == _TRIES:
+                    continue
+                if self._reads(data, root, path, now[path]):
+                    name = root + "".join(f"[{key!r}]" for key in path)
+                    raise Refusal(
+                        f"{name} is {first!r} in the first batch and {now[path]!r} in a later one: the loss "
+                        "computes otherwise with it",
+                        "give all batches the same, or let the loss read it from a tensor of the batch",
+                        self._question["line"],
+                    )
+                self._unread[root, path] = known + 1
+
+    def _reads(self, data: Mapping[str, Any], root: str, path: tuple[Any, ...], other: Any) -> bool:
+        """Whether the loss of a batch is another one, or has another gradient, with another setting."""
+        bindings = self.step.__dict__["bindings"]
+        bound = bindings.bound
+        tensors = flat(self._bound, {name: data[name] for name in self.data})
+        own = [p for p in self.step.parameters() if p.requires_grad and self.is_own(p)]
+        results = []
+        for others in ({}, {path: other}):
+            value = changed(bound.data[root], lambda _, tensor: tensor, others=others)
+            bindings.bound = replace(bound, data={**bound.data, root: value})
+            try:
+                with _as_it_was([self.step]), self._in_place(), self._noise():
+                    loss = self.step(**tensors)
+                    gradients = torch.autograd.grad(loss, own, allow_unused=True)
+            except (RuntimeError, ValueError, IndexError, TypeError):
+                return True  # the sizes of this batch need its own setting
+            finally:
+                bindings.bound = bound
+            values = [loss.detach(), *(torch.zeros(()) if g is None else g for g in gradients)]
+            results.append([torch.nan_to_num(value) for value in values])
+        return any(
+            a.shape != b.shape or _distance(a, b) > _LIMIT for a, b in zip(*results, strict=True)
+        )
 
     def write_port(self) -> None:
         """Write the loss as Flax source, for the sizes of all batches until now.
@@ -668,9 +742,8 @@ class Gate:
                     *(
                         f"{name}.{attribute}"
                         for name, value in frame.f_locals.items()
-                        if type(value).__module__ == "__main__"
-                        for attribute, held in list(getattr(value, "__dict__", {}).items())
-                        if not isinstance(value, nn.Module) and is_trained(held)
+                        for attribute, held in attributes(value)
+                        if is_trained(held)
                     ),
                 ]
             frame = frame.f_back
@@ -769,12 +842,11 @@ def _expressions(values: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     named = {n: v for n, v in values.items() if n.isidentifier() and not n.startswith("__")}
     tops = [(n, v) for n, v in named.items() if isinstance(v, nn.Module)]
     for name, value in named.items():
-        if type(value).__module__ == "__main__" and not isinstance(value, type):
-            tops += [
-                (f"{name}.{attribute}", held)
-                for attribute, held in list(getattr(value, "__dict__", {}).items())
-                if isinstance(held, nn.Module)
-            ]
+        tops += [
+            (f"{name}.{attribute}", held)
+            for attribute, held in attributes(value)
+            if isinstance(held, nn.Module)
+        ]
     every = [
         (id(module), f"{top}.{name}".rstrip("."))
         for top, held in tops

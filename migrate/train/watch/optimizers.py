@@ -130,9 +130,15 @@ class OptimizerRecorder:
         self._rates.append(tuple(rates))
         self._momenta.append(tuple(_momentum(group) for group in groups))
         for scheduler, _, counts in self._schedules:
-            counts.append(self._steps.get(id(scheduler), 0))
+            if not self._is_others(scheduler, optimizer):
+                counts.append(self._steps.get(id(scheduler), 0))
         self._note_argument(frame)
         return rates
+
+    def _is_others(self, scheduler: Any, optimizer: Any) -> bool:
+        """Whether a schedule sets the rates of another optimizer of the script."""
+        own = getattr(scheduler, "optimizer", optimizer)
+        return own is not optimizer and id(own) in self._lines
 
     def recorded(self, without_gradient: tuple[str, ...], file: str) -> RecordedOptimizer:
         """Everything that was noted. Gradients are summed by the program, not by its optimizer."""

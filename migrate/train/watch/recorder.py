@@ -309,6 +309,8 @@ class _Recorder:
             self._observe_averages()
             if self._earlier is None:
                 self._require_accumulated()
+            with self._apart():
+                self._gate.require_settings(self._data)
             run(share)
             with self._apart():
                 self._gate.note_sizes(self._data)
@@ -346,7 +348,9 @@ class _Recorder:
         """Compare the statements of the first loss with the script, and keep what the program depends on."""
         self._noise.decide()
         drawn = bool(self._noise.is_drawn)
-        self._gate = Gate(self._question, self._folder, frame, noise=drawn)
+        self._gate = Gate(
+            self._question, self._folder, frame, self._constructors.arguments, noise=drawn
+        )
         self._gate.earlier = self._earlier
         if self._question["optimizer"] >= 0:
             self._gate.owners = self._owners()

@@ -77,18 +77,28 @@ def children(bound: Bound, called: Sequence[nn.Module], text: str = "") -> dict[
     A module that an object has by two names (`self.model`, `self.raw_model`) has the one in `text`.
     """
     named = {name.strip("_") or name: module for name, module in bound.modules.items()}
-    for value in bound.objects.values():
-        held = sorted(held_modules(value), key=lambda item: f".{item[0]}" not in text)
-        for name, module in held:
-            known = any(module is other for other in named.values())
-            if not known and any(module is other for other in called):
-                named.setdefault(name.strip("_") or name, module)
+    every = [item for value in bound.objects.values() for item in held_modules(value)]
+    every = sorted(every, key=lambda item: f".{item[0]}" not in text)
+    run = _innermost([*named.values(), *(module for _, module in every)], called)
+    for name, module in every:
+        known = any(module is other for other in named.values())
+        if not known and any(module is other for other in run):
+            named.setdefault(name.strip("_") or name, module)
     # A loss module without parameters is code, not a child.
     return {
         name: without_wrapper(module)
         for name, module in named.items()
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers())
     }
+
+
+def _innermost(held: Sequence[nn.Module], called: Sequence[nn.Module]) -> list[nn.Module]:
+    """Held modules that are called; for a call inside of a method, `critic.value(x)`, the method's module."""
+    result = []
+    for module in called:
+        around = [h for h in held if any(module is inner for inner in h.modules())]
+        result += sorted(around, key=lambda h: sum(1 for _ in h.modules()))[:1]
+    return result
 
 
 def without_wrapper(value: Any) -> Any:

@@ -7,6 +7,7 @@ import dataclasses
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,13 +40,26 @@ def holds_data(value: Any) -> bool:
     return any(map(is_data, vars(value).values()))
 
 
-def changed(value: Any, change: Callable[[Path, torch.Tensor], Any], path: Path = ()) -> Any:
-    """Return nested data with other values for its tensors."""
+def settings(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield numbers and strings beside the tensors of nested data, each with its keys and indices."""
+    if value is None or isinstance(value, bool | int | float | str):
+        yield path, value
+    for key, item in _items(value):
+        yield from settings(item, (*path, key))
+
+
+def changed(
+    value: Any,
+    change: Callable[[Path, torch.Tensor], Any],
+    path: Path = (),
+    others: Mapping[Path, Any] = MappingProxyType({}),
+) -> Any:
+    """Return nested data with other values for its tensors, and for those of `others`."""
     if isinstance(value, torch.Tensor):
         return value if isinstance(value, nn.Parameter) else change(path, value)
-    items = [(key, changed(item, change, (*path, key))) for key, item in _items(value)]
+    items = [(key, changed(item, change, (*path, key), others)) for key, item in _items(value)]
     if not items:
-        return value
+        return others.get(path, value)
     if isinstance(value, tuple):
         values = [item for _, item in items]
         return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
@@ -86,15 +100,36 @@ def names(data: Mapping[str, Any]) -> dict[tuple[str, Path], str]:
     }
 
 
-def held_modules(value: Any, depth: int = 2) -> Iterator[tuple[str, nn.Module]]:
+# Levels of objects in which modules are looked for: `self.model`, `self.engine.model`.
+_DEPTH = 2
+
+
+def held_modules(value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules among an object's attributes, and those of its attributes, with their names."""
     if isinstance(value, nn.Module) or not hasattr(value, "__dict__") or isinstance(value, type):
         return
     for name, attribute in vars(value).items():
         if isinstance(attribute, nn.Module):
             yield name, attribute
-        elif depth > 1 and type(attribute).__module__ == "__main__":
+        elif _holds(attribute, depth):
             yield from held_modules(attribute, depth - 1)
+
+
+def attributes(value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """Yield attributes of an object of the script, and those of its attributes, with their dotted names."""
+    if type(value).__module__ != "__main__" or isinstance(value, nn.Module | type):
+        return
+    for name, attribute in list(getattr(value, "__dict__", {}).items()):
+        yield name, attribute
+        if depth > 1:
+            yield from ((f"{name}.{n}", held) for n, held in attributes(attribute, depth - 1))
+
+
+def _holds(attribute: Any, depth: int) -> bool:
+    """Whether modules are looked for in an object's attribute, too: an object of a class of the script."""
+    if isinstance(attribute, type) or not hasattr(attribute, "__dict__"):
+        return False
+    return depth > 1 and type(attribute).__module__ == "__main__"
 
 
 class Held:
@@ -108,11 +143,20 @@ class Held:
         self.value = value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Held:
-        twin = copy.copy(self.value)
-        for name, attribute in vars(self.value).items():
-            if isinstance(attribute, nn.Module):
-                twin.__dict__[name] = copy.deepcopy(attribute, memo)
-        return Held(twin)
+        return Held(_with_copies(self.value, memo))
+
+
+def _with_copies(value: Any, memo: dict[int, Any], depth: int = _DEPTH) -> Any:
+    """The object with copies of the modules that `held_modules` yields."""
+    if id(value) in memo:
+        return memo[id(value)]
+    memo[id(value)] = twin = copy.copy(value)
+    for name, attribute in vars(value).items():
+        if isinstance(attribute, nn.Module):
+            twin.__dict__[name] = copy.deepcopy(attribute, memo)
+        elif _holds(attribute, depth):
+            twin.__dict__[name] = _with_copies(attribute, memo, depth - 1)
+    return twin
 
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -51,11 +51,13 @@ class Interface:
         names: public names of the script in it.
         missing: public functions and classes of the script that are not in it, and functions of the program
             that could not be written, each with the reason.
+        failed: why the outputs could not be looked for: the program does not run as it should.
     """
 
     text: str
     names: tuple[str, ...]
     missing: tuple[str, ...]
+    failed: str = ""
 
 
 def interface_text(
@@ -128,7 +130,7 @@ def interface_text(
         *written.functions,
     ]
     text = "\n\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
-    return Interface(text, tuple(sorted(written.names)), tuple(missing))
+    return Interface(text, tuple(sorted(written.names)), tuple(missing), failed)
 
 
 def _rates(

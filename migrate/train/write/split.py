@@ -65,6 +65,7 @@ def split(
     of_loss = _reach({step_name}, {name: nodes[name] for name in rest})
     # What neither reads stays where it was.
     of_functions = _reach(apart_names, nodes) - model - of_loss
+    read_apart = apart_names.union(*(_names(nodes[name]) for name in of_functions))
     loss = [name for name in rest if name not in of_functions]
 
     def member(node: ast.stmt) -> str:
@@ -101,8 +102,8 @@ def split(
             apart,
             [*map(member, apart)],
             text([n for n in rest if n in of_functions]),
-            sorted(apart_names & model),
-            sorted(apart_names & set(loss)),
+            sorted(read_apart & model),
+            sorted(read_apart & set(loss)),
         ),
     )
 

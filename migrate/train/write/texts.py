@@ -467,11 +467,11 @@ def train_text(facts: ProgramFacts) -> str:
     copied = refreshed = ""
     if facts.copies_every:
         lines = "".join(f"    {to!r}: {of!r},\n" for to, of in facts.copied.items())
-        sets, value = "sets to trained ones", "jnp.copy(flat[COPIED[name]])"
+        sets, become = "sets to trained ones", "jnp.copy(flat[COPIED[name]])"
         if facts.copies_keep:
             away = float(f"{1 - facts.copies_keep:.10g}")
             sets = "moves towards trained ones"
-            value = f"{facts.copies_keep!r} * x + {away!r} * flat[COPIED[name]]"
+            become = f"{facts.copies_keep!r} * x + {away!r} * flat[COPIED[name]]"
         every = "" if facts.copies_every == 1 else f"{facts.copies_every} "
         updates = f"every {every}update{'s' * (facts.copies_every > 1)}"
         copied = f'''
@@ -489,7 +489,7 @@ def refreshed(state):
 
     def copy(path, x):
         name = "/".join(key.key for key in path)
-        return {value} if name in COPIED else x
+        return {become} if name in COPIED else x
 
     return state._replace(params=jax.tree_util.tree_map_with_path(copy, state.params))
 

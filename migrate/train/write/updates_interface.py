@@ -130,7 +130,8 @@ def updates_interface_text(
         f"{name}: functions.py gives other values than the script"
         for name in sorted(frozenset[str]().union(*(of.differs for of in updates)))
     ]
-    return Interface(text, tuple(sorted(public.names)), (*missing, *unlike))
+    failed = next((of.failed for of in updates if of.failed), "")
+    return Interface(text, tuple(sorted(public.names)), (*missing, *unlike), failed)
 
 
 def _missing_outputs(updates: Sequence[InterfaceFacts]) -> list[str]:

@@ -52,6 +52,23 @@ class Film(nn.Module):
         return self.outward(torch.relu(h))
 
 
+class FilmBeside(nn.Module):
+    """One number for each channel, for an image in Flax's order and beside one in torch's order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.emb, self.pooled = nn.Linear(5, 8), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = self.inward(x).chunk(2, dim=1)
+        h = a * torch.sigmoid(b)
+        gate = self.pooled(h.mean((2, 3))).view(len(h), 4, 1, 1)
+        h = self.outward(h * gate.sigmoid())
+        scale, shift = self.emb(t)[:, :, None, None].chunk(2, dim=1)
+        return h * (1 + scale) + shift, x[:, :1] * shift
+
+
 class Cross(nn.Module):
     """Heads folded into the batch, of what is given and of something else."""
 

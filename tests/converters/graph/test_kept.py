@@ -21,6 +21,7 @@ WAYS = ("view", "list", "lines", "unbind")
 CASES: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]]]] = {
     **{f"heads {way}": (partial(as_kept.Heads, way=way), {"x": (2, 5, 12)}) for way in WAYS},
     "film": (as_kept.Film, {"x": (2, 3, 8, 7), "t": (2, 5)}),
+    "film beside": (as_kept.FilmBeside, {"x": (2, 3, 8, 7), "t": (2, 5)}),
     "latents": (as_kept.Latents, {"x": (2, 7, 8)}),
     "recurrent": (as_kept.Recurrent, {"x": (2, 3, 3)}),
     "dilated": (as_kept.Dilated, {"x": (2, 4, 9)}),
@@ -76,9 +77,9 @@ def test_queries_keys_and_values_have_their_names(way: str) -> None:
 def test_what_has_one_number_for_each_channel_is_turned_itself() -> None:
     """The image is turned at the model's border only."""
     text = source("film")
-    assert "h = self.norm(h) * jnp.moveaxis(scale + 1, 1, -1) + jnp.moveaxis(shift, 1, -1)" in text
-    assert text.count("jnp.moveaxis(") == 4
-    assert "self.emb(t)[..., None, None]" in text
+    assert "h = self.norm(h) * (scale + 1) + shift" in text  # the numbers of channels lie last, too
+    assert text.count("jnp.moveaxis(") == 2
+    assert "self.emb(t)[:, None, None]" in text
 
 
 def test_comments_on_images_stay_but_for_those_on_axes() -> None:

@@ -19,6 +19,12 @@ EDGES = values(-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0)
 NOTHING = values([0.0] * 8)
 TIED = values([[2.0, 1.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
 ZEROS = values([[0.0, 0.0, 0.0], [3.0, 0.0, 4.0]])
+MATRIX_NORMS = [
+    (1, [0, 1], False),
+    (INF, [0, 1], True),
+    (-1, [1, 0], False),
+    (-INF, [-1, -2], True),
+]
 PLANE = values(
     [[[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0]]]]
 )
@@ -96,6 +102,8 @@ KINKS: dict[str, tuple[Any, ...]] = {
         sample(EDGES, EDGES),
         sample(values(1.0, torch.nan), values(torch.nan, 1.0)),
     ),
+    "aten.max.dim": (sample(TIED, 1), sample(TIED, 0, True)),
+    "aten.min.dim": (sample(TIED, 1), sample(TIED, -2, True)),
     "aten.amax.default": (sample(TIED, [1]), sample(TIED, [0], True), sample(TIED)),
     "aten.amin.default": (sample(TIED, [1]), sample(TIED, [0], True), sample(TIED)),
     "aten.max.default": (sample(TIED),),
@@ -158,9 +166,10 @@ KINKS: dict[str, tuple[Any, ...]] = {
         sample(values(0.0, 0.0, 2.0), values(1.0, 2.0, 0.0)),
         sample(values(-2.0, -1.0), values(2.0, 3.0)),
         sample(values(0.0), values(0.5)),
+        sample(values([[0.0], [2.0]]), values(0.0, 1.0, 2.0)),
     ),
     "aten.linalg_vector_norm.default": (
-        *(sample(ZEROS, power, [1]) for power in (2, 1, 3, 1.5, INF, -INF, 0, 4)),
+        *(sample(ZEROS, power, [1]) for power in (2, 1, 3, 1.5, INF, -INF, 0, 4, 0.5, -1)),
         *(sample(values([0.0, 0.0]), power) for power in (2, 1, 3, INF, -INF)),
         sample(ZEROS, 2, [0, 1]),
         sample(TIED, INF, [1]),
@@ -188,6 +197,7 @@ KINKS: dict[str, tuple[Any, ...]] = {
     "aten.linalg_matrix_norm.default": (
         sample(TIED, INF),
         sample(values([[1.0, -1.0], [1.0, 1.0]]), INF),
+        *(sample(ZEROS, order, dim, keep) for order, dim, keep in MATRIX_NORMS),
     ),
     "aten.linalg_matrix_norm.str_ord": (sample(values([[0.0, 0.0]]), "fro"),),
     "aten.dist.default": (
@@ -315,3 +325,18 @@ def test_a_saturated_probability_has_the_gradient_of_torch(target: float) -> Non
     np.testing.assert_allclose(found, by_p.numpy(), rtol=2e-6, err_msg=text)
     through = jax.grad(lambda x: run(jax.nn.sigmoid(x), as_array(y)))(as_array(x))
     np.testing.assert_allclose(through, by_x.numpy(), rtol=0, atol=2e-6, err_msg=text)
+
+
+def test_zero_times_the_logarithm_of_zero_has_the_gradient_of_torch() -> None:
+    """It is 0 by the first argument, though the logarithm is infinite; by the second torch has NaN."""
+    x, y = (
+        torch.tensor([0.0, 0.0, 0.0, 2.0], requires_grad=True),
+        torch.tensor([0.0, 1.0, -1.0, 3.0]),
+    )
+    expected = torch.xlogy(x, y)
+    (by_x,) = torch.autograd.grad(expected.sum(), x)
+    name = "aten.xlogy.Tensor"
+    text, symbols = written(name, lowerings()[name], (x, y), {}, expected, depends=False)
+    run = run_written(text, symbols)
+    found = jax.grad(lambda x: run(x, as_array(y)).sum())(as_array(x))
+    np.testing.assert_allclose(found, by_x.numpy(), rtol=2e-6)

@@ -90,3 +90,65 @@ def test_a_function_s_result_has_its_name_or_none(
     assert "total" not in made.modeling
     found = load(made).apply(variables(model, made, inputs), x=inputs["x"].numpy())
     np.testing.assert_allclose(found, model(**inputs).detach(), rtol=1e-5, atol=1e-6)
+
+
+def shifted(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return x * (1 + scale) + shift
+
+
+def rotated(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack((-b, a), dim=-1).flatten(-2)
+    return x * torch.cos(angle) + turned * torch.sin(angle)
+
+
+class Waves(nn.Module):
+    def __init__(self, period: int = 1000) -> None:
+        super().__init__()
+        steps = torch.arange(4) / 4
+        self.register_buffer("steps", torch.exp(-torch.tensor(float(period)).log() * steps))
+
+    def forward(self, t: torch.Tensor) -> torch.Tensor:
+        return torch.sin(t * self.steps)
+
+
+class Conditioned(nn.Module):
+    """A stack that a loop appends, and functions that are given what their calls compute."""
+
+    def __init__(self, depth: int = 3, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        stack = []
+        for _ in range(depth):
+            stack.append(nn.Linear(32, 32))
+        self.stack = nn.ModuleList(stack)
+        self.waves, self.norm, self.cond = Waves(), nn.LayerNorm(32), nn.Linear(4, 64)
+        self.table = nn.Parameter(torch.randn(1, 6, 32))
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shift, scale = self.cond(self.waves(t))[:, None].chunk(2, dim=-1)
+        h = shifted(self.norm(x + self.table), shift, scale)
+        for layer in self.stack:
+            h = layer(h)
+        h = h.reshape(len(h), -1, self.heads, 8).transpose(1, 2)
+        h = rotated(h[..., 2:] * 1, h.cumsum(1)[..., 2:])
+        return h - h.max(dim=-1, keepdim=True).values, h
+
+
+def test_what_a_line_computes_for_a_function_has_the_function_s_names(
+    load: Callable[[Port], Any],
+) -> None:
+    torch.manual_seed(0)
+    model, inputs = Conditioned().eval(), {"x": torch.randn(2, 6, 32), "t": torch.rand(2, 1)}
+    arguments = {"": {"depth": 3, "heads": 4}}
+    made = port(model, inputs, arguments=arguments)
+    assert "def shifted(x: Array, shift: Array, scale: Array) -> Array:" in made.modeling
+    assert "def rotated(x: Array, angle: Array) -> Array:" in made.modeling
+    assert "range(self.config.depth)" in made.modeling
+    assert "x.reshape(*x.shape[:3], -1, 2)" in made.modeling  # 3 is also the depth
+    assert "argmax" not in made.modeling
+    assert made.settings["period"] == 1000.0
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    found = load(made).apply(variables(model, made, inputs), **arrays)
+    for one, other in zip(found, model(**inputs), strict=True):
+        np.testing.assert_allclose(one, other.detach(), rtol=1e-5, atol=1e-5)

@@ -108,10 +108,10 @@ def test_nan_that_the_truth_has_not() -> None:
 
 def test_nan_on_both_sides_is_told() -> None:
     t, x = T.copy(), X.copy()
-    t[0, 0, :3] = x[0, 0, :3] = np.nan
+    t[0, 0, :3] = x[0, 0, 1:3] = np.nan
     x[0, 0, 3] = np.nan
     found = errors([t], [x], dtype="float32")
-    assert (found.undefined, found.not_finite) == (3, 1)
+    assert (found.undefined, found.filled, found.not_finite) == (3, 1, 1)
     nothing = errors([np.full(4, np.nan)], [np.full(4, np.nan)], dtype="float32")
     assert (nothing.undefined, nothing.relative_l2, nothing.elements) == (4, 0, 4)
 

@@ -15,8 +15,11 @@ from converters.layers.layout import Permute
 from converters.mapping.leaves import Piece
 from migrate.parity.align.weight_pairs import WeightPair
 from migrate.parity.ground.results import ParityCheck, Section
-from migrate.parity.ground.settings import SideSettings
-from migrate.parity.tasks.gradients import Distance, compare_gradients
+from migrate.parity.ground.settings import TRUTH, SideSettings
+from migrate.parity.sides import protocol
+from migrate.parity.sides.torch.variant import neighbors
+from migrate.parity.tasks import gradients
+from migrate.parity.tasks.gradients import Distance, GradientErrors, compare_gradients
 from tests.parity.tasks.parties_made import Mlp, parties, seeded, vectors
 
 
@@ -192,3 +195,73 @@ def test_gradients_of_joined_weights() -> None:
     same = {"ih": np.ones(3), "hh": np.ones(3)}
     summed = WeightPair("b", ("ih", "hh"), tuple(Piece(name) for name in same), SUM)
     assert all(np.array_equal(a, b) for _, a, b in summed.beside(np.ones(3), same.__getitem__))
+
+
+@pytest.mark.parametrize(
+    ("own", "passed"),
+    [
+        # A lucky run: others of the same model are 5 times as far off.
+        (2e-6, True),
+        # Moved weights alone are far off: a kink, which both sides must take alike.
+        (1e-8, False),
+    ],
+)
+def test_a_run_is_judged_by_runs_with_moved_weights_too(
+    own: float, passed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = parties(seeded(Mlp), seeded(Mlp), vectors(tmp_path, 1), tmp_path, emulated=False)
+
+    def off(error: float) -> GradientErrors:
+        distance = Distance(errors=[error**2], sizes=[1.0])
+        return GradientErrors({f"weights/{name}": distance for name in ("one.bias", "two.bias")})
+
+    found = iter([off(1.8e-5)] * gradients.MOVED_RUNS)
+    monkeypatch.setattr(gradients, "found_gradients", lambda *arguments: next(found))
+    moved: list[int] = []
+    section = gradients.judged_gradients(
+        compared,
+        {"A": off(own), "B": off(3e-5)},
+        tmp_path,
+        lambda party, settings, folder: moved.append(settings.moved),
+    )
+    assert section.passed is passed
+    assert moved == list(range(1, gradients.MOVED_RUNS + 1))
+    assert {check.passed for check in section.checks} == {passed}
+
+
+def test_moved_weights_and_inputs_are_neighbors() -> None:
+    tensor = torch.tensor([1.0, -3.5, 0.0, 1e-6, math.inf])
+    moved = [neighbors(tensor, 1, number) for number in range(20)]
+    for other in moved:
+        assert torch.equal(other[[2, 4]], tensor[[2, 4]])
+        for up in (True, False):
+            end = torch.full_like(tensor, math.inf if up else -math.inf)
+            at = (other > tensor) if up else (other < tensor)
+            assert torch.equal(other[at], torch.nextafter(tensor, end)[at])
+        assert (other != tensor)[[0, 1, 3]].all()
+    assert len({tuple(other.tolist()) for other in moved}) == 8
+    assert torch.equal(neighbors(tensor, 1, 3), moved[3])
+    assert not all(torch.equal(neighbors(tensor, 2, n), moved[n]) for n in range(20))
+
+
+def test_a_side_with_moved_weights_has_other_gradients_and_keeps_its_own(tmp_path: Path) -> None:
+    model = seeded(Mlp)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    compared = parties(model, seeded(Mlp), vectors(tmp_path, 1), tmp_path)
+    truth, own, moved = (tmp_path / name for name in ("truth", "own", "moved"))
+    gradients.write_cotangents(compared, compared.truth, tmp_path / "cotangents")
+    for settings, folder in (
+        (TRUTH, truth),
+        (SideSettings(), own),
+        (SideSettings(moved=1), moved),
+        (SideSettings(), tmp_path / "again"),
+    ):
+        request = (settings, compared.inputs, tmp_path / "cotangents", folder)
+        compared.a.side.ask(protocol.Gradients(*request))
+    error = gradients.found_gradients(compared, compared.a, moved, truth).total()
+    assert 1e-8 < error.error / error.size < 1e-6
+    for name in ("000.safetensors",):
+        assert (own / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+        assert (own / name).read_bytes() != (moved / name).read_bytes()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])

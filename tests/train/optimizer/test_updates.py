@@ -334,3 +334,19 @@ def test_changes_of_the_second_beta_and_of_the_groups_are_seen():
     made.add_param_group({"params": parameters[1:]})
     watched.before_update(made, {id(parameters[0]): "p"}, None)
     assert watched.recorded((), "train.py").changed_options == ("betas[1]", "param_groups")
+
+
+def test_schedules_of_another_optimizer_are_not_those_of_an_update():
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    actor, critic = (torch.optim.Adam([p], lr=0.1) for p in parameters)
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (actor, critic)]
+    watched = OptimizerRecorder("train.py", None)
+    for optimizer, schedule in zip((actor, critic), schedules, strict=True):
+        watched.built_optimizer(optimizer)
+        watched.built_schedule(schedule)
+    for _ in range(3):
+        watched.stepped_schedule(schedules[0])  # the actor's comes before the critic's update
+        watched.before_update(critic, {id(parameters[1]): "p"}, None)
+        watched.stepped_schedule(schedules[1])
+    (own,) = watched.recorded((), "train.py").schedules
+    assert own.counts == (0, 1, 2)

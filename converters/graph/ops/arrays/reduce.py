@@ -16,6 +16,7 @@ from converters.graph.ops.parts import (
     cast,
     demand,
     known,
+    magnitude,
     norm_of,
 )
 from converters.graph.ops.registry import (
@@ -180,9 +181,13 @@ def _extreme_with_place(name: str) -> None:
         if x.ndim == 0:
             return code("({x}, jnp.zeros((), jnp.int32))", x=x)
         named = _options(x, dim, keepdim)
+        if x.dtype.is_floating_point:
+            return call(f"{name}_with_index", x, **named)
         return code("({a}, {b})", a=method(x, name, **named), b=method(x, f"arg{name}", **named))
 
-    write.__doc__ = f"`x.{name}(axis)` and `x.arg{name}(axis)`."
+    write.__doc__ = (
+        f"The {name}imum along an axis and its index; `x.{name}(axis)` if only that is used."
+    )
     cases = (
         sample(distinct(2, 3, 4), 1),
         sample(distinct(2, 3), -1, True),
@@ -418,18 +423,14 @@ def linalg_norm(
     *,
     dtype: Any = None,
 ) -> ast.expr:
-    """A vector's norm, or `jnp.linalg.norm` of a matrix."""
+    """A vector's norm, or that of a matrix."""
     if dtype is not None:
         x = cast(x, dtype)
-    named: dict[str, Any] = {"ord": ord}
     if ord is None or ord == "fro":
         return vector_norm(x, 2, dim, keepdim)
     if x.ndim == 1 or isinstance(dim, int) or (dim is not None and len(dim) == 1):
         return vector_norm(x, ord, dim, keepdim)
-    if dim is not None:
-        named["axis"] = tuple(axis_of(axis, x.ndim) for axis in dim)
-    named |= {"keepdims": True} if keepdim else {}
-    return call("jnp.linalg.norm", x, **named)
+    return matrix_norm(x, ord, (-2, -1) if dim is None else dim, keepdim)
 
 
 @op(
@@ -449,10 +450,17 @@ def matrix_norm(
     *,
     dtype: Any = None,
 ) -> ast.expr:
-    """`jnp.linalg.norm` of matrices."""
+    """`jnp.linalg.norm` of matrices. Sums of magnitudes have torch's gradient at 0."""
     x = x if dtype is None else cast(x, dtype)
     if ord == "fro":
         return vector_norm(x, 2, dim, keepdim)
+    if abs(ord) in (1, torch.inf) and not x.dtype.is_complex:
+        along, across = (axis_of(axis, x.ndim) for axis in (dim if abs(ord) == 1 else dim[::-1]))
+        across -= across > along and not keepdim
+        rank = x.ndim if keepdim else x.ndim - 1
+        kept = {"keepdims": True} if keepdim else {}
+        sums = method(magnitude(x), "sum", axis=axis_name(along, x.ndim), **kept)
+        return method(sums, "max" if ord > 0 else "min", axis=axis_name(across, rank), **kept)
     named = {"axis": tuple(axis_of(axis, x.ndim) for axis in dim)} | (
         {"keepdims": True} if keepdim else {}
     )

@@ -39,6 +39,18 @@ def safe_sqrt(x: jax.Array) -> jax.Array:
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
 
 
+def power(x: jax.Array | float, exponent: jax.Array) -> jax.Array:
+    """`x ** exponent`, with torch's gradient where both are 0: 0, not NaN."""
+    nothing = (x == 0) & (exponent == 0)
+    return jnp.where(nothing, 1, jnp.where(nothing, 1, x) ** exponent)
+
+
+def xlogy(x: jax.Array | float, y: jax.Array | float) -> jax.Array:
+    """`x * log(y)`, 0 where x is 0; with torch's gradient where both are 0: 0, not minus infinity."""
+    nothing = (x == 0) & (y <= 0)
+    return jnp.where(nothing, 0, x * jnp.log(jnp.where(nothing, 1, y)))
+
+
 def leaky_relu(x: jax.Array, slope: float) -> jax.Array:
     """`jax.nn.leaky_relu`, with torch's gradient at 0: the slope, not 1."""
     return jnp.where(x > 0, x, slope * x)

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 def power_norm(
     x: jax.Array, order: float, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
 ) -> jax.Array:
-    """`jnp.linalg.vector_norm`, with torch's gradient of a norm that is 0: 0, not NaN."""
-    zero = jnp.all(x == 0, axis=axis, keepdims=True)
-    x = jnp.where(zero, 1, x)
-    norm = jnp.linalg.vector_norm(x, ord=order, axis=axis, keepdims=keepdims)
-    return jnp.where(zero if keepdims else zero.squeeze(axis), 0, norm)
+    """`jnp.linalg.vector_norm`, with torch's gradient at elements and norms that are 0: 0, not NaN."""
+    zero = x == 0
+    powers = jnp.where(zero, 0 if order > 0 else jnp.inf, jnp.abs(jnp.where(zero, 1, x)) ** order)
+    total = powers.sum(axis=axis, keepdims=keepdims)
+    none = total == 0
+    return jnp.where(none, 0, jnp.where(none, 1, total) ** (1 / order))
 
 
 def log_determinant(x: jax.Array) -> jax.Array:

@@ -6,6 +6,20 @@ import jax
 import jax.numpy as jnp
 
 
+def max_with_index(x: jax.Array, axis: int, keepdims: bool = False) -> tuple[jax.Array, jax.Array]:
+    """The largest along an axis and its index; as in torch, no other element of it has a gradient."""
+    index = jnp.argmax(x, axis=axis, keepdims=True)
+    there = jnp.indices(x.shape, sparse=True)[axis] == index
+    largest = jnp.where(there, x, 0).sum(axis=axis, keepdims=keepdims)
+    return largest, index if keepdims else index.squeeze(axis)
+
+
+def min_with_index(x: jax.Array, axis: int, keepdims: bool = False) -> tuple[jax.Array, jax.Array]:
+    """The smallest along an axis and its index; as in torch, no other element of it has a gradient."""
+    smallest, index = max_with_index(-x, axis, keepdims)
+    return -smallest, index
+
+
 def top_k_along(
     x: jax.Array, k: int, axis: int = -1, largest: bool = True
 ) -> tuple[jax.Array, jax.Array]:

@@ -122,17 +122,26 @@ def _frequencies(
         return None
     # A model may have several (`sliding_attention_inv_freq`).
     which = name.removesuffix("inv_freq").strip("_") if name.endswith("inv_freq") else ""
-    theta = f"{which}_rope_theta".lstrip("_")
+    cls = owner.__class__
+    passed = constructors.arguments(cls)
+    held = next((name for name in passed if constructors.default(cls, name) == base), "base")
+    theta = f"{which}_rope_theta".lstrip("_") if held in ("base", "theta") else held
     written = any(
         isinstance(node, ast.Constant) and not isinstance(node.value, bool) and node.value == base
-        for expression in constructors.assigned(owner.__class__, name)
+        for expression in constructors.assigned(cls, name)
         for node in ast.walk(expression)
     )
     dim = settings.of_local(owner, "dim", 2 * count)
+    own = (
+        settings.of_attribute(owner, argument, number)
+        for argument in passed
+        for number in (base, int(base))
+    )
+    said = next((number for number in own if getattr(number, "text", "")), None)
     return code(
         "1.0 / {base} ** (jnp.arange(0, {dim}, 2) / {dim})",
         # A number that stands in the expression itself is nobody's setting.
-        base=base if written else SettingFloat(base, theta, {theta: base}),
+        base=base if written else said or SettingFloat(base, theta, {theta: base}),
         dim=dim if isinstance(dim, SettingInt) else settings.of_buffer_side(owner, name, 2 * count),
     )
 

@@ -164,6 +164,35 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
     )
 
 
+@cache
+def appended_until(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
+    """Ends of the loops that append to a list of a class: `depth` of `for i in range(depth)`.
+
+    The list is the attribute, or a local one that the attribute is made of.
+    """
+    lists = {f"self.{attribute}"}
+    for expression in assigned(cls, attribute):
+        # A list with local parts stands behind the expression that has its name.
+        whole = expression.elts[0] if isinstance(expression, ast.Tuple) else expression
+        lists |= {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
+    ends: list[ast.expr] = []
+    for tree in constructors(cls):
+        for node in ast.walk(tree):
+            match node:
+                case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[*_, end]), body=body):
+                    appends = [
+                        inner
+                        for statement in body
+                        for inner in ast.walk(statement)
+                        if isinstance(inner, ast.Call)
+                        and isinstance(inner.func, ast.Attribute)
+                        and inner.func.attr == "append"
+                        and ast.unparse(inner.func.value) in lists
+                    ]
+                    ends += [end] if len(appends) == 1 else []
+    return tuple(ends)
+
+
 def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:
     """The expression of a module in a list: "0" of `Sequential(Linear(3), ReLU())`.
 

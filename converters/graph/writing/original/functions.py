@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,9 @@ def _apply(
     )
 
 
-def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str]) -> list[str]:
+def argument_names(
+    frames: Sequence[Frame], frame: Frame, values: Sequence[str], order: Sequence[int]
+) -> list[str]:
     """Names of a function's arguments, given the caller's names.
 
     The call in the caller's source says which argument a name is given for; else it keeps the caller's name.
@@ -183,15 +186,18 @@ def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str])
         frames: of the caller, its own line last.
         frame: a line of the function.
         values: names in the caller, "" where there is none.
+        order: numbers that increase as the values were computed.
     """
     parameters = names.function_parameters(frame)
     calls = names.calls_of(frames[-1], frame, set(values)) if frames else ()
     spare = _parameter_left(calls, values)
     if not calls and len(parameters) == len(values) == 1:
         spare = parameters[0]  # `map(turn, (q, k))` names no argument
+    own = {names.clean(name) for name in names.targets(frames[-1])} if frames else set()
+    computed = _parameters_computed(calls, values, order, own)
     given_names: list[str] = []
-    for value in values:
-        parameter = next(
+    for at, value in enumerate(values):
+        parameter = computed.get(at, "") or next(
             (call[value] for call in calls if value in call and call[value] not in given_names), ""
         )
         if not parameter and value in parameters:
@@ -217,6 +223,30 @@ def _parameter_left(calls: Sequence[Mapping[str, str]], values: Sequence[str]) -
     unknown = [value for value in values if not any(value in call for call in calls)]
     left = {name for call in calls for passed, name in call.items() if passed not in values}
     return left.pop() if len(unknown) == len(left) == 1 else ""
+
+
+def _parameters_computed(
+    calls: Sequence[Mapping[str, str]],
+    values: Sequence[str],
+    order: Sequence[int],
+    targets: Set[str],
+) -> dict[int, str]:
+    """Place among the values → parameter, of the values that the only call computes: `f(2 * x, y[0])`.
+
+    Python computes them in the order in which they stand there. They have the name that the line assigns; a
+    value that an earlier line computed too has that line's.
+    """
+    if len(calls) != 1:
+        return {}
+    unknown = [at for at, value in enumerate(values) if value not in calls[0]]
+    left = [
+        name
+        for passed, name in calls[0].items()
+        if passed not in values and not passed.replace(".", "").isidentifier()
+    ]
+    if len(unknown) != len(left) or {re.sub(r"_\d+$", "", values[at]) for at in unknown} - targets:
+        return {}
+    return dict(zip(sorted(unknown, key=lambda at: order[at]), left, strict=True))
 
 
 def outs(item: Item) -> tuple[int, ...]:

@@ -147,6 +147,27 @@ def flattens(frame: Frame) -> bool:
     return "flatten" in called and not called & _RESHAPING
 
 
+@cache
+def unflattened(frame: Frame) -> tuple[int, tuple[int | None, ...]] | None:
+    """The axis that a statement's only `unflatten` splits, and its parts: `(-1, (-1, 2))`.
+
+    A part that is no number in the source is None.
+    """
+    source = statement(frame)
+    calls = [
+        node.args
+        for node in (ast.walk(source) if source is not None else ())
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _RESHAPING
+    ]
+    match calls:
+        case [[axis, ast.Tuple(elts=parts) | ast.List(elts=parts)]]:
+            number = integer(axis)
+            return None if number is None else (number, tuple(map(integer, parts)))
+    return None
+
+
 # Methods and functions of torch that give a tensor sides.
 _RESHAPING = {"view", "view_as", "reshape", "reshape_as", "unflatten"}
 
@@ -366,6 +387,8 @@ def _tuple_returned(frame: Frame) -> tuple[ast.expr, ...]:
 def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dict[str, str], ...]:
     """Calls of a function in the statement at a frame: name that is given → the function's name for it.
 
+    An expression that is no name stands for itself: `modulate(self.norm(x), shift)` gives `self.norm(x)`.
+
     Args:
         caller: the line.
         called: a line of the function.
@@ -385,14 +408,14 @@ def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dic
         first = isinstance(node.func, ast.Name) and own[:1] and ast.unparse(own[0]) == "self"
         shift = 1 if first and parameters[:1] != ("module",) else 0
         passed = {
-            argument.id: parameters[index - shift]
+            ast.unparse(argument): parameters[index - shift]
             for index, argument in enumerate(node.args)
-            if isinstance(argument, ast.Name) and shift <= index < len(parameters) + shift
+            if not isinstance(argument, ast.Constant) and shift <= index < len(parameters) + shift
         }
         passed |= {
-            keyword.value.id: keyword.arg
+            ast.unparse(keyword.value): keyword.arg
             for keyword in node.keywords
-            if isinstance(keyword.value, ast.Name) and keyword.arg
+            if not isinstance(keyword.value, ast.Constant) and keyword.arg
         }
         name = (
             node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

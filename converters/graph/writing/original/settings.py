@@ -309,6 +309,10 @@ class Settings:
                     if said is not None:
                         return _number(value, said)
                     return _called(value, node.iter.args[-1])
+        for end in constructors.appended_until(_class(owner), name) if path is not None else ():
+            said = self._resolve(str(path), end, value, 0)
+            if said is not None:
+                return _number(value, said)
         return value
 
     def of_local(self, owner: Any, name: str, value: int | float) -> Any:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
-from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.check.common import is_a_type, method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.region_arguments import is_type_of_options
+from migrate.reading.values.saved import is_save
 from migrate.syntax.tree import base_name, nodes_of
 
 # Names and dictionaries by which a type goes to its region, at most.
@@ -202,7 +202,7 @@ def _is_of_save(node: cst.CSTNode, facts: Facts) -> bool:
     if function is None or facts.context.effects.of(function.body):
         return False
     calls = nodes_of(function.body, cst.Call)
-    return any(facts.names.of(call.func) in TORCH_SAVES | SAFETENSORS_SAVES for call in calls)
+    return any(is_save(call, facts.context, also_xla=True) for call in calls)
 
 
 def _is_put_into_saved(node: cst.Call, facts: Facts) -> bool:
@@ -223,7 +223,7 @@ def _is_put_into_saved(node: cst.Call, facts: Facts) -> bool:
     return any(
         isinstance(call.args[0].value, cst.Name) and call.args[0].value.value in names
         for call in nodes_of(function.body, cst.Call)
-        if call.args and facts.names.of(call.func) in TORCH_SAVES | SAFETENSORS_SAVES
+        if call.args and is_save(call, facts.context, also_xla=True)
     )
 
 
@@ -239,9 +239,7 @@ def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:
         and back.attr.value == "float"
     ):
         return True
-    for above in (node, *facts.context.ancestors(node)):
-        if isinstance(above, cst.BaseStatement):
-            return False
+    for above in (node, *facts.context.within_statement(node)):
         if isinstance(above, cst.Attribute) and above.attr.value in ("cpu", "numpy"):
             return True
     return False

@@ -27,6 +27,7 @@ class CudaKernels(ImportHazard):
             """
             import xformers.ops as xops  # XLA410
             import transformer_engine.pytorch as te  # XLA410
+            import dgl  # XLA410
             """
         ),
         example(

@@ -29,6 +29,7 @@ TO_SPARSE = frozenset(
 MAKERS = frozenset(
     f"torch.sparse_{kind}_tensor" for kind in ("bsr", "compressed", "coo", "csc", "csr")
 )
+TO_SPARSE_GRAPH = "torch_geometric.transforms.ToSparseTensor"
 NO_SPARSE = (
     "a sparse tensor, of which XLA has none: it raises; compute with the dense one, or on the host"
 )
@@ -57,7 +58,8 @@ class SparseGradients(NamedHazard):
     the losses are not exactly those of SparseAdam.
 
     A sparse tensor is refused in the same way: `to_sparse()` of a tensor of the device, `torch.sparse.mm`,
-    `torch.sparse_coo_tensor(…, device="xla")`. On the host they work: move the dense result.
+    `torch.sparse_coo_tensor(…, device="xla")`, what `ToSparseTensor()` of torch_geometric makes. On the host
+    they work: move the dense result.
 
     `nn.EmbeddingBag(sparse=True)` runs: on XLA its gradient is dense all the same.
 
@@ -94,6 +96,9 @@ class SparseGradients(NamedHazard):
         example(
             """
             import torch
+            import torch_geometric.transforms as T
+
+            READY = T.Compose([T.ToDevice("cuda"), T.ToSparseTensor()])  # XLA606
 
 
             class Graph(torch.nn.Module):
@@ -148,6 +153,8 @@ class SparseGradients(NamedHazard):
 def _is_sparse(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` makes a sparse tensor on the device, or computes with one and tensors of the device."""
     name = facts.names.of(call.func)
+    if name == TO_SPARSE_GRAPH:
+        return True
     if name in MAKERS:
         return facts.values.on_device(call)
     if name is None and method(call) in TO_SPARSE:

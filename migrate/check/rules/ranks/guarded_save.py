@@ -7,19 +7,13 @@ from dataclasses import replace
 
 import libcst as cst
 
-from migrate.catalogue.words import (
-    SAFETENSORS_SAVES,
-    SAVED,
-    TORCH_SAVES,
-)
+from migrate.catalogue.words import SAFETENSORS_SAVES, SAVED
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
-from migrate.reading.values.saved import arguments, is_of_host
+from migrate.reading.values.saved import SAVES, arguments, is_of_host, is_save
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
-
-SAVES = TORCH_SAVES | SAFETENSORS_SAVES
 
 
 class GuardedSave(Hazard):
@@ -128,7 +122,8 @@ class GuardedSave(Hazard):
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # if a function is called under a condition only, its calls are reported
         line = facts.context.position(guard).line
-        about = () if facts.names.of(node.func) in SAVES else tuple(self._inner(node, facts))
+        own = is_save(node, facts.context, also_xla=True)
+        about = () if own else tuple(self._inner(node, facts))
         mend = "move the save out of the condition, and let all replicas call xm.save"
         if facts.names.of(node.func) in SAFETENSORS_SAVES:
             mend = "move what it saves to the CPU before the condition, on all replicas"
@@ -146,7 +141,7 @@ class GuardedSave(Hazard):
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
         """Return what `call` saves, directly or in a function that it runs. None if it saves nothing."""
-        if facts.names.of(call.func) in SAVES:
+        if is_save(call, facts.context, also_xla=True):
             if is_of_host(call, facts.context):
                 return None
             saved = (arguments(call, facts.context) or {}).get("obj") or keyword(call, "data")
@@ -164,7 +159,7 @@ class GuardedSave(Hazard):
         for function in facts.context.called(call):
             for inner in nodes_of(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
-                if facts.names.of(inner.func) in SAVES and (
+                if is_save(inner, facts.context, also_xla=True) and (
                     own_guard is None or own_guard is function
                 ):
                     yield inner

@@ -71,9 +71,8 @@ class CpuFallback(Hazard):
     is_mentioned = True
     nodes = (cst.Call,)
     words = spelled(
-        cpu.TENSOR_OPERATORS
+        cpu.OPERATORS
         | cpu.TORCH_FUNCTIONS
-        | cpu.TENSOR_METHODS
         | cpu.FUNCTIONAL
         | cpu.LINALG
         | cpu.SPECIAL
@@ -238,6 +237,35 @@ class CpuFallback(Hazard):
                     noise = torch.distributions.Gamma(one, one)
                     x = x + noise.rsample()[:, None] + Normal(x, 1.0).sample()  # XLA111
                     return x * t[:, None] * Beta(1.5, 1.0).sample().to(x.device)
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Choice:
+                def __init__(self, logits):
+                    self.logits = logits
+
+                def mode(self):
+                    return self.logits.argmax(-1)
+
+
+            class Head(torch.nn.Linear):
+                def forward(self, x):
+                    return Choice(super().forward(x))
+
+
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.head = Head(4, 4)
+
+                def forward(self, x):
+                    choice = self.head(x)
+                    x = x + torch.svd_lowrank(x)[0].sum()  # XLA111
+                    return self.head(x).mode() + choice.mode() + x.mode() + (x + 1).mode()  # XLA111 # XLA111
             """
         ),
         example(
@@ -488,9 +516,23 @@ def _method(call: cst.Call, facts: Facts) -> tuple[str, bool]:
     last = method(call)
     if f"torch.{last}" in cpu.WITH_ARGUMENT:
         return _with_argument(f"torch.{last}", call), facts.values.is_tensor(receiver(call))
-    if last in cpu.TENSOR_OPERATORS | cpu.TENSOR_METHODS:
+    if last in cpu.OPERATORS and not _is_own(call, facts):
         return last, facts.values.is_tensor(receiver(call))
     return "", False
+
+
+def _is_own(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` may be a method of the project's own class: `head(x).mode()` of a distribution.
+
+    What a module returns is a tensor only if nothing else is known.
+    """
+    if method(call) not in facts.context.calls.own_operators:
+        return False
+    origin: cst.CSTNode | None = receiver(call)
+    if isinstance(origin, cst.Name):
+        binding = facts.bindings.nearest(origin)
+        origin = binding.value if binding is not None else None
+    return isinstance(origin, cst.Call) and not facts.names.of(origin.func)
 
 
 def _made(node: cst.BaseExpression, facts: Facts) -> list[cst.Call]:

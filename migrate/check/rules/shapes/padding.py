@@ -22,7 +22,7 @@ from migrate.check.rules.shapes.largest_sizes import (
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.batch_lists import lists_of_parts
-from migrate.syntax.tree import code, keyword, nodes, nodes_of, string_value
+from migrate.syntax.tree import code, keyword, last_part, nodes, nodes_of, string_value
 
 COLLATORS = (
     "DataCollatorWithPadding",
@@ -41,6 +41,14 @@ LARGEST = frozenset(
 ARANGES = frozenset({"torch.arange", "numpy.arange"})
 SIZED = frozenset({"expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros"})
 ROUNDS = re.compile(r"ceil|round|bucket|multiple|power", re.IGNORECASE)
+PADS = re.compile("^pad|_pad")
+# Calls that make a tensor or an array of a list.
+MAKES_TENSOR = frozenset(
+    {
+        *(f"torch.{name}" for name in ("tensor", "as_tensor", "FloatTensor", "LongTensor")),
+        *("numpy.array", "numpy.asarray"),
+    }
+)
 BATCHES = frozenset({"batch", "samples", "examples", "instances", "features", "data_list"})
 
 # Functions whose result is as long as the values say, and methods that keep its number of elements.
@@ -87,6 +95,9 @@ class Padding(Hazard):
     the lists in what is returned, `return images, [sample[1] for sample in batch]`.
 
     Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
+    A dataset that packs samples into lists until these are long enough is reported, unless it cuts or pads
+    them to a number of elements.
+
     Loaders of torch_geometric and DGL join the graphs of a batch, which have other numbers of nodes and
     edges: both are padded to one of a few numbers, by nodes of their own that the loss leaves out.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
@@ -272,18 +283,57 @@ class Padding(Hazard):
             import torch
             import torch.utils.data
             from torch_geometric.data import Batch
-            from torch_geometric.loader import DataLoader, DenseDataLoader
+            from torch_geometric.loader import DataLoader, DenseDataLoader, RandomNodeLoader
 
 
             def load(graphs, images):
                 rows = torch.utils.data.DataLoader(images, batch_size=8, drop_last=True)
                 dense = DenseDataLoader(graphs, batch_size=8)
                 options = {"dataset": graphs, "batch_size": 8}
-                return rows, dense, DataLoader(**options)  # XLA109
+                parts = RandomNodeLoader(graphs[0], num_parts=10)  # XLA109
+                return rows, dense, parts, DataLoader(**options)  # XLA109
 
 
             def joined(graphs):
                 return Batch.from_data_list(graphs)  # XLA109
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.utils.data import IterableDataset
+
+
+            class Packed(IterableDataset):
+                def __iter__(self):
+                    tokens, parts = [], {"places": [], "tokens": []}
+                    for document in self.documents:
+                        tokens.extend(document)
+                        parts["places"].extend(range(len(document)))
+                        if len(tokens) > 4096:
+                            yield {"tokens": torch.tensor(tokens), "places": self.made(parts)}  # XLA109
+                            tokens = []
+
+                def made(self, parts):
+                    return torch.tensor(parts["places"])
+
+
+            def packed(documents, size):
+                tokens = []
+                for document in documents:
+                    tokens += document
+                    while len(tokens) >= size:
+                        chunk, tokens = tokens[:size], tokens[size:]
+                        yield torch.tensor(chunk)
+
+
+            def padded(documents, size):
+                tokens = []
+                for document in documents:
+                    if len(tokens) + len(document) > size:
+                        yield torch.tensor(tokens + [0] * (size - len(tokens)))
+                        tokens = []
+                    tokens += document
             """
         ),
     )
@@ -340,6 +390,13 @@ class Padding(Hazard):
                     "own, which is a compilation; pad it to a fixed number, or hand out the mask"
                 )
                 yield self.hit(node, message)
+        if name in MAKES_TENSOR and node.args and _is_packed(node, facts):
+            message = (
+                f"`{code(node)}` is as long as the samples that are packed into it: each length is a "
+                f"compilation, and {REPLICAS}; cut or pad all to one length"
+            )
+            yield self.hit(node, message)
+            return
         if keyword(node, "pad_to_multiple_of") is not None:
             return
         padding, tensors = keyword(node, "padding"), keyword(node, "return_tensors")
@@ -401,6 +458,85 @@ def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | Non
         return None
     line = facts.context.position(function.name).line
     return function if line in facts.context.calls.collating else None
+
+
+def _is_packed(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` makes a tensor of a list that a generator of batches extends by whole samples.
+
+    One call of a generator is enough to report: its other lists go with it.
+    """
+    owner = _generating(call, facts)
+    if owner is None or _pads(owner) or isinstance(facts.context.parent(call), cst.Attribute):
+        return False
+    calls = nodes_of(owner.body, cst.Call)
+    packing = (c for c in calls if (facts.names.of(c.func) or "") in MAKES_TENSOR and c.args)
+    first = next((c for c in packing if _is_extended(c.args[0].value, owner)), None)
+    return first is call
+
+
+def _generating(node: cst.CSTNode, facts: Facts) -> cst.ClassDef | cst.FunctionDef | None:
+    """Return the class around `node` whose iterator yields, or the function around it that does."""
+    class_ = facts.context.class_around(node)
+    if class_ is not None and not any("Sampler" in code(base.value) for base in class_.bases):
+        for method in nodes_of(class_.body, cst.FunctionDef):
+            if method.name.value == "__iter__" and next(nodes_of(method.body, cst.Yield), None):
+                return class_
+    function = facts.context.function_around(node)
+    if isinstance(function, cst.FunctionDef) and next(nodes_of(function.body, cst.Yield), None):
+        return function
+    return None
+
+
+def _is_extended(value: cst.BaseExpression, owner: cst.ClassDef | cst.FunctionDef) -> bool:
+    """Whether `value` is a list that grows by whole lists, and not up to a number of elements."""
+    if not isinstance(value, cst.Name | cst.Subscript) or _entry(value) is None:
+        return False
+    entry = _entry(value)
+    for comparison in nodes_of(owner.body, cst.Comparison):
+        is_equal = any(isinstance(c.operator, cst.Equal) for c in comparison.comparisons)
+        lengths = [
+            c for c in nodes_of(comparison.left, cst.Call) if code(c.func) == "len" and c.args
+        ]
+        if is_equal and any(_entry(length.args[0].value) == entry for length in lengths):
+            return False
+    grown = [
+        call.func.value
+        for call in nodes_of(owner.body, cst.Call)
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "extend"
+    ]
+    grown += [
+        added.target
+        for added in nodes_of(owner.body, cst.AugAssign)
+        if isinstance(added.operator, cst.AddAssign) and not isinstance(added.value, cst.BaseNumber)
+    ]
+    return any(_entry(target) == entry for target in grown)
+
+
+def _entry(value: cst.BaseExpression) -> tuple[str, str] | None:
+    """Return the name of a list, or the key under which a dictionary holds it."""
+    if isinstance(value, cst.Name):
+        return "name", value.value
+    if isinstance(value, cst.Subscript) and len(value.slice) == 1:
+        index = value.slice[0].slice
+        key = string_value(index.value) if isinstance(index, cst.Index) else None
+        return ("key", key) if key is not None else None
+    return None
+
+
+def _pads(owner: cst.ClassDef | cst.FunctionDef) -> bool:
+    """Whether something is padded: `F.pad(x, …)`, `[0] * (n - len(x))`."""
+    if any(PADS.search(last_part(call.func)) for call in nodes_of(owner.body, cst.Call)):
+        return True
+    products = (
+        part
+        for part in nodes_of(owner.body, cst.BinaryOperation)
+        if isinstance(part.operator, cst.Multiply) and isinstance(part.left, cst.List)
+    )
+    return any(
+        isinstance(inner.operator, cst.Subtract)
+        for product in products
+        for inner in nodes_of(product.right, cst.BinaryOperation)
+    )
 
 
 def _counts_values(call: cst.Call, name: str) -> bool:

@@ -15,13 +15,12 @@ from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.growing import JOINS, growing_list
 from migrate.reading.steps.in_step import When
+from migrate.reading.steps.loops import SIZED
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
 # Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
 PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}
-SIZED = frozenset({"zeros", "ones", "empty", "eye", "rand", "randn", "full", "arange"})
 RESIZED = frozenset({"nn.functional.interpolate", "nn.functional.upsample"})
-
 # What gives each number once, as many as it is given.
 PERMUTATIONS = frozenset({"torch.randperm", "numpy.random.permutation"})
 LISTS = PERMUTATIONS | {"random.sample", "random.choices"}

@@ -10,8 +10,13 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.launch import declares_local_rank
 from migrate.reading.replicas.single import is_of_one_process
-from migrate.reading.values.environment import of_torchrun_alone
-from migrate.syntax.tree import string_value
+from migrate.reading.values.environment import (
+    access,
+    environment_name,
+    is_read,
+    of_torchrun_alone,
+    sets,
+)
 
 VARIABLES = {
     "RANK": "torch_xla.runtime.global_ordinal()",
@@ -81,6 +86,22 @@ class RankEnvironment(Hazard):
         example(
             """
             import os
+            import torch.multiprocessing as mp
+
+
+            def worker(index):
+                os.environ["RANK"], os.environ["LOCAL_RANK"] = str(index), str(index)
+                print(os.environ["RANK"], os.environ["LOCAL_RANK"])
+                del os.environ["WORLD_SIZE"]
+
+
+            if __name__ == "__main__":
+                mp.spawn(worker, nprocs=8)
+            """
+        ),
+        example(
+            """
+            import os
             import torch_xla
             import torch_xla.runtime as xr
 
@@ -111,29 +132,22 @@ class RankEnvironment(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question to the environment."""
-        value = string_value(node)
-        if value in VARIABLES:
-            if value in facts.sets_ranks or not self._is_read(node, facts):
+        context = facts.context
+        name = environment_name(node, context)
+        if name in VARIABLES:
+            if not is_read(node, context) or name in facts.sets_ranks or sets(name, context):
                 return
-            advice = f"set it in each replica, or ask {VARIABLES[value]}"
-            message = f"{value} is not set by torch_xla.launch: {advice}"
+            asked = access(node, context)
+            if isinstance(asked, cst.Call) and (
+                is_of_one_process(asked, name, context) or self._is_an_options_default(asked, facts)
+            ):
+                return
+            if not isinstance(asked, cst.Comparison):  # which asks whether torchrun started it
+                advice = f"set it in each replica, or ask {VARIABLES[name]}"
+                yield self.hit(node, f"{name} is not set by torch_xla.launch: {advice}")
+        elif of_torchrun_alone(node, context, spawns=context.launch.spawns):
+            message = f"{name} is not set by torch_xla.launch: this raises without torchrun"
             yield self.hit(node, message)
-        elif of_torchrun_alone(node, facts.context, spawns=facts.context.launch.spawns):
-            message = f"{value} is not set by torch_xla.launch: this raises without torchrun"
-            yield self.hit(node, message)
-
-    def _is_read(self, node: cst.CSTNode, facts: Facts) -> bool:
-        for above in facts.context.ancestors(node):
-            if isinstance(above, cst.Subscript):
-                written = isinstance(facts.context.parent(above), cst.AssignTarget)
-                return facts.names.of(above.value) == "os.environ" and not written
-            if isinstance(above, cst.Call):
-                if facts.names.of(above.func) not in ("os.getenv", "os.environ.get"):
-                    return False
-                if is_of_one_process(above, string_value(node) or "", facts.context):
-                    return False
-                return not self._is_an_options_default(above, facts)
-        return False
 
     def _is_an_options_default(self, asked: cst.Call, facts: Facts) -> bool:
         """Whether it is the default of `--local_rank`, for the scripts that add it to their options."""

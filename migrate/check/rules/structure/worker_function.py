@@ -9,7 +9,8 @@ import libcst as cst
 from migrate.catalogue.launchers import LAUNCHERS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import code, keyword, string_value
+from migrate.reading.replicas.launch import is_forked, stays_in_process
+from migrate.syntax.tree import keyword
 
 
 class WorkerFunction(Hazard):
@@ -82,7 +83,9 @@ class WorkerFunction(Hazard):
             yield self.hit(
                 node, "a lambda or nested function cannot be pickled: define it at module level"
             )
-        elif facts.context.source.is_notebook and not _forks(node):
+        elif facts.context.source.is_notebook and not (
+            is_forked(node, facts.context) or stays_in_process(node, facts.context)
+        ):
             message = (
                 "a spawned process finds no function of a notebook: torch_xla.launch(fn, "
                 "start_method='fork')"
@@ -98,14 +101,6 @@ def has_no_name(fn: cst.BaseExpression, node: cst.Call, facts: Facts) -> bool:
             isinstance(above, cst.FunctionDef) and _defines(above, fn.value, facts)
             for above in facts.context.ancestors(node)
         )
-    )
-
-
-def _forks(node: cst.Call) -> bool:
-    method = keyword(node, "start_method")
-    single = keyword(node, "debug_single_process")
-    return (method is not None and string_value(method.value) == "fork") or (
-        single is not None and code(single.value) == "True"
     )
 
 

@@ -39,6 +39,20 @@ INSTEAD = {
     "torchvision.transforms.functional.normalize": "`(x - mean) / std` with buffers, or transforms.v2",
     "torch.nn.functional.gaussian_nll_loss": "write the loss: `0.5 * (var.log() + (x - y) ** 2 / var)`",
 }
+# Distributions whose divergence asks by masks where a probability is zero, or a range too small.
+MASKED = frozenset(
+    {
+        "Bernoulli",
+        "Binomial",
+        "Categorical",
+        "OneHotCategorical",
+        "OneHotCategoricalStraightThrough",
+    }
+    | {"Uniform"}
+)
+DIVERGENCES = frozenset(
+    {"torch.distributions.kl_divergence", "torch.distributions.kl.kl_divergence"}
+)
 VALIDATING = frozenset({"log_prob", "cdf", "icdf"})
 OFF = "pass validate_args=False, or call torch.distributions.Distribution.set_default_validate_args(False)"
 
@@ -50,7 +64,8 @@ class ValidatedDistribution(Hazard):
     parameter is in its range, and `log_prob(x)` whether `x` is. On XLA each question is a read of the
     device: the graph is cut, and the host waits. On a GPU it waits as well, but for one small kernel.
     `torchvision.transforms.Normalize` of a tensor on the device asks at each call whether `std` holds a zero,
-    and `gaussian_nll_loss` whether a variance is negative.
+    and `gaussian_nll_loss` whether a variance is negative. `kl_divergence` of two `Categorical`, `Bernoulli`,
+    `Binomial` or `Uniform` sets values by masks, and each mask is a read.
 
     **What to do.** `validate_args=False`, or once at the start of the program
     `torch.distributions.Distribution.set_default_validate_args(False)`. A parameter out of range then gives
@@ -58,7 +73,8 @@ class ValidatedDistribution(Hazard):
     `(x - mean) / std` with `mean` and `std` as buffers.
 
     Source: torch 2.9, torch_xla 2.9 (measured, reads of the device: `Normal(mean, std)` two,
-    `Categorical(logits=…)` one, `MultivariateNormal` seven, `log_prob` one more; none without validation);
+    `Categorical(logits=…)` one, `MultivariateNormal` seven, `log_prob` one more; none without validation;
+    `kl_divergence` of two `Categorical` two, of two `Bernoulli` four, of two `Normal` none);
     torchvision 0.24, `transforms/_functional_tensor.py`.
     """
 
@@ -142,6 +158,13 @@ class ValidatedDistribution(Hazard):
                     return kl_divergence(old, policy).mean()
 
 
+            class Prior(torch.nn.Module):
+                def forward(self, x, old):
+                    now = Independent(Categorical(logits=x, validate_args=False), 1)
+                    was = Categorical(logits=old, validate_args=False)
+                    return kl_divergence(Independent(was, 1), now).mean()  # XLA211
+
+
             def choose(weights):
                 return Categorical(torch.tensor(weights)).sample().item()
 
@@ -187,6 +210,15 @@ class ValidatedDistribution(Hazard):
         if check and any(_is_tensor(arg.value, facts) for arg in node.args):
             message = f"`{code(node.func)}` {CHECKS[check]}: a read of the device; {INSTEAD[check]}"
             yield self.hit(node, message, severity)
+        if facts.names.of(node.func) in DIVERGENCES:
+            kinds = [_class_of(arg.value, facts) for arg in node.args]
+            masked = next((kind for kind in kinds if kind in MASKED), None)
+            if masked is not None:
+                message = (
+                    f"`{code(node.func)}` of {masked} sets values by masks, each a read of the device and a "
+                    "compilation for each number of values; write it out: `(p * (p.log() - q.log())).sum(-1)`"
+                )
+                yield self.hit(node, message, severity)
         if facts.context.calls.unvalidated:
             return
         if is_distribution(node, facts):
@@ -207,6 +239,17 @@ class ValidatedDistribution(Hazard):
                     f"`{code(node.func)}` checks the value it is given: a read of the device; {OFF}"
                 )
                 yield self.hit(node, message, severity)
+
+
+def _class_of(value: cst.BaseExpression, facts: Facts, depth: int = 3) -> str:
+    """Return the class of a distribution of torch, without `Independent` around it; empty if unknown."""
+    for maker in _made(value, facts) if depth else ():
+        if isinstance(maker, cst.Call):
+            name = (facts.names.of(maker.func) or "").removeprefix(PACKAGE).rpartition(".")[2]
+            if name == "Independent" and maker.args:
+                return _class_of(maker.args[0].value, facts, depth - 1)
+            return name
+    return ""
 
 
 def _check(call: cst.Call, facts: Facts) -> str:

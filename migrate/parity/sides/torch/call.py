@@ -16,7 +16,7 @@ from migrate.parity.ground.settings import SideSettings
 from migrate.parity.sides import frames
 from migrate.parity.sides.torch.capture.missing import missing_error, missing_operators
 from migrate.parity.sides.torch.capture.tree import leaves
-from migrate.parity.sides.torch.variant import DTYPES
+from migrate.parity.sides.torch.variant import DTYPES, neighbors
 from shims._simulated_tpu.missing import missing_operator
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +54,15 @@ def tensors(
     arrays: Mapping[str, Array], where: torch.device, settings: SideSettings
 ) -> dict[str, Any]:
     """Convert inputs for torch: real numbers to the settings' dtype, integers to int64."""
-    return {name: _tensor(array, settings).to(where) for name, array in arrays.items()}
+    converted = {name: _tensor(array, settings) for name, array in arrays.items()}
+    if settings.moved:
+        converted = {
+            name: neighbors(tensor, settings.moved, -1 - number)
+            if tensor.is_floating_point()
+            else tensor
+            for number, (name, tensor) in enumerate(converted.items())
+        }
+    return {name: tensor.to(where) for name, tensor in converted.items()}
 
 
 def _tensor(array: Array, settings: SideSettings) -> Any:

@@ -82,9 +82,9 @@ class TorchModel:
         where = torch_variant.device(self.kind, settings)
 
         def make() -> ModelVariant:
-            return ModelVariant(self.copy(settings, where, shared=True))
+            return ModelVariant(self.copy(settings, where, shared=not settings.moved))
 
-        return self._variants.get((settings.dtype, where), make), where
+        return self._variants.get((settings.dtype, where, settings.moved), make), where
 
     def copy(
         self, settings: SideSettings, where: torch.device, *, shared: bool = False

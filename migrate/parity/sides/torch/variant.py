@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -123,7 +124,26 @@ def variant(
         holder._buffers[name] = buffer
     model.to(where)
     _tie(model, tied)
+    if settings.moved:
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(neighbors(parameter, settings.moved, number))
     return model
+
+
+def neighbors(tensor: torch.Tensor, seed: int, number: int) -> torch.Tensor:
+    """Move each element of a floating tensor to one of its two neighbors in the dtype; zeros stay.
+
+    Args:
+        tensor: of any shape, on any device.
+        seed, number: of the draws; `number` tells the tensors of a model apart.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+    up = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, torch.bool)
+    ends = (torch.full_like(tensor, end) for end in (math.inf, -math.inf))
+    moved = torch.nextafter(tensor, torch.where(up, *ends))
+    # Zeros are exact: padding, masks, initial biases.
+    return torch.where((tensor == 0) | tensor.isinf(), tensor, moved)
 
 
 def _complex(buffer: torch.Tensor, settings: SideSettings) -> torch.Tensor:

@@ -286,11 +286,9 @@ def _is_compared(last: str, context: Workspace) -> bool:
 
 def _is_spoken_of(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether another rule handles the call that gets the literal."""
-    for above in context.ancestors(node):
+    for above in context.within_statement(node):
         if isinstance(above, cst.Call):
             name = called(above, context)
             if name in ("init_process_group", "new_group"):
                 return True
-        if isinstance(above, cst.BaseStatement):
-            return False
     return False

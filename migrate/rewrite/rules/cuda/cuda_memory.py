@@ -11,6 +11,8 @@ from migrate.catalogue.entry import OnXla, names, public
 from migrate.catalogue.prescan import named
 from migrate.catalogue.torch_cuda import ANSWERED, ASKED, ELSEWHERE, IGNORED, INITIALIZED, XM
 from migrate.check.hazard import Severity
+from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.random.seeds import runs_at_launch
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
@@ -121,6 +123,8 @@ class CudaMemory(Rule):
             print(len(torch.cuda.memory_snapshot()))  # XLA802 error
             torch.cuda.empty_cache()  # XLA802 info
             torch.cuda.reset_max_memory_cached()  # XLA802 error
+            if torch.cuda.is_available():
+                print(torch.cuda.mem_get_info()[0])  # XLA802 info
             """
         ),
     )
@@ -159,7 +163,9 @@ class CudaMemory(Rule):
                 wrong=f"{name}: {catalogue.NAMES[name].says()}",
             )
         elif name in ASKING and (entry := catalogue.of(name)):
-            yield from self.report(node, f"{name}: {entry.says()}", subject=name)
+            never = only_with_cuda(node, facts_of(context))
+            severity = Severity.INFO if never else None
+            yield from self.report(node, f"{name}: {entry.says()}", severity, subject=name)
 
 
 def _answer(call: cst.Call, name: str, context: Workspace) -> cst.BaseExpression:

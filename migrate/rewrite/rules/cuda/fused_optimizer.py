@@ -297,7 +297,7 @@ def _sets_fused(line: cst.CSTNode | None, context: Workspace) -> bool:
 
 def chooses_the_code(node: cst.CSTNode, context: Workspace) -> bool:
     """Whether `node` is part of an optimizer's `fused` argument, or of a dictionary for it. It is removed."""
-    for above in context.ancestors(node):
+    for above in context.within_statement(node):
         if isinstance(above, cst.Arg) and above.keyword is not None:
             call = context.parent(above)
             if above.keyword.value in CHOICES and isinstance(call, cst.Call):
@@ -305,8 +305,6 @@ def chooses_the_code(node: cst.CSTNode, context: Workspace) -> bool:
                 return of_dict or _makes_optimizer(call, context)
         if isinstance(above, cst.DictElement):
             return string_value(above.key) in CHOICES and _makes_optimizers(context)
-        if isinstance(above, cst.BaseStatement):
-            return False
     return False
 
 

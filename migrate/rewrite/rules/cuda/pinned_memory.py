@@ -199,6 +199,29 @@ class PinnedMemory(Rule):
         ),
         checked(
             """
+            from tensordict import TensorDict
+
+
+            def batch(observations, size, buffer):
+                sampled, info = buffer.sample(return_info=True)
+                sampled = sampled.pin_memory()  # XLA605 error
+                held = TensorDict(observations, batch_size=size).pin_memory(num_threads=2)  # XLA605 error
+                return sampled, held
+            """
+        ),
+        checked(
+            """
+            class Batch:
+                def pin_memory(self):
+                    return self
+
+
+            def ready(pieces):
+                return [piece.pin_memory() for piece in pieces]
+            """
+        ),
+        checked(
+            """
             import torch
 
             loader = torch.utils.data.DataLoader(images, pin_memory=False)

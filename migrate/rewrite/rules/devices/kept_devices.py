@@ -174,7 +174,7 @@ def device_for(value: cst.BaseExpression, context: Workspace) -> cst.BaseExpress
 
 def _is_a_string(value: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `value` stands where the script wants the name of a device, not the device."""
-    for above in context.ancestors(value):
+    for above in context.within_statement(value):
         if isinstance(above, cst.Call):
             named = context.qualified_name(above.func)
             if named is None and any(_taken_as_string(value, above, context)):
@@ -188,8 +188,6 @@ def _is_a_string(value: cst.BaseExpression, context: Workspace) -> bool:
             return any(used_as_string(target.target, context) for target in above.targets)
         if isinstance(above, cst.AnnAssign):
             return used_as_string(above.target, context)
-        if isinstance(above, cst.BaseStatement):
-            return False
     return False
 
 

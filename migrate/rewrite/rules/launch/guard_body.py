@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import nodes, nodes_of, targets
+from migrate.syntax.tree import TARGETED, assigned_by, nodes
+from migrate.syntax.walk import children
 
 # Builtins that run text in the namespace of their caller, and those that return that namespace.
 EVALUATING = ("exec", "eval")
@@ -39,11 +40,10 @@ def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
 
 def _bound(body: cst.CSTNode) -> Iterable[str]:
     """Yield the names that statements bind in their own scope."""
-    own = _WithoutScopes.of(body)
-    for target in targets(own):
-        if isinstance(target, cst.Name):
-            yield target.value
-    for node in nodes(own):
+    for node in _own(body):
+        for target in assigned_by(node) if type(node) in TARGETED else ():
+            if isinstance(target, cst.Name):
+                yield target.value
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
             yield node.name.value
         elif isinstance(node, cst.Import | cst.ImportFrom):
@@ -58,57 +58,24 @@ def _looks_at_its_globals(context: Workspace) -> bool:
     return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls)
 
 
-class _WithoutScopes(cst.CSTTransformer):
-    """Empties definitions and comprehensions, whose names are their own."""
+def _own(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the nodes at and below `node` without those of other scopes.
 
-    @staticmethod
-    def of(body: cst.CSTNode) -> cst.CSTNode:
-        result = body.visit(_WithoutScopes())
-        assert isinstance(result, cst.CSTNode)
-        return result
-
-    def leave_FunctionDef(
-        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
-    ) -> cst.FunctionDef:
-        return updated_node.with_changes(
-            body=cst.SimpleStatementSuite(body=[cst.Pass()]), params=cst.Parameters()
-        )
-
-    def leave_ClassDef(
-        self, original_node: cst.ClassDef, updated_node: cst.ClassDef
-    ) -> cst.ClassDef:
-        return updated_node.with_changes(body=cst.SimpleStatementSuite(body=[cst.Pass()]))
-
-    def leave_Lambda(
-        self, original_node: cst.Lambda, updated_node: cst.Lambda
-    ) -> cst.BaseExpression:
-        return cst.Name("None")
-
-    def leave_ListComp(
-        self, original_node: cst.ListComp, updated_node: cst.ListComp
-    ) -> cst.BaseExpression:
-        return _leaked(updated_node)
-
-    def leave_SetComp(
-        self, original_node: cst.SetComp, updated_node: cst.SetComp
-    ) -> cst.BaseExpression:
-        return _leaked(updated_node)
-
-    def leave_DictComp(
-        self, original_node: cst.DictComp, updated_node: cst.DictComp
-    ) -> cst.BaseExpression:
-        return _leaked(updated_node)
-
-    def leave_GeneratorExp(
-        self, original_node: cst.GeneratorExp, updated_node: cst.GeneratorExp
-    ) -> cst.BaseExpression:
-        return _leaked(updated_node)
-
-
-def _leaked(comprehension: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the assignments `(name := value)` in a comprehension: they bind names of the scope around it."""
-    leaked = list(nodes_of(comprehension, cst.NamedExpr))
-    return cst.Tuple([cst.Element(node) for node in leaked]) if leaked else cst.Name("None")
+    Definitions and comprehensions have names of their own, but for `(name := value)` in a comprehension.
+    """
+    yield node
+    inner: Sequence[cst.CSTNode] = children(node)
+    if isinstance(node, cst.FunctionDef):
+        inner = [part for part in inner if part is not node.body and part is not node.params]
+    elif isinstance(node, cst.ClassDef):
+        inner = [part for part in inner if part is not node.body]
+    elif isinstance(node, cst.Lambda):
+        inner = []
+    elif isinstance(node, cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp):
+        below = (part for inner in children(node) for part in _own(inner))
+        inner = [part for part in below if isinstance(part, cst.NamedExpr)]
+    for part in inner:
+        yield from _own(part)
 
 
 class WithoutAnnotations(cst.CSTTransformer):

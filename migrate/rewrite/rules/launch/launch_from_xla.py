@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.launchers import SPAWN_PARAMETERS, XLA_LAUNCHES
+from migrate.catalogue.launchers import XLA_LAUNCHES
 from migrate.catalogue.target import TPU, TPU_ONLY
 from migrate.check.hazard import Severity
-from migrate.reading.replicas.launch import INIT
+from migrate.reading.replicas.launch import INIT, is_forked, launch_parameters
 from migrate.reading.values.environment import sets
 from migrate.rewrite.edits.nodes import argument, first_in, keyword_arg, spread
 from migrate.rewrite.rule import (
@@ -27,7 +27,6 @@ from migrate.rewrite.rules.random.tpu_seeds import seed_lines
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, nodes_of, string_value
 
-OF_LAUNCH = ("fn", "args", "start_method", "debug_single_process")
 # Options that mp.spawn has only with these values.
 DEFAULTS = {"join": "True", "daemon": "False"}
 BY_HAND = (
@@ -172,15 +171,17 @@ class LaunchFromXla(Rule):
             return
         launch = editable_launch(node, context)
         if launch is None:
-            bound = bind(node, _parameters(node, context)) or {}
-            options = ", ".join(argument(bound[option]) for option in _options(bound, context))
+            bound = bind(node, launch_parameters(node, context)) or {}
+            options = ", ".join(
+                argument(bound[option]) for option in _options(node, bound, context)
+            )
             said = f"{code(node.func)} with {options}" if options else code(node.func)
             yield from self.report(node, f"{said}: {BY_HAND}")
             return
         worker, bound = launch
         if context.calls.draws_unseeded:
             yield from self.report(node, f"{code(node.func)}: {UNSEEDED}", Severity.INFO)
-        if is_forked(bound):
+        if is_forked(node, context):
             yield from self._under_torchrun(node, worker, bound, context)
             return
         yield self._spawn(node, context.statement_around(node), bound, context)
@@ -215,7 +216,7 @@ class LaunchFromXla(Rule):
 
         def replace(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
             call = cst.ensure_type(cst.ensure_type(updated.body[0], cst.Expr).value, cst.Call)
-            now = bind(call, _parameters(node, context)) or bound
+            now = bind(call, launch_parameters(node, context)) or bound
             others = spread(now["args"].value) if "args" in now else []
             lines = [
                 line
@@ -348,8 +349,10 @@ def _is_moved(call: cst.Call, context: Workspace) -> bool:
     """
     if not _is_optional(call, context) or not is_launched(context):
         return False
-    launches = (editable_launch(other, context) for other in context.all_of(cst.Call))
-    return not any(launch is not None and is_forked(launch[1]) for launch in launches)
+    return not any(
+        editable_launch(other, context) is not None and is_forked(other, context)
+        for other in context.all_of(cst.Call)
+    )
 
 
 def is_launched(context: Workspace) -> bool:
@@ -360,12 +363,6 @@ def is_launched(context: Workspace) -> bool:
         if context.qualified_name(call.func) in XLA_LAUNCHES
     ]
     return bool(launches) and all(editable_launch(call, context) for call in launches)
-
-
-def is_forked(bound: dict[str, cst.Arg]) -> bool:
-    """Whether a launch forks its processes."""
-    method = bound.get("start_method")
-    return method is not None and string_value(method.value) == "fork"
 
 
 def _runs_file(worker: cst.FunctionDef, context: Workspace) -> bool:
@@ -397,23 +394,18 @@ def editable_launch(
     """Return the worker of a launch of torch_xla and its arguments, or None where it is left to the user."""
     if context.qualified_name(call.func) not in XLA_LAUNCHES:
         return None
-    bound = bind(call, _parameters(call, context))
+    bound = bind(call, launch_parameters(call, context))
     line, statement = context.statement_around(call), context.parent(call)
     if not isinstance(statement, cst.Expr) or not isinstance(line, cst.SimpleStatementLine):
         return None
-    if bound is None or "fn" not in bound or _options(bound, context):
+    if bound is None or "fn" not in bound or _options(call, bound, context):
         return None
     fn = bound["fn"].value
     worker = context.functions.get(fn.value) if isinstance(fn, cst.Name) else None
     return None if worker is None or not _parameters_of(worker) else (worker, bound)
 
 
-def _parameters(call: cst.Call, context: Workspace) -> tuple[str, ...]:
-    single = context.qualified_name(call.func) == "torch_xla.launch"
-    return OF_LAUNCH if single else SPAWN_PARAMETERS
-
-
-def _options(bound: dict[str, cst.Arg], context: Workspace) -> list[str]:
+def _options(call: cst.Call, bound: dict[str, cst.Arg], context: Workspace) -> list[str]:
     """Return the options of a launch that neither mp.spawn nor torchrun has."""
     options = [
         name
@@ -422,7 +414,7 @@ def _options(bound: dict[str, cst.Arg], context: Workspace) -> list[str]:
     ]
     method = bound.get("start_method")
     known = method is None or string_value(method.value) in ("spawn", "fork")
-    if not known or (is_forked(bound) and context.source.is_notebook):
+    if not known or (is_forked(call, context) and context.source.is_notebook):
         options.append("start_method")
     return options
 

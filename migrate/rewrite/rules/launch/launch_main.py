@@ -25,6 +25,8 @@ from migrate.rewrite.rules.launch.replica_function import (
 )
 from migrate.rewrite.workspace import Workspace
 
+HANDLER = "XLA841"  # the code of the hazard signal-handler
+
 
 class LaunchMain(Rule):
     """Launch the replicas of a script that torchrun, SLURM or MPI started once a device.
@@ -299,7 +301,7 @@ class LaunchMain(Rule):
                     "handler before the launch, or under `threading.current_thread() is "
                     "threading.main_thread()`"
                 )
-                yield from self.report(node, message)
+                yield from self.report(node, message, code=HANDLER)
             return
         if context.launch.style is not Style.MAIN or node is not context.launch.guard:
             return

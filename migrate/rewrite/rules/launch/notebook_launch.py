@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.launchers import LAUNCH
+from migrate.reading.replicas.launch import is_forked, start_method, stays_in_process
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, keyword, string_value
 
-LAUNCH = "torch_xla.launch"
 PORTABLE = frozenset({"shims.launch", "shims.ranks.launch"})
 
 
@@ -130,18 +130,14 @@ class NotebookLaunch(Rule):
             yield from self._launch(node, context)
 
     def _launch(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        third = node.args[2] if len(node.args) > 2 and node.args[2].keyword is None else None
-        argument = keyword(node, "start_method") or third
         if any(arg.star for arg in node.args):
             yield from self.report(
                 node, "in a notebook the replicas are forked: start_method='fork'"
             )
             return
-        single = keyword(node, "debug_single_process")
-        if single is not None and code(single.value) == "True":
+        if is_forked(node, context) or stays_in_process(node, context):
             return
-        if argument is not None and string_value(argument.value) == "fork":
-            return
+        argument = start_method(node, context)
         fork = cst.Arg(
             context.string("fork", argument.value if argument is not None else None),
             keyword=cst.Name("start_method"),

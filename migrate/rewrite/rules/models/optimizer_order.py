@@ -25,7 +25,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
@@ -43,6 +43,10 @@ TAKEN_BEFORE = (
 ON_META = (
     'the model is on "meta" here, and `to_empty` makes new parameters, on CUDA as on XLA: these weights '
     "never change; make the optimizer after it ({})"
+)
+LEAVES = (
+    "`{}` makes new parameters, and so does the move back, where the optimizer of {} keeps the old ones: "
+    f"from then on nothing trains; move a copy (`copy.deepcopy`), or call {SWAP}(True) before both"
 )
 BY_HAND = (
     "if the model is moved to the device only after this, its weights never change, with no "
@@ -78,7 +82,8 @@ class OptimizerOrder(Rule):
     before it, in a script that does so elsewhere: move the model first, or see that the caller has. A move
     that no statement can stand before. A switch that stays on where state dicts are loaded, as the script
     does not show the move. An optimizer of a model on the device "meta", made before `to_empty`: it trains
-    nothing on CUDA either.
+    nothing on CUDA either. A model that goes to the CPU, as for an evaluation or a save, and comes back to be
+    trained by the same optimizer.
 
     Source: torch_xla 2.9 (measured); pytorch/xla#3675, #1764.
     """
@@ -280,6 +285,10 @@ class OptimizerOrder(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits and findings for one construction of an optimizer, or one move of a model."""
         assert isinstance(node, cst.Call)
+        if (kept := context.calls.optimizers.leaves.get(context.place(node))) is not None:
+            where = _line_of(kept, context)
+            yield from self.report(node, LEAVES.format(code(node), where))
+            return
         if context.calls.led is not None:
             if wrong := _moves_later(node, context):
                 yield from self.report(node, wrong)

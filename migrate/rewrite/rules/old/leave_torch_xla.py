@@ -12,6 +12,7 @@ from migrate.catalogue.launchers import STARTS, XLA_LAUNCHES
 from migrate.catalogue.target import GENERATOR, TPU, TPU_ONLY
 from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.catalogue.words import RANKS
+from migrate.reading.facts import facts_of
 from migrate.reading.replicas.launch import INIT, is_guard
 from migrate.reading.values.collectives import called
 from migrate.reading.values.environment import environment_name, is_read
@@ -221,17 +222,12 @@ class LeaveTorchXla(Rule):
     def _import(self, node: cst.Import | cst.ImportFrom, context: Workspace) -> Iterator[Edit]:
         """Yield the edit of an import of torch_xla that only registers something, or that nothing uses."""
         aliases = [] if isinstance(node.names, cst.ImportStar) else list(node.names)
-        module = ""
-        if isinstance(node, cst.ImportFrom):
-            module = code(node.module) if node.module is not None and not node.relative else "."
+        imported = facts_of(context).imported(node) if aliases else []
         gone = [
             index
-            for index, alias in enumerate(aliases)
-            if (not module and alias.evaluated_name in FOR_EFFECT)
-            or (
-                (module or alias.evaluated_name).partition(".")[0] == "torch_xla"
-                and not _uses(alias, context)
-            )
+            for index, name in enumerate(imported)
+            if (isinstance(node, cst.Import) and name in FOR_EFFECT)
+            or (name.partition(".")[0] == "torch_xla" and not _uses(aliases[index], context))
         ]
         if not gone:
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
-from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue.target import BOTH
+from migrate.check.failing_imports import is_optional
+from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.sync_batch_norm import SyncBatchNorm
 from migrate.rewrite.rules.precision.apex_amp import ApexAmp
@@ -24,8 +25,9 @@ class ApexImports(Rule):
     """Remove the guard that stops the script where apex is not installed.
 
     **What it does.** `try: from apex import … except ImportError: raise …` goes where the other rules
-    take care of every use of what it imports; so does `import apex` in a function. Imports at module
-    level go by themselves with their last use. apex needs CUDA: on a TPU machine it is not installed.
+    take care of every use of what it imports, however its `except` ends the script; so does
+    `import apex` in a function. Imports at module level go by themselves with their last use. apex needs
+    CUDA: on a TPU machine it is not installed.
 
     **Reported.** The guard where something of apex is still in use.
     """
@@ -43,6 +45,24 @@ class ApexImports(Rule):
                 from apex.parallel import DistributedDataParallel as DDP
             except ImportError:
                 raise ImportError("Please install apex")
+
+            model = DDP(model)
+            """,
+            """
+            import torch
+
+            model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+            """,
+        ),
+        rewritten(
+            """
+            import sys
+
+            try:
+                from apex.parallel import DistributedDataParallel as DDP
+            except ImportError:
+                print("Please install apex")
+                sys.exit(1)
 
             model = DDP(model)
             """,
@@ -90,8 +110,8 @@ class ApexImports(Rule):
             yield from self._line(node, context)
             return
         assert isinstance(node, cst.Try)
-        names = _imported_from_apex(node.body.body)
-        if names is None or not _only_raises(node):
+        names = _imported_from_apex(node.body.body, context)
+        if not names or node.orelse or node.finalbody or is_optional(node.body, facts_of(context)):
             return
         used = [use for name in names for use in context.references(name) if _is_use(use, context)]
         left = [use for use in used if not _is_handled(use, context)]
@@ -110,7 +130,7 @@ class ApexImports(Rule):
         block = context.parent(line)
         if not isinstance(block, cst.IndentedBlock) or isinstance(context.parent(block), cst.Try):
             return
-        names = _imported_from_apex([line])
+        names = _imported_from_apex([line], context)
         if not names:
             return
         used = [use for name in names for use in context.references(name) if _is_use(use, context)]
@@ -118,41 +138,19 @@ class ApexImports(Rule):
             yield self.edit(line, lambda _: cst.RemoveFromParent(), "apex is not needed")
 
 
-def _imported_from_apex(lines: Sequence[cst.CSTNode]) -> list[str] | None:
-    """Return the names that the statements import from apex, or None if one does anything else."""
-    names: list[str] = []
+def _imported_from_apex(lines: Sequence[cst.CSTNode], context: Workspace) -> list[str]:
+    """Return the names that the statements import from apex, or nothing if one does anything else."""
+    bound: list[str] = []
     for line in lines:
-        if not isinstance(line, cst.SimpleStatementLine):
-            return None
-        for statement in line.body:
-            if isinstance(statement, cst.ImportFrom):
-                module = get_full_name_for_node(statement.module) if statement.module else ""
-                if statement.relative or (module or "").split(".")[0] != "apex":
-                    return None
-                if not isinstance(statement.names, cst.ImportStar):
-                    names += [a.evaluated_alias or a.evaluated_name for a in statement.names]
-            elif isinstance(statement, cst.Import):
-                imported = [a.evaluated_name for a in statement.names]
-                if any(name.split(".")[0] != "apex" for name in imported):
-                    return None
-                names += [a.evaluated_alias or "apex" for a in statement.names]
-            else:
-                return None
-    return names
-
-
-def _only_raises(node: cst.Try) -> bool:
-    plain = (
-        node.orelse is None and node.finalbody is None and isinstance(node.body, cst.IndentedBlock)
-    )
-    return plain and all(
-        isinstance(handler.body, cst.IndentedBlock)
-        and all(
-            isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Raise)
-            for line in handler.body.body
-        )
-        for handler in node.handlers
-    )
+        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            imported = facts_of(context).imported(statement)
+            if not imported or any(name.split(".")[0] != "apex" for name in imported):
+                return []
+            names = statement.names if isinstance(statement, cst.Import | cst.ImportFrom) else ()
+            for alias in () if isinstance(names, cst.ImportStar) else names:
+                whole = "apex" if isinstance(statement, cst.Import) else alias.evaluated_name
+                bound.append(alias.evaluated_alias or whole)
+    return bound
 
 
 def _is_use(name: cst.Name, context: Workspace) -> bool:
@@ -173,14 +171,9 @@ def _is_handled(name: cst.Name, context: Workspace) -> bool:
         above = context.parent(whole)
         assert above is not None
         whole = above
-    places = []
-    for place in (whole, *context.ancestors(whole)):
-        places.append(place)
-        if isinstance(place, cst.BaseStatement):
-            break
     gone = (
         part
-        for place in places
+        for place in (whole, *context.within_statement(whole))
         for rule in HANDLE
         if isinstance(place, rule.nodes)
         for change in rule.find(place, context)

@@ -224,7 +224,7 @@ def _is_test(environ: cst.CSTNode, context: Workspace) -> bool:
 
 def _is_asked_in_turn(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether a list of names that holds `node` is asked for: `all(n in os.environ for n in (…))`."""
-    for above in context.ancestors(node):
+    for above in context.within_statement(node):
         if isinstance(above, cst.GeneratorExp | cst.ListComp):
             return any(
                 isinstance(target.operator, cst.In | cst.NotIn)
@@ -234,8 +234,6 @@ def _is_asked_in_turn(node: cst.SimpleString, context: Workspace) -> bool:
                 context.qualified_name(call.func) in ("os.getenv", "os.environ.get")
                 for call in nodes_of(above.elt, cst.Call)
             )
-        if isinstance(above, cst.BaseStatement):
-            return False
     return False
 
 

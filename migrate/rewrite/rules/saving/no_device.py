@@ -114,13 +114,11 @@ def _gives(node: cst.CSTNode, name: cst.Name, context: Workspace, seen: frozense
     if isinstance(node, cst.Import | cst.ImportFrom):
         root = (context.qualified_name(name) or "").partition(".")[0]
         return root not in KNOWN and root not in sys.stdlib_module_names
-    for above in context.ancestors(node):
+    for above in context.within_statement(node):
         if isinstance(above, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.NamedExpr):
             return above.value is not None and _holds_given(above.value, context, seen)
         if isinstance(above, cst.For | cst.CompFor):
             return _holds_given(above.iter, context, seen)
-        if isinstance(above, cst.BaseStatement):
-            return False
     return False
 
 

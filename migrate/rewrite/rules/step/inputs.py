@@ -130,12 +130,13 @@ def _inputs(step: TrainingStep, context: Workspace) -> list[str]:
 
 
 def _taken(names: Collection[str], places: Iterable[cst.CSTNode]) -> set[str]:
-    """Return the names bound to parts of what `names` hold: `target = batch["label"]`."""
+    """Return the names bound to parts of what `names` hold: `target = batch["label"]`, `x, y = batch`."""
     bound = [
         (targets, node.value)
         for place in places
         for node in nodes_of(place, cst.Assign)
-        if isinstance(node.value, cst.Subscript) and (targets := {*filter(None, _targets(node))})
+        if (isinstance(node.value, cst.Subscript) or _unpacks(node))
+        and (targets := {*filter(None, _targets(node))})
     ]
     taken: set[str] = set()
     before = -1
@@ -145,6 +146,12 @@ def _taken(names: Collection[str], places: Iterable[cst.CSTNode]) -> set[str]:
             if base_name(value) in {*names, *taken}:
                 taken |= targets
     return taken - {*names}
+
+
+def _unpacks(assign: cst.Assign) -> bool:
+    return isinstance(assign.value, cst.Name) and any(
+        isinstance(target.target, cst.Tuple | cst.List) for target in assign.targets
+    )
 
 
 def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
@@ -282,10 +289,15 @@ def _converted(root: cst.CSTNode) -> set[str]:
 
 
 def _given_to_mover(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
-    """Yield the names that are given to a function which moves something: `to_device(batch, device)`."""
+    """Yield the names given to a function that moves something, and those of batches that move themselves.
+
+    `to_device(batch, device)`, `batch.cuda(device)` of a class of the project.
+    """
     for call in nodes_of(root, cst.Call):
         if context.effects.moves(call) and not context.effects.of(call):
             yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
+            if isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
+                yield call.func.value.value
 
 
 def _given_to_moving_step(block: Iterable[cst.CSTNode], context: Workspace) -> Iterator[str]:

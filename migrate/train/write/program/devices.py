@@ -24,18 +24,21 @@ ROWS = NamedSharding(MESH, PartitionSpec("data"))
 
 def replicated(tree: Any) -> Any:
     """Put arrays on every device."""
-    return jax.tree.map(_put, tree)
+    return _put(tree, jax.tree.map(lambda x: EVERYWHERE, tree))
 
 
 def by_rows(tree: Any) -> Any:
     """Put the rows of a batch on the devices; an array whose rows cannot be divided goes to each."""
 
-    def put(x: Any) -> jax.Array:
-        return _put(x, ROWS if x.ndim and len(x) % MESH.size == 0 else EVERYWHERE)
+    def sharding(x: Any) -> NamedSharding:
+        return ROWS if x.ndim and len(x) % MESH.size == 0 else EVERYWHERE
 
-    return jax.tree.map(put, tree)
+    return _put(tree, jax.tree.map(sharding, tree))
 
 
-def _put(x: Any, sharding: NamedSharding = EVERYWHERE) -> jax.Array:
-    """Put an array that every host has whole."""
-    return jax.make_array_from_process_local_data(sharding, x, x.shape)
+def _put(tree: Any, shardings: Any) -> Any:
+    """Put arrays that every host has whole."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+    put = jax.make_array_from_process_local_data
+    return jax.tree.map(lambda x, sharding: put(sharding, x, x.shape), tree, shardings)

@@ -240,7 +240,11 @@ class LoadedValues(Hazard):
         if isinstance(node, cst.BinaryOperation):
             yield from self._operation(node, facts)
         elif isinstance(node, cst.Subscript):
-            if _is_indexed_by_device(node, facts) and is_loaded(node.value, facts):
+            if (
+                _is_indexed_by_device(node, facts)
+                and is_loaded(node.value, facts)
+                and not _is_mapping(node.value, facts)
+            ):
                 yield self.hit(
                     node,
                     f"{code(node.value)} {WHERE}, and is indexed by a tensor of the device: {MOVE}",
@@ -390,6 +394,18 @@ def _is_filled_with_loaded(node: cst.BaseExpression, facts: Facts) -> bool:
 def _is_indexed_by_device(node: cst.Subscript, facts: Facts) -> bool:
     indexes = (e.slice.value for e in node.slice if isinstance(e.slice, cst.Index))
     return any(map(facts.values.on_device, indexes))
+
+
+def _is_mapping(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is a variable that may be a dictionary, or is taken from one by a computed key."""
+    while isinstance(value, cst.Subscript):
+        index = value.slice[0].slice
+        if not isinstance(index, cst.Index) or isinstance(index.value, cst.SimpleString):
+            return False
+        value = value.value
+    if not isinstance(value, cst.Name):
+        return False
+    return any(isinstance(source, cst.Dict) for source in facts.context.bound_values(value))
 
 
 def _elements(value: cst.BaseExpression) -> list[cst.BaseExpression]:

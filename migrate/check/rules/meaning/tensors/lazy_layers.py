@@ -263,12 +263,10 @@ def _returns(function: cst.FunctionDef, layer: cst.CSTNode, facts: Facts) -> boo
 
 def _kept_as(layer: cst.CSTNode, facts: Facts) -> cst.Name | cst.Attribute | None:
     """Return the name or attribute under which the model is kept, if it has one."""
-    for above in facts.context.ancestors(layer):
+    for above in facts.context.within_statement(layer):
         if isinstance(above, cst.Assign):
             target = above.targets[0].target
             return target if isinstance(target, cst.Name | cst.Attribute) else None
-        if isinstance(above, cst.BaseStatement):
-            return None
     return None
 
 
@@ -277,9 +275,7 @@ def _moved_first(layer: cst.CSTNode, facts: Facts) -> bool | None:
     if _is_on_device(layer, facts):
         return False
     script = facts.context
-    for above in script.ancestors(layer):
-        if isinstance(above, cst.BaseStatement):
-            break
+    for above in script.within_statement(layer):
         if isinstance(above, cst.Call):
             if is_move(above, script):
                 return True

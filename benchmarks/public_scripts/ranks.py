@@ -1,0 +1,201 @@
+"""Several ranks of a script beside its JAX program on several devices, with the whole batch of an update.
+
+    python benchmarks/public_scripts/ranks.py PROGRAM UPDATES OUTPUT
+
+trains the program on the devices that it finds, without dropout, and writes losses and weights by torch's
+names to OUTPUT. `training.py --ranks 2` calls it.
+
+The ranks of a script with `DistributedSampler` read together what one process reads with a batch that is as
+many times larger. The mean of the ranks' losses is then the loss of that batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+# What `migrate train` seeds torch with in a script that does not seed it; ranks take it from their launcher.
+_UNSEEDED = "MIGRATE_SEED_OF_LAUNCHER"
+_OF_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def beside_ranks(
+    script: Path,
+    args: list[str],
+    program: Path,
+    *,
+    ranks: int,
+    devices: int,
+    updates: int,
+    seconds: float,
+    folder: Path,
+    environment: dict[str, str],
+) -> dict[str, float | str]:
+    """Largest relative differences of losses and weights of a program from those of the script's ranks.
+
+    Args:
+        script: the script.
+        args: its arguments, with the batch of one rank.
+        program: the program, written with the batch of all.
+        ranks: gloo ranks on the CPU.
+        devices: simulated devices of the program.
+        updates: updates to compare.
+        seconds: time limit of each run.
+        folder: where the script runs.
+        environment: variables of both.
+    """
+    from migrate.prove.recording import records
+
+    with tempfile.TemporaryDirectory(prefix="ranks-") as scratch:
+        kept, output = Path(scratch) / "ranks.record", Path(scratch) / "program.npz"
+        plain = {k: v for k, v in environment.items() if k not in _OF_RANK}
+        command = [sys.executable, str(Path(__file__)), "--ranks", str(script), str(kept)]
+        command += [str(ranks), str(updates), str(seconds), *args]
+        if said := _failed(command, folder, plain, seconds):
+            return {"ranks": f"{ranks} ranks: {said}"}
+        flags = device_flags(devices)
+        command = [sys.executable, str(Path(__file__)), str(program), str(updates), str(output)]
+        on = {**environment, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        if said := _failed(command, folder, on, seconds):
+            return {"ranks": f"{devices} devices: {said}"}
+        return compared(records.read(kept), dict(np.load(output)))
+
+
+def device_flags(devices: int) -> str:
+    """XLA's flags for simulated devices; on a busy machine they wait for each other for longer."""
+    wait = "--xla_cpu_collective_call"
+    return (
+        f"--xla_force_host_platform_device_count={devices} {wait}_warn_stuck_timeout_seconds=600 "
+        f"{wait}_terminate_timeout_seconds=1200"
+    )
+
+
+def _failed(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str:
+    """Last line of a command that fails; "" if it does not."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    if not done.returncode:
+        return ""
+    lines = f"{done.stdout}\n{done.stderr}".split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "it failed")[:200]
+
+
+def compared(ranks: dict[int, Any], program: dict[str, Any]) -> dict[str, float | str]:
+    """Largest differences: of losses of the updates, and of weights after some of them.
+
+    Weights, or parts of them, whose gradient is rounding in all updates are left out, as in `migrate prove`.
+
+    Args:
+        ranks: records of the ranks, as `migrate prove` writes them.
+        program: losses of each update ("losses"), and weights by "update/name".
+    """
+    import torch
+
+    from migrate.prove.recording import weights
+
+    steps = [ranks[rank].steps for rank in sorted(ranks)]
+    theirs = np.array([[sum(step.losses) for step in own] for own in steps]).mean(axis=0)
+    ours = program["losses"][: len(theirs)]
+    if len(ours) != len(theirs):
+        return {"ranks": f"{len(program['losses'])} updates, in the ranks {len(theirs)}"}
+    result: dict[str, float | str] = {
+        "ranks' losses": float(np.max(np.abs(ours - theirs) / np.abs(theirs)))
+    }
+    worst, at = 0.0, ""
+    for (_, step), file in ranks[0].snapshots.items():
+        if step > len(ours):
+            continue
+        own = {k.partition("/")[2]: v for k, v in program.items() if k.startswith(f"{step}/")}
+        matches = {name: _named(name, own) for name in weights.load_file(file)}
+        if missing := [name for name, match in matches.items() if match is None]:
+            return {**result, "ranks": f"{missing[0]} is not in the program"}
+        ours_file = file.with_suffix(".program")
+        shares = weights._shares(file)
+        tensors = {name: torch.from_numpy(own[str(match)]) for name, match in matches.items()}
+        weights.save(tensors, ours_file, shares)
+        rounding = weights.noise(file, ours_file)
+        for name, apart in weights.distances(file, ours_file).items():
+            if name not in rounding and not apart <= worst:
+                worst, at = apart, f"{name} after {step} updates"
+    return {**result, "ranks' weights": worst, "ranks": f"{len(ours)} updates; largest: {at}"}
+
+
+def _named(name: str, own: dict[str, Any]) -> str | None:
+    """The program's name of a weight: the same without the modules around it."""
+    parts = name.split(".")
+    for start in range(len(parts)):
+        inner = ".".join(parts[start:])
+        match = [n for n in own if n == inner or n.endswith(f".{inner}")]
+        if len(match) == 1:
+            return match[0]
+    return None
+
+
+def record_ranks(
+    script: str, kept: str, ranks: str, updates: str, seconds: str, *args: str
+) -> None:
+    """Run the script on gloo ranks, without dropout and autocast, and keep their record in a folder."""
+    from migrate.prove.proof import Runs
+    from migrate.prove.settings import Settings
+    from migrate.train.watch import seeds
+
+    os.environ[_UNSEEDED] = str(seeds._SEED)
+    settings = Settings(amp="off", steps=int(updates), timeout=float(seconds))
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        runs = Runs(Path(folder), Path(script), Path(script), args, int(ranks), settings)
+        run = runs.record("original")
+        run.folder.rename(kept)
+
+
+def train(program: str, updates: str, output: str) -> None:
+    """Train a program without dropout, and write losses and weights."""
+    sys.path.insert(0, program)
+    import jax
+    from flax import linen
+
+    from migrate.prove.recording.records import SNAPSHOT_STEPS
+    from migrate.train.watch import seeds
+
+    seeds.seed_host()  # the data of a script without a seed are those of its ranks
+    seeds.seed_torch()
+    linen.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs  # type: ignore[assignment]
+    loop: Any = import_module("train")
+    batches: Any = import_module("data").batches
+    by_torch_names: Any = import_module("torch_names").by_torch_names
+    arrays: dict[str, Any] = {}
+    losses: list[float] = []
+    with jax.default_matmul_precision("highest"):
+        state = loop.load()
+        for number, micro in enumerate(batches(), 1):
+            state, values, _ = loop.train_step(state, micro)
+            losses.append(sum(float(value) for value in values))
+            if number in SNAPSHOT_STEPS:
+                tree = {"params": state.params, **state.variables}
+                named = by_torch_names(tree, Path(program) / "params.torch.safetensors")
+                arrays |= {f"{number}/{name}": value for name, value in named.items()}
+            if number == int(updates):
+                break
+    np.savez(output, losses=np.array(losses), **arrays)
+    print(json.dumps({"devices": jax.device_count(), "updates": len(losses)}))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.path.remove(str(Path(__file__).parent))  # its names are no modules of a program
+    record_ranks(*sys.argv[2:]) if sys.argv[1] == "--ranks" else train(*sys.argv[1:])
