@@ -56,7 +56,6 @@ def main() -> None:
     """Compare the batches of `data.py` with the record; write the first difference and its cause."""
     folder, record, start, output = map(Path, sys.argv[1:])
     sys.path.insert(0, str(folder))
-    sys.argv = command_line = CommandLine(sys.argv)
     # As in the recorded run, for what the script does not seed.
     seed_host()
     seed_torch()
@@ -69,6 +68,7 @@ def _compare(
     folder: Path, recorded: Mapping[str, Any], start: Path, output: Path, between: list[int]
 ) -> None:
     """Compare the batches; `between` gets the loops before which the script alone drew numbers."""
+    sys.argv = command_line = CommandLine(sys.argv)
     data = import_module("data")
     seen: list[Any] = []
     names: list[str] = []
