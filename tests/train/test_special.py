@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from migrate.train.proof.program import RECORD, data_difference
 from migrate.train.slice.data import MICRO
 from migrate.train.write.batches import has_single_batches, plain_data_text
 from migrate.train.write.special import specialized
 from migrate.train.write.split import with_called_methods
 from migrate.train.write.texts import without_folder
+from tests.waiting import LIMIT
 
 HELPERS = '''
 def scaled(logs, target, how="mean", ignore=-100, share=0.0):
@@ -187,6 +190,20 @@ def test_other_loops_are_not_plain(change: str, to: str, tmp_path: Path) -> None
     numbers = [{"x": 0.5}]  # `np.asarray` would make it an array
     source = LOOP.replace("AFTER", "yield None")
     assert plain_data_text(source, "train.py", "FOLDER", numbers, tmp_path) == ""
+
+
+def test_a_plain_loop_does_not_read_the_command_line_of_the_program(tmp_path: Path) -> None:
+    source = LOOP.replace("AFTER", "yield None").replace(
+        "seed = 3",
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--every')\n"
+        "seed = int(parser.parse_known_args()[0].every or 3)",
+    )
+    torch.manual_seed(3)
+    update = {"micro": [{"batch": {"x": torch.rand(2).numpy()}}]}
+    (tmp_path / RECORD).write_bytes(pickle.dumps({"updates": [update]}))
+    text = plain_data_text(source, "train.py", "FOLDER", [{"x": np.zeros(2)}], tmp_path)
+    (tmp_path / "data.py").write_text(text)
+    assert "reads the command line" in data_difference(tmp_path, tmp_path, LIMIT)[0]
 
 
 IN_FUNCTION = f"""\

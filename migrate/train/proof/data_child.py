@@ -27,6 +27,29 @@ from migrate.train.write.texts import has_rollouts
 
 # Relative L2 distance up to which floats of a rollout are equal: log-probabilities, values, advantages.
 FLOAT_LIMIT = 1e-4
+# The function of a `data.py` that gives the script its own command line.
+COMMAND_LINE = "command_line"
+
+
+class CommandLine(list[str]):
+    """Words of a command line; notes whether something reads them."""
+
+    is_read = False
+
+    def __getitem__(self, index: Any) -> Any:
+        self.is_read = True
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[str]:
+        self.is_read = True
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self.is_read = True
+        return super().__len__()
+
+    def __reduce__(self) -> Any:  # a process that starts gets them, and does not read them
+        return list, (), None, super().__iter__()
 
 
 def main() -> None:
@@ -45,6 +68,7 @@ def _compare(
     folder: Path, recorded: Mapping[str, Any], start: Path, output: Path, between: list[int]
 ) -> None:
     """Compare the batches; `between` gets the loops before which the script alone drew numbers."""
+    sys.argv = command_line = CommandLine(sys.argv)
     data = import_module("data")
     seen: list[Any] = []
     names: list[str] = []
@@ -73,6 +97,8 @@ def _compare(
     if not difference and names[: len(own)] != own:
         at = next(n for n, (a, b) in enumerate(zip(names, own, strict=False)) if a != b)
         difference = f"update {at}: {names[at]}, in the script {own[at]}"
+    if not difference and command_line.is_read and not hasattr(data, COMMAND_LINE):
+        difference = "data.py reads the command line of the program that imports it"
     cause = ""
     if difference:
         for _ in itertools.islice(batches, len(recorded["updates"]) - len(seen)):
