@@ -291,10 +291,10 @@ class WorldSize:
 
     def _listed_in_worker(self) -> list[cst.BaseExpression]:
         """Return where the worker mentions the list of which `nprocs` is the length."""
-        found, worker = self._listed(), self._launched()
-        if found is None or worker is None:
+        length_of, worker = self._listed(), self._launched()
+        if length_of is None or worker is None:
             return []
-        listed, variable = found
+        listed, variable = length_of
         owner = self._context.bound_to(variable)[0]
         spelled = code(listed)
         if variable.value in self._shared.objects:
