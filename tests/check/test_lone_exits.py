@@ -197,3 +197,26 @@ def test_a_function_that_the_step_calls_asks_for_finite_numbers(
     (tmp_path / "train.py").write_text(OF_THE_FORWARD.format(test=test))
     (file,) = rewrite_folder(tmp_path, processes=1).files
     assert [note.line for note in file.findings if note.rule == "XLA879"] == lines
+
+
+def test_a_setting_whose_default_is_a_string_is_no_metric(tmp_path: Path) -> None:
+    """By its name alone, `loss_fn` would be a loss: each replica's own value."""
+    (tmp_path / "train.py").write_text(
+        "import torch\nimport torch.distributed as dist\n\n\n"
+        "class Trainer:\n"
+        '    def __init__(self, model, optimizer, loss_fn="l1"):\n'
+        "        self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn\n\n"
+        "    def train(self, loader):\n"
+        "        for x in loader:\n"
+        "            loss = self.model(x.cuda()).mean()\n"
+        '            if self.loss_fn not in ("l1", "l2"):\n'
+        "                raise NotImplementedError(self.loss_fn)\n"
+        "            self.optimizer.zero_grad()\n"
+        "            loss.backward()\n"
+        "            self.optimizer.step()\n\n\n"
+        "def main(make, loader):\n"
+        '    dist.init_process_group("nccl")\n'
+        "    make(Trainer).train(loader)\n"
+    )
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert [note for note in file.findings if note.rule == "XLA879"] == []

@@ -173,6 +173,8 @@ def of_index(made: str, taken: str) -> list[str]:
         ("perm = torch.randperm(8).tolist()", "x[:, perm]"),
         ("perm = random.sample(range(8), 4)", "x[perm]"),
         ("perm = random.sample(range(8), k=4)", "x[sorted(perm)]"),
+        ("perm = [at + 3 for at in random.sample(range(8), k=4)]", "x[perm]"),
+        ("perm = [random.randrange(8) for at in range(4)]", "x[perm]"),
         ("perm = np.random.permutation(8)", "x[perm]"),
         ("perm = list(np.random.permutation(8))", "x[perm]"),
     ],
@@ -188,9 +190,52 @@ def test_a_list_of_drawn_numbers_is_data(made: str, taken: str) -> None:
         ("at = random.randrange(8)", "x[at]"),
         ("at = torch.randperm(8).tolist()[0]", "x[at]"),
         ("at = random.sample(range(8), random.randint(1, 4))", "x[at]"),
+        ("at = [n + 3 for n in random.sample(range(8), random.randint(1, 4))]", "x[at]"),
+        ("at = [n for n in range(8) if random.random() < 0.1]", "x[at]"),
         ("at = torch.randperm(8).tolist()[: random.randint(1, 8)]", "x[at]"),
         ("at = random.sample(range(8), 2)[0]", "x[:at]"),
     ],
 )
 def test_a_drawn_number_or_a_drawn_count_is_reported(made: str, taken: str) -> None:
     assert of_index(made, taken)
+
+
+INPUTS = """
+import random
+
+import torch
+
+
+def inputs_of(processor, texts):
+    found = processor(text=texts, return_tensors="pt")
+    MOVE
+    return found, len(texts)
+
+
+def train(model, loader, optimizer, processor):
+    for texts in loader:
+        inputs, count = inputs_of(processor, texts)
+        hidden = random.sample(range(8), random.randint(1, 4))
+        labels = inputs["ids"].clone()
+        labels[0, hidden] = -100
+        loss = model(labels)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("move", "moves"),
+    [
+        ("for key in found:\n        found[key] = found[key].to('cuda')", True),
+        ("for key, value in found.items():\n        found[key] = value.cuda()", True),
+        ("for key in found:\n        found[key] = found[key].float()", False),
+        (
+            "for key in found:\n        if key != 'ids':\n            found[key] = found[key].to('cuda')",
+            False,
+        ),
+    ],
+)
+def test_a_loop_that_moves_each_entry_moves_the_whole(move: str, moves: bool) -> None:
+    """What a processor gives is no dictionary of the script: only the loop says where its tensors are."""
+    assert bool(lines(INPUTS.replace("MOVE", move))) == moves

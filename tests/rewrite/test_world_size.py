@@ -482,3 +482,47 @@ def test_an_option_that_is_no_longer_checked_is_told(tmp_path: Path) -> None:
     script.write_text(script.read_text().replace("args.world_size / 4, ", ""))
     (unread,) = [n for n in rewrite(script).findings if n.rule == "init-process-group"]
     assert unread.message.startswith("--world_size has no effect in the rewritten file")
+
+
+LISTED = "devices = [int(n) for n in input().split(',')]\n"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "body", "main"),
+    [
+        ("rank, gpus", "print(len(gpus) > 1)", "mp.spawn(worker, (devices,), len(devices))"),
+        (
+            "rank, gpus",
+            "print(len(gpus) > 1)",
+            "count = len(devices)\nmp.spawn(worker, args=(devices,), nprocs=count)",
+        ),
+        (
+            "rank, options",
+            "print(len(options.gpus) > 1)",
+            "args = make(devices)\nmp.spawn(worker, nprocs=len(args.gpus), args=(args,))",
+        ),
+    ],
+)
+def test_the_length_of_the_list_of_devices_is_asked_of_the_runtime(
+    parameters: str, body: str, main: str
+) -> None:
+    """`--devices 0` on four chips: no DDP, another learning rate, and each replica for itself."""
+    done = run(parameters, body, LISTED + main)
+    assert "print(xr.world_size() > 1)" in done.data.decode()
+    assert done.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "reported"),
+    [
+        ("device = devices[rank]\nprint(device)", True),
+        ("print(devices)", False),
+        ("devices = [1]\nprint(len(devices))", False),
+        ('dist.init_process_group("nccl", rank=rank, world_size=len(devices))', False),
+    ],
+)
+def test_an_item_for_each_process_is_reported(body: str, reported: bool) -> None:
+    main = LISTED + "mp.spawn(worker, (devices,), len(devices))"
+    done = run("rank, devices", body, main)
+    told = [note.message for note in done.findings]
+    assert any("has an item for each process" in message for message in told) == reported

@@ -203,6 +203,8 @@ def _is_drawn(
             return drawn(left) or drawn(right)
         case ast.UnaryOp(operand=value):
             return drawn(value)
+        case ast.ListComp(elt=value, generators=loops):
+            return drawn(value) or any(any(map(drawn, (loop.iter, *loop.ifs))) for loop in loops)
         case ast.IfExp(test=test, body=one, orelse=other):
             return any(map(drawn, (test, one, other)))
         case ast.Compare(left=left, comparators=others, ops=operators):

@@ -402,7 +402,8 @@ class _Own:
         node = binding.node
         if isinstance(node, cst.Param):
             return not passed_for(name, self._context) and not isinstance(
-                node.default, cst.BaseNumber
+                node.default,
+                cst.BaseNumber | cst.SimpleString,  # `loss_fn="L1"` is a setting
             )
         value = self._given(node)
         if value is None or isinstance(value, cst.BaseNumber | cst.UnaryOperation):

@@ -102,6 +102,9 @@ class Drawn:
                 return self._is_call(node, depth + 1)
             case cst.UnaryOperation():
                 return self.is_drawn(node.expression, depth)
+            case cst.ListComp(elt=value, for_in=loop):
+                tests = (test.test for test in loop.ifs)
+                return any(self.is_drawn(part, depth) for part in (value, loop.iter, *tests))
             case cst.BinaryOperation() | cst.BooleanOperation():
                 return self.is_drawn(node.left, depth) or self.is_drawn(node.right, depth)
             case cst.Comparison():

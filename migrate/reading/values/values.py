@@ -639,12 +639,35 @@ class Values:
             elif kind is Kind.UNKNOWN:  # what another branch assigns may be known
                 others = {self._of_binding(other) for other in self.bindings.reaching(node)}
                 kind = joined(others & TENSORS or (kind,))
+            if kind is Kind.UNKNOWN and self._moves_each_entry(node):
+                kind = Kind.ON_DEVICE
         elif (parameter := self.bindings.parameter(node)) is not None:
             kind = self._of_parameter(*parameter)
         elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         named = kind is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
         return Kind.MODEL if named and not self._is_function(node) else kind
+
+    def _moves_each_entry(self, node: cst.Name) -> bool:
+        """Whether a loop moves what `node` holds: `for key in x: x[key] = x[key].to(device)`."""
+        for part in self.bindings.put_into(node):
+            above = self._context.ancestors(part.value)
+            around = next(
+                (a for a in above if isinstance(a, cst.If | cst.For | cst.FunctionDef)), None
+            )
+            if part.key is not None or not isinstance(around, cst.For):
+                continue
+            func = part.value.func if isinstance(part.value, cst.Call) else None
+            entry = func.value if isinstance(func, cst.Attribute) else None
+            is_entry = isinstance(entry, cst.Subscript) and entry.value.deep_equals(node)
+            is_element = (
+                isinstance(entry, cst.Name)
+                and code(around.iter) == f"{node.value}.items()"
+                and code(around.target).endswith(f" {entry.value}")
+            )
+            if (is_entry or is_element) and self.kind(part.value) is Kind.ON_DEVICE:
+                return True
+        return False
 
     def _is_function(self, node: cst.Name | cst.Attribute) -> bool:
         """Whether `node` is a function of the project, whatever its name: `self.make_model(config)`."""

@@ -381,6 +381,13 @@ def _is_list(index: cst.BaseExpression, facts: Facts, numbers: Numbers, depth: i
         return not any(
             numbers.changes(bound) for bound in (cut.lower, cut.upper) if bound is not None
         )
+    if isinstance(index, cst.ListComp):
+        loop = index.for_in
+        tests = any(numbers.changes(test.test) for test in loop.ifs)
+        as_many = _is_list(loop.iter, facts, numbers, depth) or not (
+            numbers.changes(loop.iter) or _changes_within(loop.iter, numbers)
+        )
+        return as_many and not tests
     if not isinstance(index, cst.Call):
         return False
     if any(_changes_within(arg.value, numbers) for arg in index.args):

@@ -40,7 +40,8 @@ class MpSpawn(Rule):
     **World size.** A CUDA script counts its devices before it spawns and passes the count on. On a TPU
     nothing may touch the runtime before the launch, so the worker asks for it:
     `world_size = torch_xla.runtime.world_size()` becomes its first statement, and the parameter, the
-    argument and the count go. Where the worker does not use it, no statement is added.
+    argument and the count go. Where the worker does not use it, no statement is added. With
+    `nprocs=len(devices)`, the worker's `len(devices)` becomes that call.
 
     **Also** `mp.start_processes`, which takes the same arguments; its `start_method` stays.
 
@@ -61,8 +62,9 @@ class MpSpawn(Rule):
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
     (rewritten all the same); a world size that is passed to a worker whose definition is not in
     the script; other uses of the script's own number of processes, such as
-    `dataset[rank::WORLD_SIZE]`; `nprocs=1`, and a function that launches different fixed numbers of
-    processes (`run(worker, 1)` and `run(worker, 2)`), which all become a replica on each chip.
+    `dataset[rank::WORLD_SIZE]`, or `devices[rank]` of a list whose length was their number; `nprocs=1`,
+    and a function that launches different fixed numbers of processes (`run(worker, 1)` and
+    `run(worker, 2)`), which all become a replica on each chip.
 
     Source: torch_xla 2.9, `torch_xla.launch`; the worker's index is the global ordinal.
     """

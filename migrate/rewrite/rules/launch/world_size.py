@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
 
+from migrate.catalogue.words import LOGGING_METHODS
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.values.process_loops import holds
 from migrate.rewrite.edits.branch import removed_with_comment
@@ -25,7 +26,9 @@ from migrate.rewrite.rules.ranks.object_fields import kept_on
 from migrate.rewrite.rules.ranks.sampler_counts import own_count
 from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, elements, nodes
+from migrate.syntax.tree import code, elements, last_part, nodes
+
+SHOWING = LOGGING_METHODS | {"print"}
 
 
 class WorldSize:
@@ -154,6 +157,15 @@ class WorldSize:
                 message,
                 consumes=[derived.statement],
             )
+        ask = self._context.vocabulary.say("world size")
+        for listed in self._listed_in_worker():
+            length = self._length(listed)
+            if length is not None and not self._goes_anyway(length):
+                asked_there = cst.parse_expression(self._ask("world_size"))
+                message = f"`{code(length)}` → {ask}"
+                yield self._rule.edit(
+                    length, lambda _, there=asked_there: there, message, consumes=[length]
+                )
         for assign in self._ranks:
             message = f"remove `{code(assign)}`: the worker's index is the rank"
             yield removed_with_comment(self._rule, assign, names, message, self._context)
@@ -266,6 +278,50 @@ class WorldSize:
         others = [m for m in mentions if not any(holds(root, m) for root in besides)]
         return with_aliases(only_counts(others, self._context) or [], self._context)
 
+    def _listed(self) -> tuple[cst.BaseExpression, cst.Name] | None:
+        """Return the list with an item for each process, where `nprocs` is its length, and its variable."""
+        count: cst.CSTNode | None = self._count
+        if isinstance(count, cst.Name):
+            count = self._context.bound_to(count)[1]
+        if not isinstance(count, cst.Call) or code(count.func) != "len" or len(count.args) != 1:
+            return None
+        listed = count.args[0].value
+        name = _variable(listed)
+        return None if name is None else (listed, name)
+
+    def _listed_in_worker(self) -> list[cst.BaseExpression]:
+        """Return where the worker mentions the list of which `nprocs` is the length."""
+        length_of, worker = self._listed(), self._launched()
+        if length_of is None or worker is None:
+            return []
+        listed, variable = length_of
+        owner = self._context.bound_to(variable)[0]
+        spelled = code(listed)
+        if variable.value in self._shared.objects:
+            owner = worker
+            parameter = self._shared.objects[variable.value]
+            spelled = parameter + spelled[len(variable.value) :]
+            stored = (self._context.parent(name) for name in self._context.references(parameter))
+            if any(
+                isinstance(above, cst.AssignTarget)
+                and self._context.function_around(above) is worker
+                for above in stored
+            ):
+                return []  # another list from there on
+        return [
+            node
+            for node in nodes(worker.body)
+            if isinstance(node, cst.Name | cst.Attribute | cst.Subscript)
+            and code(node) == spelled
+            and (name := _variable(node)) is not None
+            and self._context.bound_to(name)[0] is owner
+        ]
+
+    def _length(self, listed: cst.BaseExpression) -> cst.Call | None:
+        """Return the length of that list, of which `listed` is the argument: the number of processes."""
+        call = self._context.parent(self._context.parent(listed))
+        return call if isinstance(call, cst.Call) and code(call.func) == "len" else None
+
     def _other_mentions(self) -> list[Mention]:
         """Return the mentions, outside of the spawn, of the variable or place that holds the count."""
         worker = self._launched()
@@ -306,6 +362,15 @@ class WorldSize:
                         f"`{code(element.value)}` equals nprocs: if the worker takes it for the world "
                         f"size, let it call {ask} instead",
                     )
+        for listed in self._listed_in_worker():
+            call = self._context.parent(self._context.parent(listed))
+            shows = isinstance(call, cst.Call) and last_part(call.func) in SHOWING
+            if self._length(listed) is None and not shows and not self._goes_anyway(listed):
+                yield (
+                    listed,
+                    f"`{code(listed)}` has an item for each process that the script asks for; there are as "
+                    f"many replicas as the TPU has devices, and an index beyond its end raises: {ask}",
+                )
         for mention in self._other_mentions():
             binds = isinstance(self._context.parent(mention), cst.AssignTarget | cst.Param)
             if not binds and id(mention) not in gone and not self._goes_anyway(mention):
@@ -320,6 +385,13 @@ def _head(statement: cst.CSTNode) -> str:
     if isinstance(statement, cst.If):
         return f"if {code(statement.test)}"
     return code(statement)
+
+
+def _variable(node: cst.CSTNode) -> cst.Name | None:
+    """Return the variable that `node` is, or of which it is a field."""
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        node = node.value
+    return node if isinstance(node, cst.Name) else None
 
 
 def _last_names(count: cst.BaseExpression | None) -> list[str]:
