@@ -379,6 +379,71 @@ def test_sizes_are_followed_through_modules_that_a_constructor_is_given(tmp_path
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, **sizes), model(x))
 
 
+class Gain(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain
+
+
+class Mixer(nn.Sequential):
+    """A Sequential that makes its own layers of two numbers and a rate."""
+
+    def __init__(self, dim: int, mult: int, rate: float) -> None:
+        hidden = [nn.Linear(dim, dim * mult), nn.Tanh(), nn.Dropout(rate)]
+        super().__init__(Gain(dim), nn.Sequential(*hidden), nn.Linear(dim * mult, dim))
+
+
+class Tail(nn.ModuleList):
+    """A list that makes its own layers, and has a forward."""
+
+    def __init__(self, dim: int, depth: int) -> None:
+        super().__init__([nn.Linear(dim, dim) for _ in range(depth)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            x = layer(x).tanh()
+        return x
+
+
+class Stack(nn.Module):
+    """Lists that make their own members, padding that follows from a kernel, and a sum over layers."""
+
+    def __init__(
+        self, dim: int = 6, mult: int = 2, rate: float = 0.1, kernel: int = 5, depth: int = 3
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, dim, kernel, padding=kernel // 2)
+        self.blocks = nn.ModuleList([Mixer(dim, mult, rate) for _ in range(depth)])
+        self.last = Mixer(dim, 2 * mult, rate)
+        self.tail = Tail(dim, depth)
+        self.mix = nn.Parameter(torch.zeros(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x).transpose(1, 2)
+        weights = self.mix.softmax(0)
+        total = 0.0
+        for i, block in enumerate(self.blocks):
+            x = x + block(x)
+            total = total + weights[i] * x
+        return self.tail(self.last(total))
+
+
+def test_lists_that_make_their_own_members_follow_their_numbers(tmp_path: Path) -> None:
+    written, found = sized(Stack, {"x": real(2, 3, 8)}, tmp_path, seen_arguments=True)
+    assert not found.held
+    changed = {name for name, _, _ in (*found.changed, *found.rates)}
+    assert changed >= {"dim", "mult", "rate", "kernel", "depth"}
+    assert "class Mixer(" in written.modeling
+    assert "total: Any = 0.0\n" in written.modeling
+    sizes = {"dim": 4, "mult": 3, "kernel": 3, "depth": 4}
+    model, x = Stack(**sizes), real(3, 3, 7)
+    model.mix.data.normal_()
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, **sizes), model(x))
+
+
 def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:
     written, found = sized(Images, {"x": real(2, 3, 8, 12)}, tmp_path)
     assert not found.axes

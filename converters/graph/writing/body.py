@@ -46,7 +46,7 @@ from converters.graph.ops.functions import functions
 from converters.graph.ops.networks.matmul import is_usual
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing.draft import Draft, Drafter, Missing, attended, is_fused
+from converters.graph.writing.draft import Draft, Drafter, Missing, attended, is_fused, is_inlined
 from converters.graph.writing.forms.options import choice, guard, spread
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.forms.turns import Over, Scan, with_scans
@@ -1281,7 +1281,7 @@ class _Writer:
                 expression = call("getattr", expression, part)
             attribute = f"{attribute}.{part}" if attribute else part
             at = at._modules[part]
-            inside = is_container(at) or type(at).forward is torch.nn.Sequential.forward
+            inside = is_container(at) or is_inlined(at)
             if prefix != path and not inside:  # it holds what is called
                 holder.setdefault(attribute, prefix)
                 attribute, holder = "", self.drafter.reached.setdefault(prefix, {})

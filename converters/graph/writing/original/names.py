@@ -685,6 +685,16 @@ def aliases(forward: Any) -> frozenset[tuple[str, str]]:
     )
 
 
+def numbers_begun(forward: Any) -> dict[str, int | float]:
+    """Name → number that a forward gives it: `total = 0.0`."""
+    return {
+        clean(name): value.value
+        for name, values in assigned(source_tree(forward)).items()
+        for value in values
+        if isinstance(value, ast.Constant) and type(value.value) in (int, float)
+    }
+
+
 def other_name(name: str, forward: Any) -> str:
     """Under which name a forward keeps a value before it gives its name to another (`residual = x`)."""
     for node in ast.walk(source_tree(forward)):
