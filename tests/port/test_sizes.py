@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from migrate.port.sizes.results import Sizes
 from migrate.port.sizes.second import second
 from migrate.port.texts import package_text, with_tied_inputs
 from migrate.port.weights import write_weights
+from migrate.progress import Progress, no_progress
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -247,7 +249,7 @@ def sized(
     build: Callable[[], nn.Module],
     inputs: Inputs,
     folder: Path,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = no_progress,
     *,
     seen_arguments: bool = False,
     api: str = "linen",
@@ -596,20 +598,25 @@ def test_settings_in_mappings_are_read_at_another_size() -> None:
 
 def test_what_the_original_or_shapes_can_tell_is_not_run(tmp_path: Path) -> None:
     """A number that nothing of the port reads is asked of the original, a width of shapes alone."""
-    told: list[str] = []
-    _, found = sized(lambda: Rotated(Rotary()), {"x": real(2, 5, 12)}, tmp_path, told.append)
+    told: list[tuple[str, int]] = []
+
+    def progress(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
+        told.append((what, done))
+
+    _, found = sized(lambda: Rotated(Rotary()), {"x": real(2, 5, 12)}, tmp_path, progress)
     assert len(found.held) == 2
     assert told == [
-        "comparing shapes at another size: dim",
-        "comparing outputs at another size: dim",
+        ("comparing shapes at other sizes", 0),
+        ("comparing outputs at other sizes", 0),
     ]
     told.clear()
     (tmp_path / "other").mkdir()
-    _, found = sized(Coincidence, {"x": real(2, 5, 12)}, tmp_path / "other", told.append)
-    assert {one.name for one in found.held} == {"dim"}
-    assert [one for one in told if "outputs" in one] == [
-        "comparing outputs at another size: classes"
-    ]
+    _, found = sized(Coincidence, {"x": real(2, 5, 12)}, tmp_path / "other", progress)
+    (held,) = found.held
+    assert held.name == "dim"
+    assert re.search(r" \(Coincidence, test_sizes\.py:\d+\)$", held.why)
+    assert [done for what, done in told if "outputs" in what] == [0]
+    assert {name for name, _, _ in found.changed} == {"classes"}
 
 
 class Deep(nn.Module):

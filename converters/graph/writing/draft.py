@@ -345,7 +345,7 @@ class Drafter:
 
 
 def is_inlined(module: torch.nn.Module) -> bool:
-    """Whether a Sequential is written where it is called: neither its constructor nor its forward is its own."""
+    """Whether a Sequential is written where it is called: it has no constructor or forward of its own."""
     return type(module).forward is torch.nn.Sequential.forward and not fills_itself(module)
 
 
