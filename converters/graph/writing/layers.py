@@ -149,7 +149,10 @@ class Layer:
         sides = settings.of_layer(self.module, "padding", plain)
         if not any(getattr(side, "text", "") for side in sides):
             return value
-        if value not in ("VALID", tuple((side, side) for side in plain)):  # a transposed convolution
+        if value not in (
+            "VALID",
+            tuple((side, side) for side in plain),
+        ):  # a transposed convolution
             return value
         return tuple((side, side) for side in sides)
 

@@ -128,12 +128,15 @@ def _members(tree: ast.AST) -> list[ast.expr]:
     whole = ast.Name("Sequential", ast.Load())
     for node in ast.walk(tree):
         match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"),
-                args=[_, *_] as parts,
-            ) | ast.Call(
-                func=ast.Attribute(value=ast.Name() | ast.Attribute(), attr="__init__"),
-                args=[ast.Name(id="self"), *parts],
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"),
+                    args=[_, *_] as parts,
+                )
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name() | ast.Attribute(), attr="__init__"),
+                    args=[ast.Name(id="self"), *parts],
+                )
             ):
                 values.append(_with_locals(ast.Call(whole, parts, []), tree))
             case ast.Call(
