@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from converters.mapping.file import OpenSizes
 from migrate.port.initialization import drawn_there
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
-from migrate.port.sizes.flax import PortRefusesError, outputs_of, refused
+from migrate.port.sizes.flax import PortRefusesError, origin, outputs_of, refused
 from migrate.port.sizes.instance import built
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
@@ -382,12 +384,14 @@ def test_sizes_are_followed_through_modules_that_a_constructor_is_given(tmp_path
 
 
 class Gain(nn.Module):
+    """Numbers that the original computes of literals."""
+
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(dim))
+        self.gain = nn.Parameter(torch.full((dim,), log(3.0)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.gain
+        return x * self.gain.clamp(-math.log(50.0), math.log(100.0))
 
 
 class Mixer(nn.Sequential):
@@ -440,6 +444,14 @@ def test_lists_that_make_their_own_members_follow_their_numbers(tmp_path: Path) 
     assert changed >= {"dim", "mult", "rate", "kernel", "depth"}
     assert "class Mixer(" in written.modeling
     assert "total: Any = 0.0\n" in written.modeling
+    assert "clamp(self.gain, -math.log(50.0), math.log(100.0))" in written.modeling
+    assert "constant(math.log(3.0))" in written.modeling
+    assert not written.baked
+    error = PortRefusesError("", "blocks_1/layers_0/gain")
+    line = inspect.getsourcelines(Gain)[1] + 5
+    assert origin(error, Stack()) == f"Gain, test_sizes.py:{line}"
+    error = PortRefusesError("", "blocks_1/layers_1/layers_0/bias")
+    assert origin(error, Stack()).startswith("Mixer, test_sizes.py:")
     sizes = {"dim": 4, "mult": 3, "kernel": 3, "depth": 4}
     model, x = Stack(**sizes), real(3, 3, 7)
     model.mix.data.normal_()

@@ -984,7 +984,7 @@ class _Writer:
         """A number that a running line computes from settings and sides: `dim // self.heads`."""
         for frame in reversed(frames):
             for node in names.reached(frame):
-                if isinstance(node, ast.BinOp | ast.Call):
+                if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
                     known = self._followed(node, _COMPUTED_DEPTH, frame)
                     if known is not None and math.isclose(known[0], value, rel_tol=1e-12):
                         same = type(known[0]) is type(value)
@@ -1030,6 +1030,18 @@ class _Writer:
                 if of is None or of[0] < 0:
                     return None
                 return math.sqrt(of[0]), ast.BinOp(of[1], ast.Pow(), ast.Constant(0.5))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Call() | ast.BinOp() as inner):
+                of = self._followed(inner, depth - 1, frame)
+                return of and (-of[0], ast.UnaryOp(ast.USub(), of[1]))
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math"), attr="log" | "log2" | "exp" as name),
+                args=[inner],
+            ):
+                of = self._followed(inner, depth - 1, frame)
+                try:
+                    return of and (getattr(math, name)(of[0]), call(f"math.{name}", of[1]))
+                except (ArithmeticError, ValueError):
+                    return None
         return None
 
     def _followed_side(self, name: str, axis: int) -> tuple[int | float, ast.expr] | None:
