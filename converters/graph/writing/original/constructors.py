@@ -79,7 +79,7 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
     For `MEMBERS`: what they give to the constructor of the list that the class derives from, or append.
     """
     if attribute == MEMBERS:
-        return tuple(given for tree in constructors(cls) for given in _members(tree))
+        return tuple(member for tree in constructors(cls) for member in _members(tree))
     values = []
     for tree in constructors(cls):
         for node in ast.walk(tree):

@@ -687,12 +687,12 @@ def aliases(forward: Any) -> frozenset[tuple[str, str]]:
 
 def numbers_begun(forward: Any) -> dict[str, int | float]:
     """Name → number that a forward gives it: `total = 0.0`."""
-    return {
-        clean(name): value.value
-        for name, values in assigned(source_tree(forward)).items()
-        for value in values
-        if isinstance(value, ast.Constant) and type(value.value) in (int, float)
-    }
+    numbers: dict[str, int | float] = {}
+    for name, values in assigned(source_tree(forward)).items():
+        for value in values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+                numbers[clean(name)] = value.value
+    return numbers
 
 
 def other_name(name: str, forward: Any) -> str:
