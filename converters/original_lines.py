@@ -10,6 +10,8 @@ import torch
 
 # Prefix of the paths of this package's files.
 OURS = f"{Path(__file__).parent}/"
+# Methods of modes, which run between the original's line and torch.
+_OF_MODES = ("__torch_function__", "__torch_dispatch__")
 
 
 def frame_of_original(*beside: str) -> FrameSummary | None:
@@ -19,10 +21,13 @@ def frame_of_original(*beside: str) -> FrameSummary | None:
         beside: name prefixes of further files that are not the original's.
     """
     others = (f"{torch.__path__[0]}/", OURS, *beside)
-    for frame in reversed(traceback.extract_stack()):
+    line: FrameSummary | None = None
+    for frame in traceback.extract_stack():
+        if frame.name in _OF_MODES:  # what runs in it is the mode's
+            return line
         if not frame.filename.startswith(others):
-            return frame
-    return None
+            line = frame
+    return line
 
 
 def line_of_original() -> str:

@@ -92,14 +92,17 @@ def decide(known: AssessmentFacts, plan: TrainingPlan, prices: Prices, hours: Ho
     saved = today.dollars - likely if today and likely is not None else None
     pays = math.ceil(dollars / saved) if saved and saved > 0 and dollars is not None else None
     break_even = max(1, pays) if pays is not None else None
-    staying = tuple(_staying(known, plan, best, today, break_even))
-    unsaid = tuple(_unsaid(known.fitted, plan, best, today))
+    dear = tuple(_too_dear(plan, best, today, break_even))
+    waits = bool(dear) and _host_decides(plan, best, today, dollars)
+    staying = (*_staying(known, best), *(() if waits else dear))
+    unsaid = tuple(_unsaid(known.fitted, plan, best, today, waits=waits))
     targets = efforts(known, hours)
-    state, sentence = _weighed(known, plan, best, staying, unsaid, break_even)
+    state, sentence = _weighed(known, plan, best, staying, unsaid, break_even, waits=waits)
+    reasons = staying or (dear if waits else tuple(_moving(known.fitted, best, today, saved)))
     return Decision(
         state,
         sentence,
-        staying or tuple(_moving(known.fitted, best, today, saved)),
+        reasons,
         tuple(_rests(known, plan, best, today, saved, work)),
         tuple(_risks(known, plan, best)),
         unsaid,
@@ -124,9 +127,17 @@ def _weighed(
     staying: tuple[str, ...],
     unsaid: tuple[str, ...],
     break_even: int | None,
+    *,
+    waits: bool,
 ) -> tuple[State, str]:
     if staying:
         return "stay", "Stay on the GPU."
+    if waits and best is not None:
+        return (
+            "undetermined",
+            f"Undetermined: the host's part of a step decides, {best.host.words}. The host of a TPU VM may "
+            "need another time.",
+        )
     if best is None:
         return "undetermined", "Undetermined: it was not found out on which slice the step runs."
     where = f"on {best.verdict.product.name}"
@@ -144,14 +155,8 @@ def _weighed(
     return "depends", f"It runs {where}{first}; whether that pays cannot be said: {unsaid[0]}."
 
 
-def _staying(
-    known: AssessmentFacts,
-    plan: TrainingPlan,
-    best: There | None,
-    today: Today | None,
-    break_even: int | None,
-) -> Iterator[str]:
-    """The reasons to stay; any of them is enough."""
+def _staying(known: AssessmentFacts, best: There | None) -> Iterator[str]:
+    """The reasons to stay, apart from what a run costs; any of them is enough."""
     for todo in known.code.blocking:
         only = (
             "" if known.code_on_tpu.blocking else " (for torch_xla; torch_tpu has no such obstacle)"
@@ -176,8 +181,17 @@ def _staying(
             f"a run is short: on {name} it takes {_hours(best.hours_likely)} by the assumed share of the "
             f"bound, and compiling its step took {_compiled_in(best):.0f} s here, {share:.0%} of that"
         )
-    if today is None or best.dollars_least is None or best.dollars_likely is None:
+
+
+def _too_dear(
+    plan: TrainingPlan, best: There | None, today: Today | None, break_even: int | None
+) -> Iterator[str]:
+    """The reason to stay that is in what a run costs, if any."""
+    if best is None or today is None:
         return
+    if best.dollars_least is None or best.dollars_likely is None:
+        return
+    name = best.verdict.product.name
     if best.dollars_least >= today.dollars:
         host = f" with {best.host.words} on the host" if _waits_for_host(best, 1.0) else ""
         yield (
@@ -194,6 +208,27 @@ def _staying(
     elif break_even is not None and plan.runs is not None and plan.runs < break_even:
         planned = f"{many(plan.runs, 'run')} {'is' if plan.runs == 1 else 'are'} planned"
         yield f"the port pays after {many(break_even, 'run')}, and {planned}"
+
+
+def _host_decides(
+    plan: TrainingPlan, best: There | None, today: Today | None, work: float | None
+) -> bool:
+    """Whether a run is too dear only by the host's part of a step, as it is on no host of a TPU.
+
+    Args:
+        plan: the plan.
+        best: the cheapest slice.
+        today: what a run costs today.
+        work: dollars of the work by hand, if they are known.
+    """
+    if best is None or today is None or best.host.source == "given" or best.dollars_likely is None:
+        return False
+    if not _waits_for_host(best, plan.share) or best.hourly is None or best.steps is None:
+        return False
+    bound = best.verdict.bound
+    assert bound is not None
+    saved = today.dollars - best.hourly * best.steps * bound.seconds / plan.share / 3600
+    return saved * plan.runs >= work if work is not None and plan.runs is not None else saved > 0
 
 
 def _waits_for_host(best: There, share: float) -> bool:
@@ -261,8 +296,13 @@ def _moving(
 
 
 def _unsaid(
-    fitted: Fitted, plan: TrainingPlan, best: There | None, today: Today | None
+    fitted: Fitted, plan: TrainingPlan, best: There | None, today: Today | None, *, waits: bool
 ) -> Iterator[str]:
+    if waits:
+        yield (
+            "how long the host of a TPU VM needs for its part of a step: time some steps there, and give "
+            "--host-step-seconds"
+        )
     if best is None:
         if fitted.why:
             yield f"on which slices it runs: {fitted.why}"

@@ -104,6 +104,11 @@ class Followed:
                 jobs.append(CheckJob(path, ProjectFacts(calls, entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
 
+    def imported(self, wanted: Callable[[Path], bool]) -> list[Path]:
+        """Return the imported files that nobody named."""
+        paths = (_shown(here) for here in self._calls if here not in self._named)
+        return [path for path in paths if wanted(path)]
+
     def _handed_names(self) -> Iterator[Path]:
         """Yield the files that use names with hazards through other files: `comm.barrier()`."""
         for here, calls in self._calls.items():

@@ -38,6 +38,10 @@ class Checked:
         in_tests: hazards in the project's tests. They do not fail the check, as tests do not run on a TPU.
         fails_on: lowest severity that fails the check.
         imported: the number of those files that nobody named, if only files were named.
+        beside: the number of further errors in imported files, which are checked only where steps and
+            loaders of the named files lead into them; empty if a folder was named.
+        unread: the number of imported files in which such errors were not looked for: their folder is large.
+        folder: the folder around the named and the imported files.
         rewritten: content of each file that `migrate rewrite` changes, with the rewritten content.
     """
 
@@ -47,11 +51,29 @@ class Checked:
     fails_on: Severity = Severity.ERROR
     rewritten: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
     imported: int = 0
+    beside: Mapping[Path, int] = field(default_factory=dict)
+    unread: int = 0
+    folder: Path = Path()
 
     @property
     def failed(self) -> bool:
         """Whether a finding outside of tests fails the check."""
         return any(finding.severity.reaches(self.fails_on) for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Hazards:
+    """Hazards of files and folders.
+
+    Args:
+        files: the number of checked files.
+        findings: each hazard.
+        imported: the files that the named files import and nobody named; none if a folder was named.
+    """
+
+    files: int
+    findings: list[Finding]
+    imported: tuple[Path, ...] = ()
 
 
 def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_progress) -> Checked:
@@ -62,14 +84,13 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_p
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: as `hazards_of`.
     """
-    return counted(*hazards_of(paths, config, progress), paths, config)
+    hazards = hazards_of(paths, config, progress)
+    return counted(hazards.files, hazards.findings, paths, config)
 
 
 @seldom_collected()
 @deep
-def hazards_of(
-    paths: Sequence[Path], config: Config, progress: Progress = no_progress
-) -> tuple[int, list[Finding]]:
+def hazards_of(paths: Sequence[Path], config: Config, progress: Progress = no_progress) -> Hazards:
     """Return the number of checked files, and each hazard in them.
 
     Steps of these files are followed into the local modules that they import. Functions of these modules
@@ -85,7 +106,7 @@ def hazards_of(
     # Nothing is reported about named files that were not read.
     others = [file for file in files if file in named and file not in worth]
     if not worth and not others:
-        return len(files), list(_unreadable(others, config))
+        return Hazards(len(files), list(_unreadable(others, config)))
 
     def wanted(path: Path) -> bool:
         return not is_excluded(path, config)
@@ -97,12 +118,17 @@ def hazards_of(
         others += [path for path in followed.unread(wanted) if path not in others]
         reporter = progress if len(worth) > FEW else no_progress
         work = partial(_check, config=config, named=frozenset(named))
-        findings = followed.workers.run(work, jobs, reporter, "checking")
+        findings = [
+            *_unreadable(others, config),
+            *(
+                finding
+                for of_file in followed.workers.run(work, jobs, reporter, "checking")
+                for finding in of_file
+            ),
+        ]
+        imported = [] if any(path.is_dir() for path in paths) else followed.imported(wanted)
     read = len(files) + sum(not job.known.whole for job in jobs)
-    return read, [
-        *_unreadable(others, config),
-        *(finding for of_file in findings for finding in of_file),
-    ]
+    return Hazards(read, findings, tuple(filter(_worth_parsing, imported)))
 
 
 def counted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from migrate.cli.elsewhere import Nearby
 from migrate.cli.grouping import ScriptCommand
 from migrate.cli.options import WholeNumber, as_json, complete_path
 from migrate.cli.progress import working
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
+from migrate.cli.show import FINDINGS, FINE, errors, keep_jax_on_cpu, show, show_json
 from shims.tpu import tpu_present
 
 _A_PATH = click.Path(path_type=Path)
@@ -145,7 +144,7 @@ def port(
 
         require_installed(*NEEDS["port"], extra="port")
         if not tpu_present():  # libtpu would look for one first, and print what it did not find
-            os.environ.setdefault("JAX_PLATFORMS", "cpu")
+            keep_jax_on_cpu()
         from migrate.port.errors import MissingOperatorsError
 
         named = [without_secrets(target)] if target is not None else []

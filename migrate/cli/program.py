@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from migrate.cli.progress import working
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
+from migrate.cli.show import FINDINGS, FINE, errors, keep_jax_on_cpu, show, show_json
 
 # Options that such a proof has too.
 _SHARED = ("script", "args", "steps", "timeout", "against", "json_output")
@@ -37,6 +37,7 @@ def prove_program(
             raise click.UsageError(
                 f"{option} is for rewrites, but --against {folder} is a folder: leave the option out"
             )
+    keep_jax_on_cpu()
     with errors():
         from converters.installing import require_installed
         from migrate.versions import NEEDS

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # What the findings of the rewrite mean beside the verdict.
 _LEFT = (
-    "{findings} left by hand: this run shows no effect of them. They may still fail or hang on a TPU, or in "
-    "lines that this run did not reach."
+    "{findings} left by hand, without effect in this run: {may} still fail or hang on a TPU, or in lines "
+    "that this run did not reach."
 )
 # As `python -m shims --start` knows them.
 STARTS = ("environment", "option", "spawn", "alone")
@@ -200,6 +200,10 @@ def prove(
     else:
         show(*summary)
         if left and proof.equal:
-            click.echo(_LEFT.format(findings=many(left, "finding")))
+            click.echo(
+                _LEFT.format(
+                    findings=many(left, "finding"), may="it may" if left == 1 else "they may"
+                )
+            )
     incomplete = fail_on is not None and proof.partial
     sys.exit(FINE if proof.equal and not incomplete else FINDINGS)

@@ -34,9 +34,10 @@ def rewritten_with_findings(
     to do by hand: should the run fail, it is the first suspect.
 
     Returns:
-        The rewritten script, and the number of findings.
+        The rewritten script, and the number of findings that are left to do by hand; information is none.
     """
     from migrate.check.config import Config
+    from migrate.check.hazard import Severity
     from migrate.report.text.rewrite import findings_of_files
     from migrate.rewrite.options import RewriteOptions
     from migrate.rewrite.temporary import rewritten_with_imports, written_apart
@@ -47,7 +48,8 @@ def rewritten_with_findings(
         click.echo(f"migrate: runs as it is: {problem}", err=True)
     command = f"migrate rewrite {shlex.quote(str(script))} --check"
     show(*findings_of_files(done.findings, most=_MOST_FINDINGS, rest=command), err=True)
-    return stack.enter_context(written_apart(done)), len(done.findings)
+    left = sum(note.severity is not Severity.INFO for _, note in done.findings)
+    return stack.enter_context(written_apart(done)), left
 
 
 def copied_for_the_run(folder: Path, script: Path, stack: contextlib.ExitStack) -> Path:

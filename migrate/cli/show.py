@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 FINE, FINDINGS, COULD_NOT = 0, 1, 2
 
 
+def keep_jax_on_cpu() -> None:
+    """Keep jax off a TPU in this process and those that it starts, unless the user chose a platform.
+
+    It must neither take the chips from who uses them, nor wait for them; libtpu prints what it does not find.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
     """Turn errors, this program's own and defects of it, into one line on stderr and exit code 2."""

@@ -12,7 +12,7 @@ import click
 from migrate.cli.grouping import ScriptCommand
 from migrate.cli.options import WholeNumber, as_json, complete_path
 from migrate.cli.progress import working
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
+from migrate.cli.show import FINDINGS, FINE, errors, keep_jax_on_cpu, show, show_json
 
 _A_PATH = click.Path(path_type=Path)
 
@@ -83,6 +83,7 @@ def train(no_proof: bool, json_output: bool, **arguments: Any) -> None:
     The exit code is 1 if the program and the script differ. It is 2 if a part of the training cannot be
     written; the message then names its line.
     """
+    keep_jax_on_cpu()
     with errors():
         from converters.installing import require_installed
         from migrate.report.text.train import train_as_json, train_summary

@@ -13,7 +13,7 @@ from migrate.cli.grouping import SectionedCommand
 from migrate.cli.options import as_json, complete_path, force
 from migrate.cli.progress import moving_bytes
 from migrate.cli.results import Reporter
-from migrate.cli.show import errors, show, show_json
+from migrate.cli.show import errors, keep_jax_on_cpu, show, show_json
 from migrate.cli.weights_flax import to_flax
 from migrate.cli.weights_request import ToTorch, weights_request
 from migrate.cli.weights_torch import to_torch
@@ -253,8 +253,7 @@ def weights(json_output: bool, **arguments: Any) -> None:
     from names and shapes. Each key is mapped, tied, dropped with a reason, or refused. If a key is refused,
     nothing is written.
     """
-    # A conversion must neither take the chips of a TPU from who uses them nor wait for them.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    keep_jax_on_cpu()
     # Hosts that lose each other are one line, not the stack traces that torch writes to stderr.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     with errors():

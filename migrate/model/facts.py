@@ -49,7 +49,7 @@ from migrate.model.objects.asked import (
     spelled_devices,
 )
 from migrate.model.objects.autocasts import narrow_regions
-from migrate.model.objects.collating import collating_of, gathering_of
+from migrate.model.objects.collating import collating_of, gathering_of, settings_given
 from migrate.model.objects.device_numbers import device_numbers
 from migrate.model.objects.feeding import feeding_of
 from migrate.model.objects.fused import makes_fused
@@ -100,7 +100,7 @@ from migrate.model.replicated.prepared_models import loads_to_accelerator, unwra
 from migrate.model.replicated.saves import Saved, saves_of
 from migrate.model.replicated.shares import Share, divided_saves
 from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
-from migrate.model.replicated.used_by_some import Used, used_by_some
+from migrate.model.replicated.used_by_some import KEYWORDS, REST, Used, used_by_some
 from migrate.syntax.origins import at_line
 from migrate.syntax.walk_ast import walk
 
@@ -133,11 +133,12 @@ class Definition:
         returns: whether it returns a value.
         reads: whether it reads values of tensors, itself or by a function that it calls.
         combines: whether it makes a collective of tensors, itself or by a function that it calls.
-        used_by_some: the parameters that it uses below a test for the first replica, by name and by index.
+        used_by_some: the parameters that it uses below a test of the rank: see `used_by_some`.
         handed_back: the parameters whose tensors its result is computed from, by name and by index.
         parameters: the names of its positional parameters, without `self`.
         takes_loss: whether it runs the backward pass of a loss that its callers compute.
         masks: the positions of masks in the tuples that it returns.
+        keywords: the names of the parameters that are passed by keyword only.
     """
 
     path: Path
@@ -153,6 +154,25 @@ class Definition:
     parameters: tuple[str, ...] = field(default=(), compare=False, repr=False)
     takes_loss: bool = field(default=False, compare=False, repr=False)
     masks: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
+    keywords: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    def is_used_by_some(self, index: int, keyword: str | None, star: str = "") -> bool:
+        """Whether some replicas alone use an argument of a call.
+
+        Args:
+            index: the position of the argument among those of the call.
+            keyword: the name with which the call passes it; None without one.
+            star: `*` or `**` before the argument: it may go to each parameter that remains.
+        """
+        used = self.used_by_some
+        if star == KEYWORDS:
+            return any(isinstance(name, str) and name != REST for name in used)
+        if star == REST:
+            return REST in used or any(isinstance(at, int) and at >= index for at in used)
+        if keyword is None:
+            return index in used or (REST in used and index >= len(self.parameters))
+        known = {*self.parameters, *self.keywords}
+        return keyword in used or (KEYWORDS in used and keyword not in known)
 
 
 @dataclass(frozen=True)
@@ -255,6 +275,8 @@ class ModuleCalls:
         of_libraries: the calls of parameters and attributes for which all callers pass a function of torch,
             numpy or Python.
         collating: the lines of its functions that make batches, as a `collate_fn`.
+        collating_settings: for the line of each such method: the parameters of its object's constructor that
+            each known construction passes.
         text_parts: the parts of the samples that are texts, by position or key, for the line of each such
             function.
         gathering: the lines of these functions, and of the functions that they run.
@@ -400,6 +422,7 @@ class ModuleCalls:
     drawing: frozenset[End] = frozenset()
     of_libraries: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
+    collating_settings: Mapping[int, tuple[frozenset[str], ...]] = field(default_factory=dict)
     gathering: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
@@ -622,6 +645,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
         of_libraries=frozenset(_of_libraries(analysis, scope)),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
+        collating_settings={
+            f.line: settings_given(f, analysis)
+            for f in scope.functions
+            if f.owner is not None and f in collating_of(analysis)
+        },
         gathering=frozenset(f.line for f in scope.functions if f in gathering_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
         own_operators=_own_operators(analysis),
@@ -844,6 +872,7 @@ def _definition(
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
         takes_loss(function, analysis),
         masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
+        frozenset(argument.arg for argument in function.arguments.kwonlyargs),
     )
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import shims
@@ -41,12 +42,19 @@ class GraphNode:
         place: `functional.py:3458`, where torch_xla knows it; else "". A line of the simulation itself, which
             wraps methods of tensors, is no place of the script: "".
         attributes: such as `(("start", "3"),)`.
+        function: the function with that line.
     """
 
     op: str
     shape: str
     place: str
     attributes: tuple[tuple[str, str], ...]
+    function: str = ""
+
+    @property
+    def own_place(self) -> str:
+        """The line of the script; "" for a line of torch, which tells its user nothing."""
+        return "" if _is_torchs(self.function, self.place) else self.place
 
 
 def in_16_bits(nodes: Iterable[str]) -> bool:
@@ -67,27 +75,58 @@ def parse_node(text: str) -> GraphNode | None:
     )
     shape = match["shape"].partition("{")[0]
     known = place is not None and not _is_wrapper(place["function"], place["place"])
-    return GraphNode(match["op"], shape, place["place"] if place and known else "", attributes)
+    if place is None or not known:
+        return GraphNode(match["op"], shape, "", attributes)
+    return GraphNode(match["op"], shape, place["place"], attributes, place["function"])
 
 
 def _is_wrapper(function: str, place: str) -> bool:
     """Whether a location, of which torch_xla keeps no folder, is in a function of the simulated replicas."""
     file, _, line = place.rpartition(":")
-    return file != _SIMULATED_SUMS and any(
-        int(line) in lines for lines in _wrappers().get((file, function), ())
+    return file != _SIMULATED_SUMS and int(line) in _wrappers().get((file, function), ())
+
+
+def _is_torchs(function: str, place: str) -> bool:
+    """Whether a location, of which torch_xla keeps no folder, is in a function of torch."""
+    file, _, line = place.rpartition(":")
+    return bool(file) and any(
+        int(line) in _functions(path).get(function, range(0))
+        for path in _files_of_torch().get(file, ())
     )
 
 
 @cache
-def _wrappers() -> dict[tuple[str, str], list[range]]:
+def _files_of_torch() -> dict[str, list[Path]]:
+    """Return the files of torch's layers, functions and optimizers, by name."""
+    spec = find_spec("torch")
+    files: dict[str, list[Path]] = {}
+    if spec is None or spec.origin is None:
+        return files
+    for folder in ("nn", "optim", "_decomp"):
+        for path in (Path(spec.origin).parent / folder).rglob("*.py"):
+            files.setdefault(path.name, []).append(path)
+    return files
+
+
+@cache
+def _functions(path: Path) -> dict[str, set[int]]:
+    """Return the lines of the functions in a file, by the names of the functions."""
+    lines: dict[str, set[int]] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            lines.setdefault(node.name, set()).update(own)
+    return lines
+
+
+@cache
+def _wrappers() -> dict[tuple[str, str], set[int]]:
     """Return the lines of the functions of the simulated replicas, by the names of file and function."""
     folder = Path(shims.__file__).parent / "_simulated"
-    wrappers: dict[tuple[str, str], list[range]] = {}
+    wrappers: dict[tuple[str, str], set[int]] = {}
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                wrappers.setdefault((path.name, node.name), []).append(lines)
+        for function, lines in _functions(path).items():
+            wrappers.setdefault((path.name, function), set()).update(lines)
     return wrappers
 
 
@@ -115,7 +154,7 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         if said:
             more = [f"and {len(said) - _TOLD} more"] if len(said) > _TOLD else []
             return (*said[:_TOLD], *more)
-    constants = [node for node in new if node.op == CONSTANT and node.place]
+    constants = [node for node in new if node.op == CONSTANT and node.own_place]
     # An index is a whole number.
     whole = [node for node in constants if node.shape in ("s64[]", "s32[]")] or constants
     places = list(dict.fromkeys(node.place for node in whole))
@@ -150,18 +189,24 @@ def _of_the_script(nodes: Sequence[str]) -> list[GraphNode]:
 
 
 def _at(node: GraphNode) -> str:
-    return f" ({node.place})" if node.place else ""
+    return f" ({node.own_place})" if node.own_place else ""
 
 
 def _of_inputs(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
-    """Shapes of inputs, where both graphs have as many."""
+    """Shapes of inputs, where both graphs have as many, of the same types and numbers of axes."""
     before = [node for node in old if node.op == INPUT]
     after = [node for node in new if node.op == INPUT]
-    if len(before) != len(after):
+    if list(map(_kind_of_input, before)) != list(map(_kind_of_input, after)):
         return
     for node, other in zip(before, after, strict=True):
         if node.shape != other.shape:
             yield f"{INPUT_SHAPE}: {node.shape} → {other.shape}{_at(other)}"
+
+
+def _kind_of_input(node: GraphNode) -> tuple[str, int]:
+    """Type and number of axes: `("f32", 2)`. Inputs that differ in them are not the same input."""
+    dtype, _, sizes = node.shape.partition("[")
+    return dtype, 0 if sizes == "]" else sizes.count(",") + 1
 
 
 def _of_nodes(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
@@ -178,8 +223,8 @@ def _of_nodes(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[st
 
 def _of_operations(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
     """Operations that came or went, by name and place."""
-    before = Counter((node.op, node.place) for node in old)
-    after = Counter((node.op, node.place) for node in new)
+    before = Counter((node.op, node.own_place) for node in old)
+    after = Counter((node.op, node.own_place) for node in new)
     for sign, counts in (("more", after - before), ("fewer", before - after)):
         for (op, place), count in counts.most_common():
             name = "inputs" if op == INPUT else op

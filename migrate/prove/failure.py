@@ -117,6 +117,21 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
     )
 
 
+def disagreement(reason: str) -> str:
+    """Return where the simulated replicas diverge, in words; "" if the error `reason` is another one.
+
+    Args:
+        reason: the error's last line: see `last_error`.
+    """
+    cause = last_error(_cause(reason)) or ""
+    kind, _, message = cause.partition(": ")
+    name = kind.rpartition(".")[2]
+    ended_early = name == errors.PeerLostError.__name__ and _RETURNED in message
+    if name != errors.ReplicasDisagreeError.__name__ and not ended_early:
+        return ""
+    return f"the replicas of the rewrite diverge: {message}"
+
+
 def failing_line(path: Path, output: str) -> str | None:
     """Return `file.py:line` of the script or its modules where the error was raised; None if unknown.
 
@@ -148,6 +163,7 @@ _NOT_ANSWERED = (
 
 # The simulation's own error, before the exception of a replica that it quotes.
 _OF_REPLICA = re.compile(r"shims\.errors\.ReplicaFailedError: replica \d+ of \d+ failed: ")
+_RETURNED = "never reaches: its function returned"
 _REPLICAS_STOPPED = "; all replicas were stopped"
 _CAUSED = "The above exception was the direct cause of the following exception:"
 

@@ -39,7 +39,7 @@ from migrate.prove.errors import (
     RunTimeoutError,
     ScriptFailedError,
 )
-from migrate.prove.failure import failure, is_own_ending
+from migrate.prove.failure import disagreement, failure, is_own_ending
 from migrate.prove.progress import recorded_steps, steps_told
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
@@ -588,7 +588,10 @@ def record_run(
         failed = failure(path, side, result.returncode, result.output)
         # A replica that raised an exception, or left, has run less than the others: that is no parting.
         stopped = is_own_ending(failed.reason)
-        if observed is not None and (parted := parted_replicas(folder, stopped=stopped)):
+        parted = disagreement(failed.reason) if side != "original" else ""
+        if observed is not None:
+            parted = parted_replicas(folder, stopped=stopped) or parted
+        if parted:
             raise ReplicasPartedError(
                 failed.what, failed.remedy, failed.output, failed.reason, parted
             )

@@ -6,16 +6,18 @@ its result is reported as fixable. So both commands agree.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding, Fix
 from migrate.check.hazard import Severity
-from migrate.check.project import Checked, counted, hazards_of, python_files
+from migrate.check.project import Checked, Hazards, counted, hazards_of, python_files
 from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
 from migrate.progress import Progress, no_progress
@@ -29,6 +31,8 @@ from migrate.rewrite.rule import Safety
 from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.syntax.notebook.text import SUFFIX, NoCodeError, parse_notebook
 
+# A folder with more files is not checked as a whole beside a script of it: that may take long.
+MOST_FILES = 30
 SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: Fix.NONE}
 
 
@@ -77,8 +81,35 @@ def check_and_mend(
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
     """
-    files, findings, rewritten = _asked(paths, config, progress)
-    return replace(counted(files, findings, paths, config), rewritten=rewritten)
+    hazards, findings, rewritten = _asked(paths, config, progress)
+    checked = counted(hazards.files, findings, paths, config)
+    checked = replace(checked, rewritten=rewritten)
+    if not hazards.imported:
+        return checked
+    folder = _folder([*paths, *hazards.imported])
+    if len(list(islice(python_files(folder, config), MOST_FILES + 1))) > MOST_FILES:
+        return replace(checked, unread=len(hazards.imported), folder=folder)
+    _, all_findings, _ = _asked([folder], config, no_progress)
+    imported = {path.resolve() for path in hazards.imported}
+    whole = [finding for finding in all_findings if finding.path.resolve() in imported]
+    return replace(checked, beside=_more_errors(whole, findings), folder=folder)
+
+
+def _folder(paths: Sequence[Path]) -> Path:
+    """Return the folder around all paths, relative to the working directory if it is below."""
+    folder = Path(os.path.commonpath([path.parent.resolve() for path in paths]))
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def _more_errors(whole: Iterable[Finding], reported: Iterable[Finding]) -> Mapping[Path, int]:
+    """Return the number of errors among `whole` that are not `reported`, by file."""
+
+    def at(finding: Finding) -> tuple[Path, int, int, str]:
+        return finding.path.resolve(), finding.line, finding.column, finding.code
+
+    known = set(map(at, reported))
+    errors = (finding for finding in whole if finding.severity is Severity.ERROR)
+    return Counter(finding.path for finding in errors if at(finding) not in known)
 
 
 def findings_of(
@@ -89,18 +120,18 @@ def findings_of(
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
     """
-    files, findings, _ = _asked(paths, config, progress)
-    return files, findings
+    hazards, findings, _ = _asked(paths, config, progress)
+    return hazards.files, findings
 
 
 def _asked(
     paths: Sequence[Path], config: Config, progress: Progress
-) -> tuple[int, list[Finding], dict[Path, tuple[str, str]]]:
-    """Return the number of files, the findings, and the text of changed files before and after."""
-    files, hazards = hazards_of(paths, config, progress)
+) -> tuple[Hazards, list[Finding], dict[Path, tuple[str, str]]]:
+    """Return the hazards, the findings, and the text of changed files before and after."""
+    hazards = hazards_of(paths, config, progress)
     rewritten: dict[Path, tuple[str, str]] = {}
     by_path = defaultdict(list)
-    for hazard in hazards:
+    for hazard in hazards.findings:
         by_path[hazard.path].append(hazard)
     for mended in _rewritten(paths, config, progress):
         findings = by_path[mended.path]
@@ -111,7 +142,7 @@ def _asked(
             by_path[mended.path] = list(_joined(mended, findings, config))
         elif config.selects(UNREADABLE) and all(finding.code != UNREADABLE for finding in findings):
             findings.append(mended.finding)
-    return files, [finding for path in sorted(by_path) for finding in by_path[path]], rewritten
+    return hazards, [finding for path in sorted(by_path) for finding in by_path[path]], rewritten
 
 
 def _rewritten(

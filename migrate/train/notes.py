@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.counts import many
@@ -14,8 +14,17 @@ from migrate.train.write.texts import (
 )
 
 
-def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -> list[str]:
-    """Return what a user of the program has to know, a line each."""
+def program_notes(
+    recorded: Mapping[str, Any], port: Any, facts: ProgramFacts, left: Sequence[str] = ()
+) -> list[str]:
+    """Return what a user of the program has to know, a line each.
+
+    Args:
+        recorded: the recorded run.
+        port: the ported loss.
+        facts: facts of the program.
+        left: statements of the training loop that the program does not have.
+    """
     notes = [*port.notes]
     if recorded["difference"]:
         notes.append(
@@ -31,11 +40,11 @@ def program_notes(recorded: Mapping[str, Any], port: Any, facts: ProgramFacts) -
             "the loss draws random numbers: in the comparison both sides draw the same ones; the program "
             "draws its own"
         )
-    if not recorded.get("ended"):
+    if not recorded.get("ended") or (recorded["later"] and (left or recorded["noise"])):
         notes.append(
-            f"compared are the first {len(recorded['updates'])} updates; parts of the script that the "
-            "program does not have (evaluation) may draw from the same random generators, and so change "
-            "the order of later batches"
+            f"compared are the first {len(recorded['updates'])} updates; the loss, and parts of the script "
+            "that the program does not have (evaluation), may draw from the same random generators, and so "
+            "change the order of later batches: --updates compares more"
         )
     notes += idle_notes(recorded)
     if facts.rollouts:

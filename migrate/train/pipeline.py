@@ -171,8 +171,16 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
             interface = write_interface(
                 text, loss, facts, recorded, weights, options, place, work, roles
             )
+            left = left_statements(
+                text,
+                data,
+                loss,
+                events,
+                recorded["schedule_lines"],
+                scaled=facts.scaled is not None,
+            )
             notes = [
-                *program_notes(recorded, port, facts),
+                *program_notes(recorded, port, facts, left),
                 *optimizer.notes,
                 *tidied(place, options),
                 *formatted(place),
@@ -198,14 +206,6 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 comparisons += search_compared(interface)
             elif not of_data.same:
                 notes.append(f"the data differ from the script's: {of_data.what}")
-            left = left_statements(
-                text,
-                data,
-                loss,
-                events,
-                recorded["schedule_lines"],
-                scaled=facts.scaled is not None,
-            )
             result = TrainedProgram(
                 options.output, (), script, comparisons, tuple(left), tuple(notes), error
             )

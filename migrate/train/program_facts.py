@@ -35,6 +35,16 @@ def program_facts(
             f"{where}: one module is in training mode, another one is not{which}",
             "set the mode of all modules alike",
         )
+    lost = [
+        *([f"dropout of {recorded['dropout']:g}"] if recorded["dropout"] else []),
+        *(f"the batch statistics of {name}" for name in recorded["batch_statistics"]),
+    ]
+    if port.refused and not recorded["fixed"] and lost:
+        raise TrainError(
+            f"{where}: the program would lose {', '.join(lost[:3])}, as the model's training mode cannot be "
+            f"written: {port.refused}",
+            "change the line that is named, or train in the mode of evaluation",
+        )
     if port.drawn:
         raise TrainError(
             f"{where}: the model draws {port.drawn[0].name} by Python or NumPy",

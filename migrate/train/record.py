@@ -274,6 +274,7 @@ def _run(
         "free": loss.free,
         "selected": loss.selected,
         "text": loss.text,
+        "positions": [script.at(line) for line in loss.text_lines],
         "result": loss.result,
         "loop": [loop.function, loop.first],
         "statements": tuple(loop_statements(script, loop)),

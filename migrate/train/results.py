@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# Whether keys change the masks of dropout, and other random numbers of the loss.
+DROPOUT, NOISE = "dropout", "random numbers"
 # The comparison of the script with itself, from weights that are a rounding away.
 STABILITY = "stability"
 # The comparison of the script's losses with the rounding of their own terms.
@@ -78,7 +80,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         "learning rates",
         CANCELLATION,
     ),
-    "behavioural": ("losses", "weights", "average", "dropout", "data", STABILITY),
+    "behavioural": ("losses", "weights", "average", DROPOUT, NOISE, "data", STABILITY),
 }
 
 

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import zip_longest
 from types import FrameType
 
 import torch
@@ -89,6 +90,20 @@ def caller() -> str:
 def at(location: str) -> str:
     """Return the suffix that adds a location to a sentence."""
     return f" at {location}" if location else " in a backward pass"
+
+
+def first_difference(reads: str, other: str) -> tuple[str, str]:
+    """Return the first read of each of two replicas that the other replica does not have; "" for none.
+
+    Args:
+        reads: the reads of a replica in words, as `Reads.since` returns them.
+        other: the reads of another replica.
+    """
+    notes = [[line.partition(" ") for line in text.splitlines()] for text in (reads, other)]
+    for mine, its in zip_longest(*notes, fillvalue=("", "", "")):
+        if mine[0] != its[0]:
+            return mine[2], its[2]
+    return "", ""
 
 
 def checksum(text: str) -> int:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from shims._shared import gloo_output, gloo_threads
 from shims._simulated import calls as _calls
 from shims._simulated import refusals
-from shims._simulated.calls import Call, at
+from shims._simulated.calls import Call, at, first_difference
 from shims._simulated.reads import READ_REMEDY
 from shims._simulated.watch import Watch
 from shims.errors import RefusedOnTpuError, ReplicasDisagreeError
@@ -29,7 +29,7 @@ _TIMEOUT = timedelta(minutes=30)
 _SLICE = timedelta(seconds=2)
 
 # Fixed size of the message that describes a call to the other replicas.
-_CALL_BYTES, _FIELDS = 1024, 6
+_CALL_BYTES, _FIELDS = 2048, 6
 
 _GLOO_OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -306,15 +306,16 @@ def _expect_one_call(calls: dict[int, Call]) -> None:
 
 
 def _expect_equal_reads(gathered: Sequence[tuple[Call, str, str]]) -> None:
-    _, first, _ = gathered[0]
-    for rank, (_, digest, _) in enumerate(gathered):
+    _, first, reads = gathered[0]
+    for rank, (_, digest, its) in enumerate(gathered):
         if digest != first:
-            done = {replica: gathered[replica][2] for replica in (0, rank) if gathered[replica][2]}
-            reader, description = next(iter(done.items()))
+            done = dict(zip((0, rank), first_difference(reads, its), strict=True))
+            reader = 0 if done[0] else rank
             other = rank if reader == 0 else 0
-            differs = f", not as replica {other}, which {done[other]}" if other in done else ""
+            what = done[reader] or "reads other results of collectives"
+            differs = f", not as replica {other}, which {done[other]}" if done[other] else ""
             raise ReplicasDisagreeError(
-                f"replica {reader} {description}{differs or f', and replica {other} does not'} "
+                f"replica {reader} {what}{differs or f', and replica {other} does not'} "
                 f"before the next collective, {gathered[other][0]}",
                 READ_REMEDY,
             )

@@ -24,6 +24,7 @@ from shims import activate
 from shims._shared.ports import free_port
 from shims._simulated import meeting
 from shims._simulated import replica as _replica
+from shims._simulated.calls import first_difference
 from shims._simulated.reads import READ_REMEDY
 from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
 
@@ -239,8 +240,9 @@ def _expect_equal_reads(outcomes: dict[int, _Outcome]) -> None:
     for reader in ended:
         for other in ended:
             if reader.reads[0] not in ("", other.reads[0]):
+                what, _ = first_difference(reader.reads[1], other.reads[1])
                 raise ReplicasDisagreeError(
-                    f"replica {reader.rank} {reader.reads[1]}, "
+                    f"replica {reader.rank} {what or 'reads other results of collectives'}, "
                     f"and replica {other.rank} does not before it ends",
                     READ_REMEDY,
                 )

@@ -25,6 +25,8 @@ from shims._simulated import calls
 _READING = ("item", "tolist", "cpu", "to", "__bool__", "__float__", "__int__", "__index__")
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
+# Reads that a replica sends to the others in words; of the others, a digest.
+_MOST_NOTES = 4
 READ_REMEDY = (
     "on a TPU their graphs differ, and the collective in them hangs: "
     "call torch_xla.sync() on all replicas first"
@@ -45,8 +47,7 @@ class Reads:
         self._step = step
         self.pending: set[int] = set()
         self._noting = False
-        self._digest = ""
-        self._said = ""
+        self._notes: list[tuple[str, str]] = []
 
     def record_results(self, results: Sequence[torch.Tensor]) -> None:
         """Record the device tensors returned by a collective."""
@@ -72,12 +73,14 @@ class Reads:
             self._note(f"reads the result of a collective by {how}", shapes)
 
     def since(self) -> tuple[str, str]:
-        """Return the reads since the last collective: a digest to compare, and the last read in words."""
-        return self._digest, self._said
+        """Return the reads since the last collective: a digest to compare, and the first reads in words."""
+        digest = "".join(kind for kind, _ in self._notes)
+        lines = (f"{kind} {said}" for kind, said in self._notes[:_MOST_NOTES])
+        return (f"{calls.checksum(digest):08x}" if digest else "", "\n".join(lines))
 
     def begin(self) -> None:
         """Start a new collective: the reads before it have been compared."""
-        self._digest = self._said = ""
+        self._notes = []
 
     def _needs_a_result(self, tensor: torch.Tensor) -> bool:
         c_layer = torch_xla._XLAC
@@ -90,8 +93,8 @@ class Reads:
         return True
 
     def _note(self, what: str, kind: str) -> None:
-        self._digest = f"{calls.checksum(self._digest + kind):08x}"
-        self._said = f"{what}{calls.at(calls.caller())} (step {self._step()})"
+        said = f"{what}{calls.at(calls.caller())} (step {self._step()})"
+        self._notes.append((f"{calls.checksum(kind):08x}", said))
 
 
 def watch_reads(reads: Reads) -> None:

@@ -124,8 +124,14 @@ def test_what_would_turn_the_decision_is_said() -> None:
         "the host's part of a step (300 ms a step, measured on this machine's CPU; "
     )
     slow = assessment(verdict("v5e-8", 4e-6), host=3.0).decision
-    assert slow.state == "stay"
+    # A host of this machine is no host of a TPU.
+    assert slow.state == "undetermined"
     assert "even at the bound with 3 s a step, measured" in slow.reasons[0]
+    assert "give --host-step-seconds" in slow.unsaid[0]
+    said = replace(PLAN, host_step_seconds=3.0)
+    assert assessment(verdict("v5e-8", 4e-6), host=3.0, plan=said).decision.state == "stay"
+    dear = assessment(verdict("v5e-8", 30.0), host=40.0).decision
+    assert dear.state == "stay"
     assert not assessment(left=code(todo(ManualWork.KERNELS))).decision.rests
 
 

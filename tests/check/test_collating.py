@@ -54,6 +54,46 @@ def test_batches_of_their_own_length(lines: str) -> None:
     assert severities(lines) == ["warning"]
 
 
+@pytest.mark.parametrize(
+    ("made", "severity"),
+    [("Pad()", "warning"), ("Pad(size=64)", ""), ("Pad(size=None)", "warning"), ("Pad(n)", "")],
+)
+@pytest.mark.parametrize("group", ["dist.init_process_group('nccl')", ""])
+def test_a_length_that_is_rounded_up_differs_between_replicas(
+    tmp_path: Path, made: str, severity: str, group: str
+) -> None:
+    pad = """
+        import math
+
+        import torch
+
+
+        class Pad:
+            def __init__(self, size=None):
+                self.size = size
+
+            def __call__(self, batch):
+                sizes = torch.tensor([len(x) for x in batch])
+                longest = self.size or math.ceil(int(sizes.max()) / 8) * 8
+                return batch[0].new_zeros(len(batch), longest)
+    """
+    main = f"""
+        {"import torch.distributed as dist" if group else ""}
+        from pad import Pad
+        from torch.utils.data import DataLoader
+
+        def load(data, n):
+            {group or "pass"}
+            return DataLoader(data, batch_size=4, collate_fn={made})
+    """
+    (tmp_path / "pad.py").write_text(textwrap.dedent(pad).lstrip())
+    (tmp_path / "main.py").write_text(textwrap.dedent(main).lstrip())
+    hits = check_paths([tmp_path], Config(select=("XLA109",))).findings
+    expected = [severity] if severity and group else []
+    assert [hit.severity.value for hit in hits] == expected
+    assert all("rounding it up" in hit.message for hit in hits)
+
+
 def test_samples_that_may_be_equally_long() -> None:
     assert severities("return torch.cat([sample[0] for sample in batch], dim=0)") == ["info"]
 

@@ -330,6 +330,29 @@ def log_grid(sample, rank):
     if rank == 0:
         sample = grid(sample)
         print(sample)
+
+
+def is_here():
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+class Log:
+    def __init__(self):
+        self.writes = is_here()
+
+    def rest(self, *values):
+        if not self.writes:
+            return
+        print([value.item() for value in values])
+
+    def later(self, sample, rank):
+        mean = sample.mean()
+        if self.writes:
+            print(mean)
+
+    def described(self, sample, rank):
+        if self.writes:
+            print(sample.shape)
 """
 TRAIN = """
 def run(model, rank, x):
@@ -343,7 +366,15 @@ def run(model, rank, x):
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     ("name", "waits"),
-    [("log_image", True), ("log_first", True), ("log_grid", True), ("log_all", False)],
+    [
+        ("log_image", True),
+        ("log_first", True),
+        ("log_grid", True),
+        ("log_all", False),
+        ("Log().rest", True),
+        ("Log().later", True),
+        ("Log().described", False),
+    ],
 )
 def test_a_function_reads_its_argument_in_some_replicas(
     tmp_path: Path, name: str, waits: bool, apart: bool
@@ -353,13 +384,43 @@ def test_a_function_reads_its_argument_in_some_replicas(
     if apart:
         (tmp_path / "logs.py").write_text(LOGS)
         script.write_text(
-            f"import torch.distributed as dist\nfrom logs import {name}, grid\n{train}"
+            f"import torch.distributed as dist\nfrom logs import {name.partition('(')[0]}, grid\n{train}"
         )
     else:
         script.write_text(f"{LOGS}\n{train}")
     text = rewrite(script).data.decode()
     assert (f"torch_xla.sync()\n    {name}(" in text) is waits
     assert text.count("torch_xla.sync()") == int(waits)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("parameters", "passed", "waits"),
+    [
+        ("step, **kv", "3, loss=x", True),
+        ("step, *, loss=0.0, **kv", "3, loss=x", False),
+        ("step, *, kv", "3, kv={'loss': x}", True),
+        ("step, **kv", "3, **{'loss': x}", True),
+        ("kv", "{'loss': x}", True),
+    ],
+)
+def test_what_a_mapping_of_arguments_holds(
+    tmp_path: Path, parameters: str, passed: str, waits: bool, apart: bool
+) -> None:
+    log = (
+        f"import torch\n\n\ndef log(rank, {parameters}):\n    if rank != 0:\n        return\n"
+        "    print({k: v.item() if torch.is_tensor(v) else v for k, v in kv.items()})\n"
+    )
+    run = f"\n\ndef run(x, rank):\n    dist.all_reduce(x)\n    log(rank, {passed})\n"
+    script = tmp_path / "script.py"
+    if apart:
+        (tmp_path / "logs.py").write_text(log)
+        log = "from logs import log"
+    # What the rewrite imports of shims for other purposes changes nothing.
+    names = "import torch.distributed as dist\nimport torch_xla\nimport shims\n"
+    script.write_text(f"{names}{log}{run}")
+    found = check_source(parse(script.read_bytes(), script), Config(select=("XLA308",)))
+    assert len(found) == int(waits)
 
 
 def test_a_function_reads_an_attribute_that_another_leaves_pending() -> None:

@@ -536,7 +536,7 @@ class TestTorch:
         (told,) = found["slices"]
         assert told["state"] == "fits"
         # The first batch makes the gradients, the second adds to them.
-        assert any("3 programs (1×, 1×, 1×)" in note for note in found["notes"])
+        assert any("3 programs, each once" in note for note in found["notes"])
         assert sum(one["times"] for one in told["collectives"]) == 1
         read = ACCUMULATING.count("\n", 0, ACCUMULATING.index("METRIC")) + 1
         assert any(f"{script}:{read}" in note for note in found["notes"]) == bool(metric)

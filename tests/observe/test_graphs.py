@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -103,6 +104,21 @@ class TestWhatDiffers:
         assert nearest([update, micro], [*micro, node("aten::neg", "f32[3]")]) is micro
         twice = [micro, list(micro)]
         assert nearest(twice, micro) is twice[1]
+
+    def test_lines_of_torch_are_left_out_and_other_inputs_are_no_changed_shape(self) -> None:
+        lines, first = inspect.getsourcelines(torch.nn.Linear.forward)
+        of_torch = f"location=forward@linear.py:{first + len(lines) - 1}"
+        relu = node("aten::relu", "f32[3]", of_torch)
+        assert differences([], [relu, relu]) == ("2 more: aten::relu",)
+        own = node("aten::relu", "f32[3]", "location=forward@train.py:3")
+        assert differences([], [own]) == ("1 more: aten::relu (train.py:3)",)
+        before = [node("xla::device_data", "s64[1]")]
+        after = [node("xla::device_data", "f32[8,64]"), own]
+        assert not any("→" in said for said in differences([*before, own, own], after))
+        short = differences(
+            [node("xla::device_data", "f32[8,4]")], [node("xla::device_data", "f32[5,4]", of_torch)]
+        )
+        assert short == ("the shape of an input: f32[8,4] → f32[5,4]",)
 
     def test_many_are_counted_and_a_constant_is_what_remains(self) -> None:
         after = [node(f"aten::op{n}", "f32[3]") for n in range(9)]

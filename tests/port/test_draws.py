@@ -21,6 +21,7 @@ from converters.graph import Port, port
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
 from migrate.parity.sides.torch.draws import ComparisonDraws
+from tests.converters.graph import trained
 
 
 class Variational(nn.Module):
@@ -261,6 +262,38 @@ def test_a_function_that_draws_is_given_a_key() -> None:
     _, _, made = ported("variational")
     assert "def reparameterize(mu: Array, log_var: Array, key: Array)" in made.modeling
     assert "reparameterize(mu, log_var, self.make_rng('noise'))" in made.modeling
+
+
+def test_training_draws_beside_what_both_modes_draw(load: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    model, x = trained.Sampled().eval(), torch.randn(16, 4)
+    made = port(model, {"x": x})
+    assert not made.refused
+    assert made.trains
+    assert made.statistics
+    assert set(made.streams) == {"noise", "dropout"}
+    assert distance(load(made), weights(model, x), model, x, made.streams) < 2e-6
+    flax, variables = load(made), weights(model, x)
+
+    def run(seed: int) -> Any:
+        """Training with the same noise; the dropouts draw."""
+        rngs = {"noise": jax.random.key(0), "dropout": jax.random.key(seed)}
+        options: dict[str, Any] = {"rngs": rngs, "mutable": ["batch_stats"]}
+        return flax.apply(variables, jnp.asarray(x.numpy()), deterministic=False, **options)
+
+    (one, changed), (other, _) = run(0), run(1)
+    assert not np.allclose(one, other)
+    assert np.any(np.asarray(changed["batch_stats"]["norm"]["mean"]))
+
+
+@pytest.mark.parametrize("make", [trained.OneLine, trained.AlwaysAttends])
+def test_draws_that_only_partly_depend_on_the_mode_are_refused(
+    make: Callable[[], nn.Module],
+) -> None:
+    made = port(make().eval(), {"x": torch.randn(3, 4)})
+    assert made.refused.startswith("it draws other random numbers in evaluation (trained.py:")
+    assert not made.trains
+    assert bool(made.missing) == (make is trained.AlwaysAttends)  # evaluation drops its weights too
 
 
 SPREADS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {

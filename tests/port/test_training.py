@@ -75,6 +75,7 @@ def test_what_differs_is_found(port: tuple[Draw, ...], name: str) -> None:
         ("Frozen", ["x=float32[2,3,9,8]"]),
         ("Stacks", ["x=float32[2,4]"]),
         ("Memory", ["x=float32[2,5,4]"]),
+        ("Sampled", ["x=float32[16,4]"]),
         ("Speech", ["x=float32[2,7,5]"]),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from migrate.observe.records import errors_of, note_error
 from migrate.prove import settings
 from migrate.prove.errors import ArgumentsRefusedError, RewriteFailedError
-from migrate.prove.failure import failure, is_own_ending
+from migrate.prove.failure import disagreement, failure, is_own_ending
 from migrate.prove.proof import record_run
 from shims._started import stand_in
 from shims.errors import ReplicaFailedError
@@ -43,6 +43,32 @@ def test_an_ending_of_the_script(reason: str) -> None:
 )
 def test_an_error_of_the_simulation_or_none(reason: str) -> None:
     assert not is_own_ending(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "where"),
+    [
+        (
+            f"{OF_REPLICA}failed: ReplicasDisagreeError: replica 0 reads x; on a TPU; all replicas were "
+            "stopped",
+            "the replicas of the rewrite diverge: replica 0 reads x; on a TPU",
+        ),
+        (
+            "shims.errors.ReplicasDisagreeError: replica 1 reads x",
+            "the replicas of the rewrite diverge: replica 1 reads x",
+        ),
+        (
+            f"{OF_REPLICA}failed: PeerLostError: replica 0 waits in x, which replica 1 never reaches: its "
+            "function returned; all replicas were stopped",
+            "the replicas of the rewrite diverge: replica 0 waits in x, which replica 1 never reaches: its "
+            "function returned",
+        ),
+        (f"{OF_REPLICA}failed: PeerLostError: a process ended without a word", ""),
+        (f"{OF_REPLICA}failed: ValueError: x; all replicas were stopped", ""),
+    ],
+)
+def test_replicas_that_disagree_are_a_verdict(reason: str, where: str) -> None:
+    assert disagreement(reason) == where
 
 
 USAGE = "usage: train.py [-h] [--lr LR]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
+from migrate.cli.rewritten import rewritten_with_findings
 from migrate.prove import failure, proof, resume
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import NotWrittenError
@@ -86,6 +88,17 @@ def test_ci_may_fail_on_a_proof_of_the_first_steps_only(
     assert done.stdout.splitlines()[-1] == message
     assert run("prove", script, "--fail-on", "partial").exit_code == 1
     assert json.loads(run("prove", script, "--json").stdout)["partial"] is True
+
+
+def test_information_is_no_work_by_hand(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    loop = "total = 0.0\nfor x in loader:\n    loss = model(x.cuda()).mean()\n    loss.backward()\n"
+    script.write_text(f"{loop}    optimizer.step()\n    total += loss.item()\n")
+    with contextlib.ExitStack() as stack:
+        assert rewritten_with_findings(script, stack)[1] == 0
+    script.write_text(script.read_text() + "import apex.parallel\n")
+    with contextlib.ExitStack() as stack:
+        assert rewritten_with_findings(script, stack)[1] == 1
 
 
 @pytest.mark.parametrize(

@@ -268,4 +268,7 @@ def test_a_folder_says_so_too(tmp_path: Path) -> None:
         for line in folder_summary(rewrite_folder(tmp_path), None)
         if isinstance(line, str) and "torchrun" in line
     ]
-    assert line == "train.py: start it with python, not with torchrun (line 1)"
+    assert (
+        line
+        == "train.py: start it with python: torchrun (line 1) is no longer needed, and still works"
+    )

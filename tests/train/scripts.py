@@ -494,6 +494,44 @@ for epoch in range(2):
         optimizer.step()
 """
 
+# Draws noise in its loss, beside layers that compute otherwise in training.
+DENOISER = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Denoiser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.drop, self.b = nn.Dropout(0.5), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return self.b(self.drop(self.norm(self.a(x))))
+
+
+torch.manual_seed(0)
+data = torch.randn(5, 16, 6)
+model = Denoiser()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in data:
+    noise = torch.randn_like(x)
+    loss = F.mse_loss(model(x + 0.1 * noise), x)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# Its model counts its calls in training, which no port does: neither dropout can be in the program.
+COUNTING = DENOISER.replace(
+    "    def forward(self, x):\n",
+    "    def forward(self, x):\n        if self.training:\n            self.calls += 1\n",
+).replace(
+    "        self.drop,",
+    '        self.register_buffer("calls", torch.zeros(()))\n        self.drop,',
+)
+
 GAN = """
 import torch
 import torch.nn as nn

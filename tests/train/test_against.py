@@ -97,6 +97,12 @@ def test_a_folder_that_is_no_program_is_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(commands, ["prove", str(script), "--against", str(tmp_path)])
     assert result.exit_code == 2
     assert "is no program of migrate train: loss.py is missing" in result.output
+    (tmp_path / "jax_program").mkdir()
+    (tmp_path / "jax_program" / "loss.py").touch()
+    wrong = str(tmp_path / "jaxprogram")
+    result = CliRunner().invoke(commands, ["prove", str(script), "--against", wrong])
+    assert result.exit_code == 2
+    assert f"no such file or folder; did you mean {tmp_path / 'jax_program'}?" in result.output
 
 
 def test_options_of_rewrites_do_not_go_with_a_program(tmp_path: Path) -> None:

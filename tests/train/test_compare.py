@@ -209,20 +209,31 @@ def test_a_weight_that_comes_back_is_measured_by_its_way(first: float, same: boo
 
 
 @pytest.mark.parametrize(
-    ("draws", "keys", "cause"),
+    ("name", "losses", "keys", "cause"),
     [
-        (True, (4, 4), ""),
-        (True, (4, 1), "the loss draws the same numbers again: one key for several calls"),
-        (False, (4, 4), "lost random numbers: the loss is the same with every key"),
+        ("random numbers", 8, (4, 4), ""),
+        (
+            "random numbers",
+            8,
+            (4, 1),
+            "the loss draws the same numbers again: one key for several calls",
+        ),
+        ("random numbers", 1, (4, 4), "lost random numbers: the loss is the same with every key"),
+        ("dropout", 3, (4, 4), ""),
+        ("dropout", 3, (4, 1), "dropout draws the same masks again: one key for several calls"),
+        ("dropout", 1, (4, 4), "lost dropout: the loss is the same with every key"),
     ],
 )
 def test_random_numbers_of_a_loss_come_from_other_keys(
-    draws: bool, keys: tuple[int, int], cause: str
+    name: str, losses: int, keys: tuple[int, int], cause: str
 ) -> None:
     results, expected = values()
-    results |= {"draws": np.array(draws), "keys": np.array(keys)}
-    every = compare(results, expected, UPDATES, [[0.1]] * len(UPDATES), divides=False, noise=True)
-    found = next(comparison for comparison in every if comparison.name == "dropout")
+    counts = {"dropout": np.array((8, 8)), "random numbers": np.array((8, 8))}
+    results |= counts | {name: np.array((losses, 8)), "keys": np.array(keys)}
+    rates = [[0.1]] * len(UPDATES)
+    options = {"divides": False, "noise": True, "dropout": True}
+    every = compare(results, expected, UPDATES, rates, **options)
+    found = next(comparison for comparison in every if comparison.name == name)
     assert found.cause == cause
     assert found.same == (not cause)
 

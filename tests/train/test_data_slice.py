@@ -337,6 +337,41 @@ def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them
     assert "train.py:10: for p in model.parameters():" in left_statements(script, data, loss, calls)
 
 
+def test_what_the_program_does_itself_is_not_left() -> None:
+    source = textwrap.dedent(
+        """
+        step = 0
+        for epoch in range(2):
+            model.train()
+            for x in loader:
+                loss = model(x)
+                loss.backward()
+                optimizer.step()
+                step += 1
+                if step % 8 == 0:
+                    print(f"{epoch} {step} {loss.item():.4f} {schedule.get_last_lr()[0]}")
+                if step % 9 == 0:
+                    print(best)
+                writer.train(x)
+                if step % 9 == 0:
+                    save(model)
+            model.eval()
+            print(accuracy(model), epoch)
+        """
+    )
+    script = ScriptText("train.py", source)
+    backward = frames(script, ("loss.backward", "<module>"))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
+    loss = loss_slice(script, backward[0])
+    left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
+    assert left == [
+        "train.py:12: if step % 9 == 0:",
+        "train.py:14: writer.train(x)",
+        "train.py:15: if step % 9 == 0:",
+        "train.py:18: print(accuracy(model), epoch)",
+    ]
+
+
 EARLY_STOP = """
     def train(model, loader):
         best = 9

@@ -117,7 +117,8 @@ def test_a_number_beside_the_tensors_of_a_batch_may_change_only_if_no_loss_reads
     model = nn.Linear(3, 4)
     bound = bind(["batch", "model"], {**batch(), "model": model})
     text = "values = model(batch['x'])[:, batch['start']:]"
-    gate: Any = Gate({"line": 5, "optimizer": -1}, tmp_path, inspect.currentframe())  # type: ignore[arg-type]
+    frame: Any = inspect.currentframe()
+    gate: Any = Gate({"line": 5, "optimizer": -1}, tmp_path, frame, lambda module: {})
     gate._bound, gate.inputs, gate.data = bound, dict(bound.inputs), list(bound.data)
     gate.step = build(bound, text, "values.sum()", {}, {"model": model}, tmp_path / "step.py")
     gate.require_settings(batch(name="b"))

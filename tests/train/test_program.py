@@ -16,6 +16,8 @@ from tests.train.scripts import (
     AVERAGED,
     BUFFER,
     CLASSIFIER,
+    COUNTING,
+    DENOISER,
     LATE,
     NANO,
     OFFSET,
@@ -38,14 +40,16 @@ def train(folder: Path, source: str, *options: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    "source", [NANO, CLASSIFIER, AUTOENCODER], ids=["nano", "classifier", "autoencoder"]
+    "source",
+    [NANO, CLASSIFIER, AUTOENCODER, DENOISER],
+    ids=["nano", "classifier", "autoencoder", "denoiser"],
 )
 def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     result = train(tmp_path, source, "--json", "--updates", "4")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["verdict"] == "same"
-    assert {c["name"] for c in found["comparisons"]} - {"dropout"} == {
+    assert {c["name"] for c in found["comparisons"]} - {"dropout", "random numbers"} == {
         "start",
         "gradients",
         "sum of gradients",
@@ -114,7 +118,7 @@ def test_random_numbers_of_a_loss_are_proven(tmp_path: Path) -> None:
     again = CliRunner().invoke(commands, [*arguments, str(tmp_path / "train.py")])
     assert again.exit_code == 1, again.output
     found = {c["name"]: c for c in json.loads(again.stdout)["comparisons"]}
-    assert "the same numbers again" in found["dropout"]["cause"]
+    assert "the same numbers again" in found["random numbers"]["cause"]
 
 
 def test_a_moving_average_of_the_weights_is_in_the_program(tmp_path: Path) -> None:
@@ -205,6 +209,7 @@ def test_only_data_and_the_interface_import_torch(tmp_path: Path) -> None:
         (TWO_OPTIMIZERS, 12, "a second optimizer"),
         (SCALED_GRADIENTS, 12, "is changed between backward and here"),
         ("import torch\nprint(torch.ones(2))\n", 0, "without a backward"),
+        (COUNTING, 28, "model.calls (train.py:16) in training"),
     ],
 )
 def test_a_refusal_names_its_line_and_writes_nothing(

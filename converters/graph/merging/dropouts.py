@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,9 +21,19 @@ from converters.graph.writing.patterns import pruned
 _CASTS = ("to", "_to_copy", "type_as", "clone", "view", "reshape")
 
 
-def with_dropouts(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
-    """Replace the draws in a graph recorded in training by dropout operators."""
-    walk = _DropoutWalk(graph.facts, Counter(_all_uses(graph)))
+def with_dropouts(
+    graph: Graph,
+    modules: Mapping[str, torch.nn.Module],
+    always: Collection[int] = (),
+) -> Graph:
+    """Replace the draws in a graph recorded in training by dropout operators.
+
+    Args:
+        graph: the graph.
+        modules: path → module of the original.
+        always: results of the draws that evaluation has too: these stay as they are.
+    """
+    walk = _DropoutWalk(graph.facts, Counter(_all_uses(graph)), always)
     root = walk.call(graph.root)
     dropped = replace(graph, root=pruned(root, graph.outputs), facts=walk.facts)
     return _alike(_placed(dropped), modules)
@@ -50,6 +60,7 @@ class _Mask:
 class _DropoutWalk:
     facts: Mapping[int, Fact]
     count: Counter[int]
+    always: Collection[int] = ()
     producers: dict[int, Op] = field(default_factory=dict)
 
     def call(self, outer: Call) -> Call:
@@ -59,7 +70,7 @@ class _DropoutWalk:
             if isinstance(item, Call):
                 body.append(self.call(item))
                 continue
-            if isinstance(item, Op):
+            if isinstance(item, Op) and not set(item.outs) & set(self.always):
                 self.producers |= dict.fromkeys(item.outs, item)
                 item = self._dropout(item) or item
             body.append(item)

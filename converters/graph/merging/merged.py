@@ -2,24 +2,26 @@
 off.
 
 Both modes merge only if the training graph without dropouts equals the evaluation graph, operator
-by operator.
+by operator. Draws that evaluation has too are drawn in both modes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from converters.graph.draws import ATTENTION, Modes, is_dropout, is_recurrent
+from converters.graph.draws import ATTENTION, Modes, dropout_rate, is_dropout, is_recurrent
 from converters.graph.ir import Call, Graph, Op, Ref, calls
 from converters.graph.merging.dropouts import with_dropouts
 from converters.graph.merging.left_out import LeftOutError, with_layers_left_out
 from converters.graph.merging.options import OptionError, with_outputs_of_both
 from converters.graph.merging.same_values import SameValues
 from converters.graph.recording.detours import CHECK, FINITE
+from converters.graph.recording.drawn import draws as draws_numbers
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.modes import compare_modes, training
@@ -28,12 +30,8 @@ from converters.graph.writing.patterns import pruned
 from converters.host_draws import HostDraws
 from converters.single_draws import Decisions, DrawError
 
-# Operators that draw random numbers.
-_DRAWS = (
-    *("rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal"),
-    *("multinomial", "uniform", "exponential", "dropout", "native_dropout", "feature_dropout"),
-    *("alpha_dropout", "feature_alpha_dropout"),
-)
+# Line of a draw: path and number of the module's call, operator, location in the original.
+_Line: TypeAlias = tuple[str, int, str, str]
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,10 @@ def both_modes(
                 recorded = trace(module, inputs, decomposed=True, masks=masks, same_dtype=same)
             graph = group(recorded)
         modules = dict(module.named_modules(remove_duplicate=False))
-        trained_graph = with_dropouts(group(trained), modules)
+
+        grouped = group(trained)
+        lines = _require_same_draws(grouped, graph)
+        trained_graph = with_dropouts(grouped, modules, _drawn(grouped, lines))
         names = {name for name, _ in trained_graph.inputs}
         hosts = tuple(name for name in drawn.names if name in names)
         alike = _has_same_outputs(trained_graph, graph)
@@ -110,7 +111,8 @@ def both_modes(
                 how: dict[str, Any] = {"decomposed": trained.decomposed, "same_dtype": same}
                 with training(module, inputs, Decisions(turn), drawn), broadcast_masks():
                     lacking = trace(module, inputs, as_it_is=True, masks=masks, **how)
-                return _bare(with_dropouts(group(lacking), modules))
+                fewer = group(lacking)
+                return _bare(with_dropouts(fewer, modules, _drawn(fewer, lines)))
 
             trained_graph = with_layers_left_out(_bare(trained_graph), decisions.rates, without)
         if not alike and not hosts:
@@ -131,6 +133,38 @@ def _has_same_outputs(first: Graph, second: Graph) -> bool:
     """Whether two graphs give outputs of the same names, or unnamed outputs."""
     named = isinstance(first.outputs, Mapping) and isinstance(second.outputs, Mapping)
     return not named or first.outputs.keys() == second.outputs.keys()
+
+
+def _require_same_draws(trained: Graph, evaluated: Graph) -> frozenset[_Line]:
+    """Lines that draw in evaluation, each as often as in training: `deterministic` leaves them alone.
+
+    Raises:
+        _ApartError: on one of these lines, some draws depend on the mode and others do not; or an
+            attention drops in evaluation.
+    """
+    ours, theirs = _draws_by_line(trained), _draws_by_line(evaluated)
+    for line, items in theirs.items():
+        if len(ours[line]) != len(items) or any(map(dropout_rate, items)):
+            raise _ApartError(f"it draws other random numbers in evaluation{_at(items[0])}")
+    return frozenset(theirs)
+
+
+def _draws_by_line(graph: Graph) -> dict[_Line, list[Op]]:
+    """Operators that draw, by module call, operator and source line."""
+    draws: dict[_Line, list[Op]] = defaultdict(list)
+    for outer in calls(pruned(graph.root, graph.outputs)):
+        for item in outer.body:
+            if isinstance(item, Op) and (
+                draws_numbers(item.target, item.arguments) or dropout_rate(item)
+            ):
+                draws[outer.path, outer.number, item.target, _at(item)].append(item)
+    return draws
+
+
+def _drawn(graph: Graph, lines: Collection[_Line]) -> frozenset[int]:
+    """Results of the draws on some lines."""
+    draws = _draws_by_line(graph)
+    return frozenset(out for line in lines for item in draws[line] for out in item.outs)
 
 
 def _bare(graph: Graph) -> Graph:
@@ -181,9 +215,6 @@ class _Same(SameValues):
             if name != other_name:
                 raise _ApartError("it takes other inputs in training")
         first, second = (pruned(graph.root, graph.outputs) for graph in (self.first, self.second))
-        for item in _operators(second):
-            if item.target.removeprefix("aten.").split(".")[0] in _DRAWS:
-                raise _ApartError(f"it draws random numbers in evaluation too{_at(item)}")
         self._call(first, second)
         if not self.is_same(self.first.outputs, self.second.outputs):
             raise _ApartError("it gives other outputs in training")
@@ -238,11 +269,6 @@ def _plain(item: Op) -> tuple[Any, dict[str, Any]]:
     if is_recurrent(item):
         arguments = (*arguments[:5], *arguments[7:])
     return arguments, named
-
-
-def _operators(root: Call) -> Iterator[Op]:
-    for call in calls(root):
-        yield from (item for item in call.body if isinstance(item, Op))
 
 
 def _at(item: Any) -> str:

@@ -56,9 +56,11 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
         module.train()
         with _put_back(module):
             drawn = host_draws(module, inputs)
+        random_state = torch.get_rng_state()
         with recorded_draws(module, drawn):
             trained, outputs, decides, kept = _ran_from(module, inputs)
         module.eval()
+        torch.set_rng_state(random_state)  # what both modes draw is the same
         evaluated, expected, _, always = _ran_from(module, inputs)
     statistics = {
         f"{path}.{name}" if path else name

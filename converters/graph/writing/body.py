@@ -537,7 +537,7 @@ class _Writer:
             arguments = (*arguments[:2], *bounds, *arguments[4:])
         named = {key: self._operand(argument, item) for key, argument in item.named.items()}
         try:
-            if dropout_rate(item):
+            if dropout_rate(item) and not self.drafter.training.modes.refused:
                 lowering = self._dropping(item)
             if lowering is None:
                 raise NotImplementedError("no lowering is registered")

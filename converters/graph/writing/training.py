@@ -79,7 +79,9 @@ class Training:
     ) -> None:
         self.modes, self.modules, self.api = modes, modules, api
         self.dropouts: dict[str, DropoutLayer] = {}
-        self.drawing = {module_call.path for module_call in calls(graph.root) if draws(module_call)}
+        # What an evaluation alone draws does not depend on the mode.
+        drawing = [] if modes.refused else filter(draws, calls(graph.root))
+        self.drawing = {module_call.path for module_call in drawing}
         for module_call in calls(graph.root):
             for item in module_call.body:
                 if is_dropout(item) and item.arguments[3]:

@@ -12,12 +12,12 @@ LENGTHS = {
 class AutoencoderKLConfig:
     """The sizes of AutoencoderKL."""
 
+    in_channels: int = 3
+    block_out_channels: tuple[int, ...] = (16, 32)
+    latent_channels: int = 4
+    norm_num_groups: int = 8
     encoder_channels: int = 16
     decoder_channels: int = 32
-    norm_num_groups: int = 8
-    block_out_channels: tuple[int, ...] = (16, 32)
-    in_channels: int = 3
-    latent_channels: int = 4
 
     def __post_init__(self) -> None:
         """Refuse sizes that modeling.py does not follow."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 class CLIPTextModelWithProjectionConfig:
     """The sizes of CLIPTextModelWithProjection."""
 
-    max_position_embeddings: int = 20
     vocab_size: int = 128
     hidden_size: int = 32
-    initializer_factor: float = 1.0
+    intermediate_size: int = 64
+    projection_dim: int = 24
     num_hidden_layers: int = 3
     num_attention_heads: int = 4
-    intermediate_size: int = 64
+    max_position_embeddings: int = 20
     layer_norm_eps: float = 1e-05
-    projection_dim: int = 24
+    initializer_factor: float = 1.0

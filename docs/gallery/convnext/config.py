@@ -5,6 +5,7 @@ from dataclasses import dataclass
 # Numbers of entries: modeling.py has a place for so many.
 LENGTHS = {
     "hidden_sizes": 4,
+    "depths": 4,
 }
 
 
@@ -12,11 +13,12 @@ LENGTHS = {
 class ConvNextForImageClassificationConfig:
     """The sizes of ConvNextForImageClassification."""
 
-    hidden_sizes: tuple[int, ...] = (8, 12, 16, 20)
     patch_size: int = 4
+    hidden_sizes: tuple[int, ...] = (8, 12, 16, 20)
+    depths: tuple[int, ...] = (2, 2, 3, 2)
     initializer_range: float = 0.02
-    layer_scale_init_value: float = 1e-06
     layer_norm_eps: float = 1e-12
+    layer_scale_init_value: float = 1e-06
     num_labels: int = 10
 
     def __post_init__(self) -> None:

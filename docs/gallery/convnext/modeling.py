@@ -102,6 +102,7 @@ class ConvNextLayer(Module):
     config: ConvNextForImageClassificationConfig
     dim: int
     features: int
+    features_2: int
 
     def setup(self) -> None:
         self.layer_scale_parameter = self.cast_param(
@@ -118,9 +119,9 @@ class ConvNextLayer(Module):
             kernel_init=init,
             **self.numerics,
         )
-        self.layernorm = ConvNextLayerNorm(features=self.dim, **self.numerics)
+        self.layernorm = ConvNextLayerNorm(features=self.features, **self.numerics)
         dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
-        self.pwconv1 = dense(self.features)
+        self.pwconv1 = dense(self.features_2)
         self.pwconv2 = dense(self.dim)
 
     def __call__(self, features: Array) -> Array:
@@ -141,7 +142,14 @@ class ConvNextStage(Module):
 
     def setup(self) -> None:
         self.layers = [
-            ConvNextLayer(self.config, dim=8, features=32, **self.numerics) for _ in range(2)
+            ConvNextLayer(
+                self.config,
+                dim=self.config.hidden_sizes[0],
+                features=8,
+                features_2=4 * self.config.hidden_sizes[0],
+                **self.numerics,
+            )
+            for _ in range(self.config.depths[0])
         ]
 
     def __call__(self, features: Array) -> Array:
@@ -156,7 +164,9 @@ class ConvNextStage2(Module):
     config: ConvNextForImageClassificationConfig
     features: int
     out_channels: int
+    dim: int
     features_2: int
+    features_2_2: int
     depth: int
 
     def setup(self) -> None:
@@ -173,7 +183,11 @@ class ConvNextStage2(Module):
         ]
         self.layers = [
             ConvNextLayer(
-                self.config, dim=self.out_channels, features=self.features_2, **self.numerics
+                self.config,
+                dim=self.dim,
+                features=self.features_2,
+                features_2=self.features_2_2,
+                **self.numerics,
             )
             for _ in range(self.depth)
         ]
@@ -193,9 +207,33 @@ class ConvNextEncoder(Module):
         conv_next_stage: Any = partial(ConvNextStage2, **self.numerics)
         self.stages = [
             ConvNextStage(self.config, **self.numerics),
-            conv_next_stage(self.config, features=8, out_channels=12, features_2=48, depth=2),
-            conv_next_stage(self.config, features=12, out_channels=16, features_2=64, depth=3),
-            conv_next_stage(self.config, features=16, out_channels=20, features_2=80, depth=2),
+            conv_next_stage(
+                self.config,
+                features=8,
+                out_channels=self.config.hidden_sizes[1],
+                dim=self.config.hidden_sizes[1],
+                features_2=12,
+                features_2_2=4 * self.config.hidden_sizes[1],
+                depth=self.config.depths[1],
+            ),
+            conv_next_stage(
+                self.config,
+                features=12,
+                out_channels=self.config.hidden_sizes[2],
+                dim=self.config.hidden_sizes[2],
+                features_2=16,
+                features_2_2=4 * self.config.hidden_sizes[2],
+                depth=self.config.depths[2],
+            ),
+            conv_next_stage(
+                self.config,
+                features=16,
+                out_channels=self.config.hidden_sizes[3],
+                dim=self.config.hidden_sizes[3],
+                features_2=20,
+                features_2_2=4 * self.config.hidden_sizes[3],
+                depth=self.config.depths[3],
+            ),
         ]
 
     def __call__(self, hidden_states: Array) -> Array:

@@ -136,7 +136,11 @@ class DeepseekV3TopkRouter(Module):
         )
         self.e_score_correction_bias = jnp.asarray(
             self.variable(
-                "buffers", "e_score_correction_bias", jnp.zeros, (self.config.num_local_experts,)
+                "buffers",
+                "e_score_correction_bias",
+                jnp.zeros,
+                (self.config.num_local_experts,),
+                self.param_dtype,
             ).value,
             self.dtype,
         )
@@ -146,7 +150,9 @@ class DeepseekV3TopkRouter(Module):
         router_logits = hidden_states.astype(jnp.float32) @ self.weight.astype(jnp.float32).T
         scores = jax.nn.sigmoid(router_logits)
         scores_for_choice = scores + self.e_score_correction_bias
-        group_scores = scores_for_choice.reshape(-1, self.config.n_group, 2)
+        group_scores = scores_for_choice.reshape(
+            -1, self.config.n_group, self.config.num_local_experts // self.config.n_group
+        )
         group_scores_0, _ = jax.lax.top_k(group_scores, 2)
         group_scores = group_scores_0.sum(axis=-1)
         _, group_idx_1 = jax.lax.top_k(group_scores, 2)

@@ -7,6 +7,6 @@ from dataclasses import dataclass
 class DiTTransformer2DConfig:
     """The sizes of DiTTransformer2DModel."""
 
+    out_channels: int = 8
     inner_dim: int = 32
     heads: int = 4
-    out_channels: int = 8

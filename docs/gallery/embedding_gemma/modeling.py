@@ -29,7 +29,7 @@ def masked_attention(
 
 
 def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
-    """An initialiser of an embedding, with zeros for the token that pads."""
+    """An initializer of an embedding, with zeros for the token that pads."""
     return lambda key, shape, dtype: initializer(key, shape, dtype).at[row].set(0)
 
 
@@ -84,9 +84,9 @@ def sdpa_attention_forward(query: Array, key: Array, value: Array, attention_mas
 def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
-    q_indices = q_indices[None][:, None]
+    q_indices = q_indices[None, None]
     q_indices_2 = q_indices[..., None]
-    kv_indices = q_indices[..., None, :]
+    kv_indices = q_indices[:, :, None]
     return q_indices_2, kv_indices
 
 
@@ -99,6 +99,7 @@ def create_causal_mask(length: int, batch_size: int) -> Array:
     config)."""
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(jnp.arange(length))
+    # Apply mask function element-wise through broadcasting
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
     return jnp.broadcast_to(

@@ -17,6 +17,15 @@ from safetensors import safe_open
 from .config import GptOssForCausalLMConfig
 
 
+def clamp(x: Array, low: Array | float | None = None, high: Array | float | None = None) -> Array:
+    """`jnp.clip`, with torch's gradient of an element exactly at a bound: 1, not a half."""
+    if low is not None:
+        x = jnp.where(x >= low, x, jnp.maximum(x, low))  # NaN if either is
+    if high is not None:
+        x = jnp.where(x <= high, x, jnp.minimum(x, high))
+    return x
+
+
 def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
     """An array that the original computes when it is made; initial.safetensors has it for this size."""
     with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
@@ -89,25 +98,21 @@ def repeat_kv(hidden_states: Array) -> Array:
         (hidden_states.shape[0], 2, 2, hidden_states.shape[2], hidden_states.shape[3]),
     )
     return hidden_states_2.reshape(
-        hidden_states_2.shape[0], 4, hidden_states_2.shape[3], hidden_states.shape[3]
+        hidden_states_2.shape[0], -1, hidden_states_2.shape[3], hidden_states.shape[3]
     )
 
 
 def eager_attention_forward(
-    module: Array, query: Array, key: Array, value: Array, attention_mask: Array, scaling: float
+    query: Array, key: Array, value: Array, attention_mask: Array, sinks: Array, scaling: float
 ) -> Array:
     key_states = repeat_kv(key)
     value_states = repeat_kv(value)
     attn_weights = query @ key_states.swapaxes(2, 3) * scaling
     attn_weights = attn_weights + attention_mask
-    sinks = module.reshape(1, -1, 1, 1)
+    sinks = sinks.reshape(1, -1, 1, 1)
     sinks = jnp.broadcast_to(sinks, (query.shape[0], sinks.shape[1], query.shape[2], 1))
     combined_logits = jnp.concatenate([attn_weights, sinks], axis=-1)
-    combined_logits_0, _ = (
-        combined_logits.max(axis=-1, keepdims=True),
-        combined_logits.argmax(axis=-1, keepdims=True),
-    )
-    combined_logits = combined_logits - combined_logits_0
+    combined_logits = combined_logits - combined_logits.max(axis=-1, keepdims=True)
     probs = jax.nn.softmax(combined_logits, axis=-1)
     # we drop the sink here
     scores = probs[..., :-1]
@@ -124,9 +129,9 @@ def grouped_linear(
     return out + selected_biases
 
 
-def apply_gate(gate_up: Array, limit: float, alpha: float) -> Array:
-    gate = jnp.minimum(gate_up[:, ::2], limit)
-    up = jnp.clip(gate_up[:, 1::2], -7.0, limit)
+def apply_gate(gate_up: Array, limit: float, limit_2: float, alpha: float) -> Array:
+    gate = clamp(gate_up[:, ::2], high=limit)
+    up = clamp(gate_up[:, 1::2], limit_2, limit)
     glu = gate * jax.nn.sigmoid(gate * alpha)
     return (up + 1) * glu
 
@@ -141,6 +146,7 @@ def grouped_mm_experts_forward(
     down_proj: Array,
     num_experts: int,
     limit: float,
+    limit_2: float,
     alpha: float,
 ) -> Array:
     # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
@@ -159,7 +165,7 @@ def grouped_mm_experts_forward(
     proj_out = grouped_linear(selected_hidden_states_g, offsets, gate_up_proj, selected_biases)
     # for gated experts we apply the custom/default gating mechanism
     # (S, intermediate_dim)
-    proj_out = apply_gate(proj_out, limit, alpha)
+    proj_out = apply_gate(proj_out, limit, limit_2, alpha)
     selected_biases = down_proj_bias[expert_ids_g]
     # --- Down projection per expert (grouped) ---
     proj_out = grouped_linear(proj_out, offsets, down_proj, selected_biases)
@@ -177,9 +183,9 @@ def grouped_mm_experts_forward(
 def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
-    q_indices = q_indices[None][:, None]
+    q_indices = q_indices[None, None]
     q_indices_2 = q_indices[..., None]
-    kv_indices = q_indices[..., None, :]
+    kv_indices = q_indices[:, :, None]
     return q_indices_2, kv_indices
 
 
@@ -327,6 +333,7 @@ class GptOssExperts(Module):
             self.down_proj,
             self.config.num_local_experts,
             self.config.swiglu_limit,
+            -self.config.swiglu_limit,
             self.config.swiglu_alpha,
         )
 
@@ -354,11 +361,11 @@ class GptOssAttention(Module):
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
         attn_output = eager_attention_forward(
-            self.sinks,
             query_states,
             key_states,
             value_states,
             attention_mask,
+            self.sinks,
             self.config.head_dim**-0.5,
         )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
@@ -376,7 +383,7 @@ class GptOssMLP(Module):
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
         router_scores, router_indices = self.router(hidden_states_2)
         hidden_states_2 = self.experts(hidden_states_2, router_indices, router_scores)
-        return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
+        return hidden_states_2.reshape(hidden_states.shape)
 
 
 class GptOssDecoderLayer(Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,10 @@ def uniform_within(bound: float) -> nn.initializers.Initializer:
     return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-class LSTM(nn.Module):
-    """`torch.nn.LSTM` of (batch, length, features), from states of zeros; gates are i, f, g, o.
+class _Recurrent(nn.Module):
+    """Recurrent layers of (batch, length, features), from states of zeros.
 
-    In bfloat16 the gates and c are float32 until the end, as in torch's kernels.
+    In bfloat16 the gates are float32, as in torch's kernels.
     """
 
     hidden_size: int
@@ -43,11 +43,11 @@ class LSTM(nn.Module):
     input_bias_init: nn.initializers.Initializer | None = None
     hidden_bias_init: nn.initializers.Initializer | None = None
 
+    gates: ClassVar[int]
+
     @nn.compact
-    def __call__(
-        self, inputs: Array, *, deterministic: bool = True
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """Return the outputs, and h and c after the last step of each layer and direction.
+    def __call__(self, inputs: Array, *, deterministic: bool = True) -> tuple[Array, Any]:
+        """Return the outputs, and the states after the last step of each layer and direction.
 
         Args:
             inputs: (batch, length, features).
@@ -64,12 +64,13 @@ class LSTM(nn.Module):
                 outputs.append(output)
                 states.append(state)
             inputs = jnp.concatenate(outputs, axis=-1)
-        return inputs, (jnp.stack([h for h, _ in states]), jnp.stack([c for _, c in states]))
+        last = tuple(jnp.stack(state) for state in zip(*states, strict=True))
+        return inputs, last if len(last) > 1 else last[0]
 
     def _direction(
         self, inputs: Array, suffix: str, *, reverse: bool
-    ) -> tuple[Array, tuple[Array, Array]]:
-        gates, bound = 4 * self.hidden_size, self.hidden_size**-0.5
+    ) -> tuple[Array, tuple[Array, ...]]:
+        gates, bound = self.gates * self.hidden_size, self.hidden_size**-0.5
 
         def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
             return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
@@ -90,20 +91,44 @@ class LSTM(nn.Module):
         def product(x: Array, kernel: Array) -> Array:
             return jnp.matmul(x, kernel, precision=self.precision, preferred_element_type=wide)
 
-        def step(state: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
-            h, c = state
-            i, f, g, o = jnp.split(x + product(h, hidden_kernel) + hidden_bias, 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
-            return (h, c), h
+        def step(state: tuple[Array, ...], x: Array) -> tuple[tuple[Array, ...], Array]:
+            state = self.advanced(state, x, product(state[0], hidden_kernel) + hidden_bias)
+            return state, state[0]
 
-        start = jnp.zeros((inputs.shape[0], self.hidden_size), inputs.dtype)
+        start = self.first(jnp.zeros((inputs.shape[0], self.hidden_size), inputs.dtype), wide)
         # One product for all steps: the input's contribution does not depend on the state.
         projected = (product(inputs, input_kernel) + input_bias).swapaxes(0, 1)
-        (h, c), outputs = jax.lax.scan(
-            step, (start, start.astype(wide)), projected, reverse=reverse
-        )
-        return outputs.swapaxes(0, 1), (h, c.astype(h.dtype))
+        last, outputs = jax.lax.scan(step, start, projected, reverse=reverse)
+        return outputs.swapaxes(0, 1), tuple(state.astype(inputs.dtype) for state in last)
+
+    @staticmethod
+    def first(h: Array, wide: Any) -> tuple[Array, ...]:
+        """The states before the first step."""
+        return (h,)
+
+    @staticmethod
+    def advanced(state: tuple[Array, ...], x: Array, hidden: Array) -> tuple[Array, ...]:
+        """Compute the next states from the products of the input and of h."""
+        raise NotImplementedError
+
+
+class LSTM(_Recurrent):
+    """`torch.nn.LSTM`; gates are i, f, g, o, and states are (h, c)."""
+
+    gates: ClassVar[int] = 4
+
+    @staticmethod
+    def first(h: Array, wide: Any) -> tuple[Array, ...]:
+        """Zeros: c stays wide until the end."""
+        return h, h.astype(wide)
+
+    @staticmethod
+    def advanced(state: tuple[Array, ...], x: Array, hidden: Array) -> tuple[Array, ...]:
+        """Compute the next states from the products of the input and of h."""
+        h, c = state
+        i, f, g, o = jnp.split(x + hidden, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype), c
 
 
 class Module(nn.Module, kw_only=True):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 class MambaForCausalLMConfig:
     """The sizes of MambaForCausalLM."""
 
+    vocab_size: int = 128
     hidden_size: int = 24
-    layer_norm_epsilon: float = 1e-05
-    intermediate_size: int = 48
     state_size: int = 6
+    layer_norm_epsilon: float = 1e-05
     conv_kernel: int = 4
     initializer_range: float = 0.1
     time_step_rank: int = 5
     time_step_scale: float = 1.0
     time_step_min: float = 0.001
     time_step_max: float = 0.1
-    vocab_size: int = 128
+    intermediate_size: int = 48

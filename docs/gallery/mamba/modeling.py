@@ -87,6 +87,17 @@ def causal_conv1d_fn(hidden_states: Array, bias: Array, hidden_states_B_C: Array
     return jax.nn.silu(out)
 
 
+def mamba_selective_scan_step(
+    ssm_state: Array, discrete_A: Array, deltaB_u: Array, C: Array
+) -> tuple[Array, Array]:
+    # State calculation
+    ssm_state = discrete_A * ssm_state + deltaB_u
+    # Subsequent output
+    scan_output = ssm_state.astype(C.dtype) @ C[..., None]
+    hidden = scan_output[..., 0]
+    return ssm_state, hidden
+
+
 def mamba_selective_scan(
     dt: Array,
     A: Array,
@@ -105,46 +116,19 @@ def mamba_selective_scan(
     C = scan_result_2.swapaxes(1, 2)
     # Discretize A and B for the entire sequence
     discrete_A = dt_2[..., None]
-    discrete_A_2 = jnp.exp(A[None][..., None, :] * discrete_A)
+    discrete_A_2 = jnp.exp(A[None, :, None] * discrete_A)
     discrete_B = discrete_A * B[:, None].astype(jnp.float32)
     deltaB_u = discrete_B * scan_result_3[..., None].astype(jnp.float32)
     # "Initial hidden state" is not supported by the kernel path, so use
     # the same zero initialization as the kernel
     ssm_state = jnp.zeros((dt.shape[0], intermediate_size, A.shape[1]), dt.dtype)
     # State calculation
-    ssm_state = discrete_A_2[..., 0, :] * ssm_state + deltaB_u[..., 0, :]
-    # Subsequent output
-    scan_output = ssm_state.astype(dt.dtype) @ C[:, 0][..., None]
-    ssm_state = discrete_A_2[..., 1, :] * ssm_state + deltaB_u[..., 1, :]
-    scan_output_2 = ssm_state.astype(dt.dtype) @ C[:, 1][..., None]
-    ssm_state = discrete_A_2[..., 2, :] * ssm_state + deltaB_u[..., 2, :]
-    scan_output_3 = ssm_state.astype(dt.dtype) @ C[:, 2][..., None]
-    ssm_state = discrete_A_2[..., 3, :] * ssm_state + deltaB_u[..., 3, :]
-    scan_output_4 = ssm_state.astype(dt.dtype) @ C[:, 3][..., None]
-    ssm_state = discrete_A_2[..., 4, :] * ssm_state + deltaB_u[..., 4, :]
-    scan_output_5 = ssm_state.astype(dt.dtype) @ C[:, 4][..., None]
-    ssm_state = discrete_A_2[..., 5, :] * ssm_state + deltaB_u[..., 5, :]
-    scan_output_6 = ssm_state.astype(dt.dtype) @ C[:, 5][..., None]
-    ssm_state = discrete_A_2[..., 6, :] * ssm_state + deltaB_u[..., 6, :]
-    scan_output_7 = ssm_state.astype(dt.dtype) @ C[:, 6][..., None]
-    ssm_state = discrete_A_2[..., 7, :] * ssm_state + deltaB_u[..., 7, :]
-    scan_output_8 = ssm_state.astype(dt.dtype) @ C[:, 7][..., None]
-    ssm_state = discrete_A_2[..., 8, :] * ssm_state + deltaB_u[..., 8, :]
-    scan_output_9 = ssm_state.astype(dt.dtype) @ C[:, 8][..., None]
-    scan_output = jnp.stack(
-        [
-            scan_output[..., 0],
-            scan_output_2[..., 0],
-            scan_output_3[..., 0],
-            scan_output_4[..., 0],
-            scan_output_5[..., 0],
-            scan_output_6[..., 0],
-            scan_output_7[..., 0],
-            scan_output_8[..., 0],
-            scan_output_9[..., 0],
-        ],
-        axis=-1,
+    _, result = jax.lax.scan(
+        lambda state, turn: mamba_selective_scan_step(state, *turn),
+        ssm_state.astype(jnp.float32),
+        (jnp.moveaxis(discrete_A_2, 2, 0), jnp.moveaxis(deltaB_u, 2, 0), C.swapaxes(0, 1)),
     )
+    scan_output = jnp.moveaxis(result, 0, 2)
     scan_output = scan_output + scan_result_3 * scan_result_4[None][..., None]
     return scan_output * jax.nn.silu(z)
 
@@ -197,7 +181,7 @@ class MambaMixer(Module):
             self.config.intermediate_size,
             kernel_size=(self.config.conv_kernel,),
             padding=((3, 3),),
-            feature_group_count=48,
+            feature_group_count=self.config.intermediate_size,
             kernel_init=torch_uniform,
             **self.numerics,
         )

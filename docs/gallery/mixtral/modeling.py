@@ -234,7 +234,7 @@ class MixtralSparseMoeBlock(Module):
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
         top_k_weights, top_k_index = self.gate(hidden_states_2)
         hidden_states_2 = self.experts(hidden_states_2, top_k_index, top_k_weights)
-        return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
+        return hidden_states_2.reshape(hidden_states.shape)
 
 
 class MixtralDecoderLayer(Module):

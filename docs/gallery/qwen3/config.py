@@ -7,13 +7,13 @@ from dataclasses import dataclass
 class Qwen3ForCausalLMConfig:
     """The sizes of Qwen3ForCausalLM."""
 
-    rope_theta: float = 10000.0
-    head_dim: int = 16
-    hidden_size: int = 48
-    rms_norm_eps: float = 1e-06
-    num_attention_heads: int = 4
-    initializer_range: float = 0.02
-    num_key_value_heads: int = 2
-    intermediate_size: int = 96
     vocab_size: int = 128
+    hidden_size: int = 48
+    intermediate_size: int = 96
     num_hidden_layers: int = 3
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 16
+    initializer_range: float = 0.02
+    rms_norm_eps: float = 1e-06
+    rope_theta: float = 10000.0

@@ -7,5 +7,6 @@ from dataclasses import dataclass
 class AutoencoderKLQwenImageConfig:
     """The sizes of AutoencoderKLQwenImage."""
 
-    input_channels: int = 3
     z_dim: int = 4
+    num_res_blocks: int = 1
+    input_channels: int = 3

@@ -16,6 +16,21 @@ from jax.typing import DTypeLike
 from .config import AutoencoderKLQwenImageConfig
 
 
+def clamp(x: Array, low: Array | float | None = None, high: Array | float | None = None) -> Array:
+    """`jnp.clip`, with torch's gradient of an element exactly at a bound: 1, not a half."""
+    if low is not None:
+        x = jnp.where(x >= low, x, jnp.maximum(x, low))  # NaN if either is
+    if high is not None:
+        x = jnp.where(x <= high, x, jnp.minimum(x, high))
+    return x
+
+
+def safe_sqrt(x: Array) -> Array:
+    """The square root, with torch's gradient of a norm or deviation that is 0: 0, not NaN."""
+    zero = x == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, x)))
+
+
 def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
     return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
@@ -96,7 +111,7 @@ class QwenImageRMS_norm(Module):
     def __call__(self, x: Array) -> Array:
         normalized = x.astype(jnp.float32)
         normalized = (
-            normalized / jnp.maximum(jnp.linalg.norm(normalized, axis=1, keepdims=True), 1e-12)
+            normalized / clamp(safe_sqrt(jnp.square(normalized).sum(axis=1, keepdims=True)), 1e-12)
         ).astype(x.dtype)
         return normalized * self.scale * self.gamma
 
@@ -136,7 +151,7 @@ class QwenImageRMS_norm2(Module):
     def __call__(self, x: Array) -> Array:
         normalized = x.astype(jnp.float32)
         normalized = (
-            normalized / jnp.maximum(jnp.linalg.norm(normalized, axis=1, keepdims=True), 1e-12)
+            normalized / clamp(safe_sqrt(jnp.square(normalized).sum(axis=1, keepdims=True)), 1e-12)
         ).astype(x.dtype)
         return normalized * 5.656854249492381 * self.gamma
 
@@ -250,7 +265,7 @@ class QwenImageAttentionBlock(Module):
         x = self.norm(x)
         # compute query, key, value
         qkv = self.to_qkv(jnp.moveaxis(x, 1, -1))
-        qkv = jnp.moveaxis(qkv, -1, 1).reshape(qkv.shape[0], 1, qkv.shape[3], -1)
+        qkv = jnp.moveaxis(qkv, -1, 1).reshape(qkv.shape[0], 1, x.shape[1] * 3, -1)
         qkv = qkv.swapaxes(2, 3)
         q, k, v = jnp.split(qkv, 3, axis=-1)
         # apply attention
@@ -321,6 +336,7 @@ class QwenImageMidBlock(Module):
 class QwenImageUpBlock(Module):
     """A block that handles upsampling for the QwenImageVAE decoder."""
 
+    config: AutoencoderKLQwenImageConfig
     in_dim: int
     scale: float
     has_upsamplers: bool
@@ -328,7 +344,7 @@ class QwenImageUpBlock(Module):
     def setup(self) -> None:
         self.resnets = [
             QwenImageResidualBlock(in_dim=self.in_dim, scale=self.scale, **self.numerics)
-            for _ in range(2)
+            for _ in range(self.config.num_res_blocks + 1)
         ]
         if self.has_upsamplers:
             self.upsamplers = [QwenImageResample2(**self.numerics)]
@@ -389,8 +405,10 @@ class QwenImageDecoder3d(Module):
         self.mid_block = QwenImageMidBlock(**self.numerics)
         qwen_image_up_block: Any = partial(QwenImageUpBlock, **self.numerics)
         self.up_blocks = [
-            qwen_image_up_block(in_dim=32, scale=5.656854249492381, has_upsamplers=True),
-            qwen_image_up_block(in_dim=16, scale=4.0, has_upsamplers=False),
+            qwen_image_up_block(
+                self.config, in_dim=32, scale=5.656854249492381, has_upsamplers=True
+            ),
+            qwen_image_up_block(self.config, in_dim=16, scale=4.0, has_upsamplers=False),
         ]
         self.norm_out = QwenImageRMS_norm(shape=16, scale=4.0, **self.numerics)
         self.conv_out = QwenImageCausalConv3d(
@@ -434,5 +452,5 @@ class AutoencoderKLQwenImage(Module):
         mean, _ = jnp.split(enc, 2, axis=1)
         x = self.post_quant_conv(mean)
         out = self.decoder(x)
-        out = jnp.clip(out, -1.0, 1.0)
+        out = clamp(out, -1.0, 1.0)
         return {"sample": out}

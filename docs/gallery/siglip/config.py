@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class SiglipVisionConfig:
     """The sizes of SiglipVisionModel."""
 
+    hidden_size: int = 32
+    intermediate_size: int = 64
+    num_hidden_layers: int = 3
+    num_attention_heads: int = 4
     image_size: int = 32
     patch_size: int = 8
-    hidden_size: int = 32
-    num_attention_heads: int = 4
-    intermediate_size: int = 64
     layer_norm_eps: float = 1e-06
-    num_hidden_layers: int = 3

@@ -217,7 +217,7 @@ class SwinPatchEmbeddings(Module):
 class SwinAttention(Module):
     config: SwinForImageClassificationConfig
     hidden_size: int
-    num_attention_heads: int
+    num_heads: int
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
@@ -227,7 +227,7 @@ class SwinAttention(Module):
         self.v_proj = dense(self.hidden_size)
         self.o_proj = dense(self.hidden_size)
         self.relative_position_bias = SwinRelativePositionBias(
-            self.config, num_heads=self.num_attention_heads, **self.numerics
+            self.config, num_heads=self.num_heads, **self.numerics
         )
 
     def __call__(
@@ -335,82 +335,39 @@ class SwinEmbeddings(Module):
 
 class SwinLayer(Module):
     config: SwinForImageClassificationConfig
+    hidden_size: int
+    features: int
+    dim: int
+    with_attention: bool
     shift_size: int
 
     def setup(self) -> None:
-        self.attention = SwinAttention(
-            self.config, hidden_size=20, num_attention_heads=2, **self.numerics
-        )
+        if self.with_attention:
+            self.attention = SwinAttention(
+                self.config,
+                hidden_size=self.hidden_size,
+                num_heads=self.config.num_heads[0],
+                **self.numerics,
+            )
+        else:
+            self.attention = SwinAttention(
+                self.config,
+                hidden_size=self.hidden_size,
+                num_heads=self.config.num_heads[1],
+                **self.numerics,
+            )
         norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_before = norm()
         self.layernorm_after = norm()
-        self.mlp = SwinMLP(self.config, features=80, dim=20, **self.numerics)
-        if self.shift_size > 0:
-            self.drop_path = nn.Dropout(0.03333333333333333, broadcast_dims=(1, 2))
-        else:
-            self.drop_path = nn.Dropout(0.0, broadcast_dims=(1, 2))
-
-    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
-        if self.shift_size > 0:
-            dtype = hidden_states.dtype
-        shortcut = hidden_states
-        hidden_states = self.layernorm_before(hidden_states)
-        hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0], 24, 24, hidden_states.shape[2]
-        )
-        if self.shift_size > 0:
-            hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
-        hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(
-            -1, self.config.window_size * self.config.window_size, hidden_states.shape[2]
-        )
-        if self.shift_size > 0:
-            attn_mask = get_attn_mask(
-                self.config.window_size, self.config.window_size * self.config.window_size, dtype
-            )
-            attention_output = self.attention(
-                hidden_states_windows, attention_mask=attn_mask, batch_size=shortcut.shape[0]
-            )
-        else:
-            attention_output = self.attention(hidden_states_windows)
-        attention_windows = attention_output.reshape(
-            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
-        )
-        attention_windows = window_reverse(attention_windows, self.config.window_size)
-        if self.shift_size > 0:
-            hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
-            attention_windows = hidden_states_2.reshape(
-                hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
-            )
-        else:
-            attention_windows = attention_windows.reshape(
-                attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
-            )
-        hidden_states = shortcut + self.drop_path(attention_windows, deterministic=deterministic)
-        shortcut = hidden_states
-        hidden_states = self.layernorm_after(hidden_states)
-        hidden_states = self.mlp(hidden_states)
-        return hidden_states + shortcut
-
-
-class SwinLayer2(Module):
-    config: SwinForImageClassificationConfig
-    shift_size: int
-
-    def setup(self) -> None:
-        self.attention = SwinAttention(
-            self.config, hidden_size=40, num_attention_heads=4, **self.numerics
-        )
-        norm: Any = partial(
-            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
-        self.layernorm_before = norm()
-        self.layernorm_after = norm()
-        self.mlp = SwinMLP(self.config, features=160, dim=40, **self.numerics)
-        if self.shift_size > 0:
+        self.mlp = SwinMLP(self.config, features=self.features, dim=self.dim, **self.numerics)
+        if self.shift_size > 0 and (not self.with_attention):
             self.drop_path = nn.Dropout(0.10000000000000002, broadcast_dims=(1, 2))
+        elif self.shift_size > 0:
+            self.drop_path = nn.Dropout(0.03333333333333333, broadcast_dims=(1, 2))
+        elif self.with_attention:
+            self.drop_path = nn.Dropout(0.0, broadcast_dims=(1, 2))
         else:
             self.drop_path = nn.Dropout(0.06666666666666667, broadcast_dims=(1, 2))
 
@@ -419,19 +376,36 @@ class SwinLayer2(Module):
             dtype = hidden_states.dtype
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
-        hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0], 12, 12, hidden_states.shape[2]
-        )
-        if self.shift_size > 0:
-            hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
-        hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
+        if self.with_attention:
+            hidden_states_2 = hidden_states.reshape(
+                hidden_states.shape[0], 24, 24, hidden_states.shape[2]
+            )
+            if self.shift_size > 0:
+                hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
+            hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
+        else:
+            hidden_states_2 = hidden_states.reshape(
+                hidden_states.shape[0], 12, 12, hidden_states.shape[2]
+            )
+            if self.shift_size > 0:
+                hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
+            hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
         hidden_states_windows = hidden_states_windows.reshape(
             -1, self.config.window_size * self.config.window_size, hidden_states.shape[2]
         )
         if self.shift_size > 0:
-            attn_mask = get_attn_mask_2(
-                self.config.window_size, self.config.window_size * self.config.window_size, dtype
-            )
+            if self.with_attention:
+                attn_mask = get_attn_mask(
+                    self.config.window_size,
+                    self.config.window_size * self.config.window_size,
+                    dtype,
+                )
+            else:
+                attn_mask = get_attn_mask_2(
+                    self.config.window_size,
+                    self.config.window_size * self.config.window_size,
+                    dtype,
+                )
             attention_output = self.attention(
                 hidden_states_windows, attention_mask=attn_mask, batch_size=shortcut.shape[0]
             )
@@ -440,7 +414,10 @@ class SwinLayer2(Module):
         attention_windows = attention_output.reshape(
             -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
         )
-        attention_windows = window_reverse_2(attention_windows, self.config.window_size)
+        if self.with_attention:
+            attention_windows = window_reverse(attention_windows, self.config.window_size)
+        else:
+            attention_windows = window_reverse_2(attention_windows, self.config.window_size)
         if self.shift_size > 0:
             hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
             attention_windows = hidden_states_2.reshape(
@@ -459,28 +436,30 @@ class SwinLayer2(Module):
 
 class SwinStage(Module):
     config: SwinForImageClassificationConfig
+    hidden_size: int
+    features: int
+    dim: int
+    with_attention: bool
+    has_downsample: bool
 
     def setup(self) -> None:
-        swin_layer: Any = partial(SwinLayer, **self.numerics)
+        swin_layer: Any = partial(
+            SwinLayer,
+            hidden_size=self.hidden_size,
+            features=self.features,
+            dim=self.dim,
+            with_attention=self.with_attention,
+            **self.numerics,
+        )
         self.blocks = [swin_layer(self.config, shift_size=0), swin_layer(self.config, shift_size=2)]
-        self.downsample = SwinPatchMerging(self.config, **self.numerics)
+        if self.has_downsample:
+            self.downsample = SwinPatchMerging(self.config, **self.numerics)
 
     def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         for block in self.blocks:
             hidden_states = block(hidden_states, deterministic=deterministic)
-        return self.downsample(hidden_states)
-
-
-class SwinStage2(Module):
-    config: SwinForImageClassificationConfig
-
-    def setup(self) -> None:
-        swin_layer: Any = partial(SwinLayer2, **self.numerics)
-        self.blocks = [swin_layer(self.config, shift_size=0), swin_layer(self.config, shift_size=2)]
-
-    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
-        for block in self.blocks:
-            hidden_states = block(hidden_states, deterministic=deterministic)
+        if self.has_downsample:
+            hidden_states = self.downsample(hidden_states)
         return hidden_states
 
 
@@ -488,9 +467,24 @@ class SwinEncoder(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
+        swin_stage: Any = partial(SwinStage, **self.numerics)
         self.layers = [
-            SwinStage(self.config, **self.numerics),
-            SwinStage2(self.config, **self.numerics),
+            swin_stage(
+                self.config,
+                hidden_size=20,
+                features=80,
+                dim=20,
+                with_attention=True,
+                has_downsample=True,
+            ),
+            swin_stage(
+                self.config,
+                hidden_size=40,
+                features=160,
+                dim=40,
+                with_attention=False,
+                has_downsample=False,
+            ),
         ]
 
     def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:

@@ -27,7 +27,7 @@ def dropout_attention(
     """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys."""
     if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
-        key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))
+        key, value = (jnp.repeat(array, groups, axis=-3) for array in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         past = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
@@ -158,9 +158,9 @@ def sdpa_attention_forward_2(
 def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
-    q_indices = q_indices[None][:, None]
+    q_indices = q_indices[None, None]
     q_indices_2 = q_indices[..., None]
-    kv_indices = q_indices[..., None, :]
+    kv_indices = q_indices[:, :, None]
     return q_indices_2, kv_indices
 
 

@@ -274,15 +274,16 @@ def _step(
     )
     notes = []
     if len(parts) > 1:
-        times = ", ".join(f"{part.times}×" for part in parts)
+        several = any(part.times > 1 for part in parts)
+        times = f" ({', '.join(f'{part.times}×' for part in parts)})" if several else ", each once"
         notes.append(
-            f"a step is {len(parts)} programs ({times}): memory, and the line of its peak, are those of the "
+            f"a step runs {len(parts)} programs{times}: memory, and the line of its peak, are those of the "
             "largest; lower bound, exchanges and operations are those of all programs together"
         )
     if not facts["steady"]:
         notes.append(
-            f"no program came twice in {many(facts['steps'], 'step')}, so it may be that of a first step; "
-            "pass arguments with which the script takes more steps"
+            f"no two of the {many(facts['steps'], 'observed step')} ran the same programs, so these may be "
+            "programs of a first step only; pass arguments with which the script takes more steps"
         )
     if facts["optimizers"] > 1:
         notes.append(f"{facts['optimizers']} steps of optimizers are in one program")

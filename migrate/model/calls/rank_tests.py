@@ -304,7 +304,7 @@ def _is_rank(node: ast.expr) -> bool:
 def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: RankEvaluator) -> bool:
     """Whether `choice` is None on some replicas: `Tracker() if rank == 0 else None`."""
     nothing = [_is_none(part) for part in (choice.body, choice.orelse)]
-    return any(nothing) and not all(nothing) and _differs(choice.test, scope, evaluator)
+    return any(nothing) and not all(nothing) and differs(choice.test, scope, evaluator)
 
 
 def bound_by_some(bindings: Iterable[ValueBinding], evaluator: RankEvaluator) -> bool:
@@ -348,14 +348,14 @@ def _guard_of(
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         around = above.get(node)
         in_branch = isinstance(around, ast.If) and node is not around.test
-        if isinstance(around, ast.If) and in_branch and _differs(around.test, scope, evaluator):
+        if isinstance(around, ast.If) and in_branch and differs(around.test, scope, evaluator):
             return around, node in around.body
         for block in (getattr(around, "body", None), getattr(around, "orelse", None)):
             if not isinstance(block, list) or node not in block:
                 continue
             for before in block[: block.index(node)]:
                 leaves = isinstance(before, ast.If) and not before.orelse and _leaves(before.body)
-                if leaves and _differs(before.test, scope, evaluator):
+                if leaves and differs(before.test, scope, evaluator):
                     return before, False
         node = around
     return None
@@ -369,13 +369,13 @@ def _leaves(body: list[ast.stmt]) -> bool:
     return False
 
 
-def _differs(test: ast.expr, scope: Scope, evaluator: RankEvaluator, depth: int = DEEPEST) -> bool:
+def differs(test: ast.expr, scope: Scope, evaluator: RankEvaluator, depth: int = DEEPEST) -> bool:
     """Whether `test` differs between replicas: by its names, or by the origin of its parts."""
     match test:
         case ast.BoolOp(values=parts):
-            return any(_differs(part, scope, evaluator, depth) for part in parts)
+            return any(differs(part, scope, evaluator, depth) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return is_of_rank(operand, scope, evaluator) or _differs(
+            return is_of_rank(operand, scope, evaluator) or differs(
                 operand, scope, evaluator, depth
             )
         case ast.Compare(left=left, ops=[operator], comparators=[right]):
@@ -419,13 +419,13 @@ def _holds_test(
     if isinstance(node, ast.Call):
         functions = [f for f in evaluator.values(node.func, scope) if isinstance(f, Function)]
         return any(
-            _differs(value, function, evaluator, depth)
+            differs(value, function, evaluator, depth)
             for function in functions
             for value in function.returns
         )
     return any(
         binding.kind == "value"
         and binding.value is not None
-        and _differs(binding.value, binding.scope, evaluator, depth)
+        and differs(binding.value, binding.scope, evaluator, depth)
         for binding in evaluator.origins(node, scope)
     )

@@ -38,6 +38,32 @@ def collating_of(analysis: Analysis) -> frozenset[Scope]:
     return frozenset(scopes)
 
 
+def settings_given(function: Function, analysis: Analysis) -> tuple[frozenset[str], ...]:
+    """Return the parameters of its object's constructor that each known construction passes, not None.
+
+    Args:
+        function: a method that makes batches, as `__call__` of a class whose object is a `collate_fn`.
+        analysis: its project.
+    """
+    init = analysis.evaluator.method(function.owner, "__init__") if function.owner else None
+    if init is None:
+        return ()
+    names = init.parameters[1:]
+    return tuple(
+        frozenset(
+            [
+                *(n for n, value in zip(names, call.args, strict=False) if not _is_none(value)),
+                *(k.arg for k in call.keywords if k.arg and not _is_none(k.value)),
+            ]
+        )
+        for call, _ in callers_of(analysis).get(init, ())
+    )
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
 @lru_cache(maxsize=2)
 def gathering_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions that make batches, with all functions that these run."""

@@ -321,11 +321,19 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
         )
         return Judgement(ProofVerdict.EQUAL, message, None, steps, (), partial=True)
     compared = sum(weight.gate is not None for weight in weights)
-    of_all = f" of {len(weights)}" if compared < len(weights) else ""
     message = (
-        f"{len(steps)} steps on {len(original)} ranks and {compared}{of_all} final weights agree"
+        f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
+        f"{_within(gates)}{_not_compared(len(weights) - compared)}"
     )
-    return Judgement(ProofVerdict.EQUAL, message + _within(gates), None, steps, weights)
+    return Judgement(ProofVerdict.EQUAL, message, None, steps, weights)
+
+
+def _not_compared(weights: int) -> str:
+    """End of the verdict about final weights without a limit."""
+    if not weights:
+        return ""
+    were = many(weights, "more final weight was", "more final weights were")
+    return f"; {were} not compared, because rounding alone decides the values"
 
 
 def _how_many(steps: Sequence[StepComparison], judged: int) -> str:

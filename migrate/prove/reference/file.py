@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,14 @@ def require_place(path: Path) -> None:
         )
 
 
+def _beside(path: Path) -> Iterator[str]:
+    """Names beside a path that could be meant: programs of `migrate train`, and files."""
+    if path.parent.is_dir():
+        for entry in path.parent.iterdir():
+            if entry.is_file() or (entry / "loss.py").is_file():
+                yield entry.name
+
+
 def read(path: Path, run: Path) -> Reference:
     """Read a reference, and extract its recording into the empty folder `run`.
 
@@ -110,6 +118,16 @@ def read(path: Path, run: Path) -> Reference:
     try:
         with path.open("rb") as opened:
             begins_so = opened.read(len(_MAGIC)) == _MAGIC
+    except FileNotFoundError as error:
+        from converters.model import nearest
+
+        near = nearest(path.name, sorted(_beside(path)))
+        raise ReferenceFileError(
+            f"{path}: no such file or folder",
+            f"did you mean {path.with_name(near)}?"
+            if near
+            else "name a file of `migrate prove --record`, or a folder of `migrate train`",
+        ) from error
     except OSError as error:
         raise ReferenceFileError(
             f"{path} cannot be read ({error.strerror})",

@@ -159,8 +159,8 @@ class Pending:
         return self._runs[id(root)]
 
     def _concerned(self) -> bool:
-        if "shims" in self.facts.names.roots:
-            return False  # its collectives run at once outside of a step
+        if "shims" in self.facts.names.roots and not self.facts.uses_xla:
+            return False  # in the portable style collectives run at once outside of a step
         if not any(
             v.is_collective(call, self.facts) or v.makes_a_collective(call, self.facts)
             for call in self.facts.calls
@@ -274,7 +274,7 @@ class Walk(StatementVisitor):
         self._class = owner_of(root, self._context)
         if isinstance(root, cst.FunctionDef):
             self._whole = self._facts.steps.inside(root.body)
-            for parameter in parameters(root):
+            for parameter in (*parameters(root), *further_parameters(root)):
                 self._state[parameter] = frozenset({parameter})
 
     def run(self) -> FunctionRun:
@@ -574,10 +574,9 @@ class Walk(StatementVisitor):
         here = self._facts.context.file
         is_used = False
         for definition in self._facts.context.run_by(call) if any(args) else ():
-            used = definition.used_by_some if definition.path != here else frozenset()
-            for index, arg in enumerate(call.args):
-                name = arg.keyword.value if arg.keyword is not None else index
-                if args[index] and name in used:
+            for index, arg in enumerate(call.args if definition.path != here else ()):
+                name = arg.keyword.value if arg.keyword is not None else None
+                if args[index] and definition.is_used_by_some(index, name, arg.star):
                     guard = self._facts.guards.around(call) or call
                     self._result.hits.append((call, guard, args[index]))
                     is_used = True
@@ -609,30 +608,39 @@ class Walk(StatementVisitor):
         for name, origins in run.state.items():
             if name.startswith(HELD) and any_call(origins):
                 self._state[name] = self._origin(call, self._within(origins))
-        names = parameters(function)
         for index, arg in enumerate(call.args):
-            name = arg.keyword.value if arg.keyword is not None else ""
-            if not name and index < len(names):
-                name = names[index]
-            guard = run.reads(name) if args[index] else None
-            if guard is None and args[index] and name in run.looked:
-                guard = self._inline or self._facts.guards.around(call)
-                if guard is None:
-                    self._result.looked |= {
-                        origin for origin in args[index] if isinstance(origin, str)
-                    }
-                    if name not in run.state and is_dotted_name(arg.value):
-                        self._state.pop(base_name(arg.value) or "", None)  # it has its value
-            if guard is not None:
-                self._read_in_line = True
-                self._result.hits.append((call, guard, args[index]))
-            self._run_attributes(call, run, name, arg.value)
-            if name in run.returned:
-                result |= args[index]
-            if run.writes(name):
-                for place in v.places(arg.value):
-                    self._state[place] = self._origin(call, run.state[name])
+            for name in taking(function, index, arg):
+                result |= self._pass(call, run, name, arg.value, args[index])
         return result
+
+    def _pass(
+        self,
+        call: cst.Call,
+        run: FunctionRun,
+        name: str,
+        arg: cst.BaseExpression,
+        waits_for: Origins,
+    ) -> Origins:
+        """Record what a function does with an argument that its parameter `name` takes.
+
+        Returns:
+            What the function's result waits for because of the argument.
+        """
+        guard = run.reads(name) if waits_for else None
+        if guard is None and waits_for and name in run.looked:
+            guard = self._inline or self._facts.guards.around(call)
+            if guard is None:
+                self._result.looked |= {o for o in waits_for if isinstance(o, str)}
+                if name not in run.state and is_dotted_name(arg):
+                    self._state.pop(base_name(arg) or "", None)  # it has its value
+        if guard is not None:
+            self._read_in_line = True
+            self._result.hits.append((call, guard, waits_for))
+        self._run_attributes(call, run, name, arg)
+        if run.writes(name):
+            for place in v.places(arg):
+                self._state[place] = self._origin(call, run.state[name])
+        return waits_for if name in run.returned else NONE
 
     def _within(self, origins: Origins) -> Origins:
         """Return the collectives that the calls among `origins` run."""
@@ -665,8 +673,32 @@ def parameters(function: cst.FunctionDef) -> list[str]:
     return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
 
+def further_parameters(function: cst.FunctionDef) -> list[str]:
+    """Return the parameters that are passed by keyword only, and those like `*values` and `**metrics`."""
+    params = function.params
+    stars = (params.star_arg, params.star_kwarg)
+    more = [*params.kwonly_params, *(star for star in stars if isinstance(star, cst.Param))]
+    return [parameter.name.value for parameter in more]
+
+
+def taking(function: cst.FunctionDef, index: int, arg: cst.Arg) -> Sequence[str]:
+    """Return the parameters of `function` that take the argument `arg` of a call, its `index`-th one."""
+    names, params = parameters(function), function.params
+    by_keyword = [*names, *(parameter.name.value for parameter in params.kwonly_params)]
+    rest = [params.star_arg.name.value] if isinstance(params.star_arg, cst.Param) else []
+    keywords = [params.star_kwarg.name.value] if params.star_kwarg is not None else []
+    if arg.star == "**":
+        return [*by_keyword[index:], *keywords]
+    if arg.star == "*":
+        return [*names[index:], *rest]
+    if arg.keyword is not None:
+        name = arg.keyword.value
+        return [name] if name in by_keyword else keywords
+    return [names[index]] if index < len(names) else rest
+
+
 def _names(function: cst.FunctionDef) -> list[str]:
-    return [parameter.name.value for parameter in function.params.params]
+    return [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
 
 
 def owner_of(root: Root, context: Script) -> cst.ClassDef | None:

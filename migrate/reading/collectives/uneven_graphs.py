@@ -476,11 +476,12 @@ class _UnevenWalk(StatementVisitor):
         for definition in self._context.run_by(call):
             if definition.path == self._context.file:
                 continue
-            used = definition.used_by_some
             arguments = [
                 arg.value
                 for index, arg in enumerate(call.args)
-                if (arg.keyword.value if arg.keyword is not None else index) in used
+                if definition.is_used_by_some(
+                    index, arg.keyword.value if arg.keyword is not None else None, arg.star
+                )
             ]
             if has_read(definition):
                 if any(self._facts.values.kind(value) is not Kind.HOST for value in arguments):

@@ -82,6 +82,8 @@ def _banner(assessment: Assessment) -> Banner:
 
 def _next_step(assessment: Assessment, script: str) -> str:
     decision, known = assessment.decision, assessment.known
+    if decision.state == "undetermined" and decision.best is not None:
+        return "Time some steps on the host of a TPU VM, and give --host-step-seconds."
     if decision.state == "undetermined":
         return "See below why no slice could be chosen, correct it, and run the command again."
     if decision.state == "stay":

@@ -41,6 +41,8 @@ def check_summary(checked: Checked) -> Iterator[str]:
         code = click.style(f"{hit.code} {hit.severity}", fg=COLORS[hit.severity])
         yield f"{hit.path}:{hit.place}: {code}{MARKS[hit.fix]} {hit.text}"
     yield click.style(_counted(checked), bold=True)
+    if more := _in_imported(checked):
+        yield more
     if checked.in_tests:
         yield count_in_tests([finding.path for finding in checked.in_tests])
 
@@ -67,6 +69,17 @@ def _counted(checked: Checked) -> str:
     return f"{summary}{fix}; explain a code with `migrate check --explain CODE`"
 
 
+def _in_imported(checked: Checked) -> str:
+    """Return where errors are that a check of single files does not list, and how to see them."""
+    see = f"which the check of a single file leaves out. See all: migrate check {checked.folder}"
+    if checked.unread:
+        return f"{many(checked.unread, 'imported file')} may have more errors, {see}"
+    if not checked.beside:
+        return ""
+    files = ", ".join(str(path) for path in checked.beside)
+    return f"{many(sum(checked.beside.values()), 'more error')} in {files}, {see}"
+
+
 def _conditions(checked: Checked) -> str:
     """Return under which conditions the unsafe fixes are right."""
     pairs = {(hit.code, hit.condition) for hit in checked.findings if hit.fix is Fix.UNSAFE}
@@ -78,6 +91,7 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
     counts = Counter(hit.severity for hit in checked.findings)
     return {
         "files": checked.files,
+        "more_errors": {str(path): errors for path, errors in checked.beside.items()},
         "counts": {severity.value: counts[severity] for severity in Severity},
         "mended_by_rewrite": sum(hit.fix is not Fix.NONE for hit in checked.findings),
         "findings": [_as_json(hit) for hit in checked.findings],

@@ -19,10 +19,13 @@ import numpy as np
 from migrate.train.noise import with_noise
 from migrate.train.proof.arrays import norm, reader
 from migrate.train.proof.compare import SHIFT, rounding_elements
+from migrate.train.results import DROPOUT, NOISE
 
 # Factors of the recorded gradients for which the optimizer alone is run: they show its momentum. The second
 # is so small that clipping by a norm leaves it alone: clipped to one size, updates of any betas are equal.
 SCALES = (1.0, -(2.0**-10), 2.0)
+# Keys whose losses are compared: a small rate drops nothing with some of them.
+_KEYS = 8
 
 
 def main() -> None:
@@ -32,9 +35,6 @@ def main() -> None:
     import jax
     from flax import linen
     from safetensors.numpy import load_file
-
-    def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        return inputs
 
     recorded = pickle.loads(record.read_bytes())
     wide = recorded.get("wide", False)
@@ -52,18 +52,13 @@ def main() -> None:
         loss.loss_of = with_noise(drawing)
     train: Any = import_module("train")
 
-    # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
     key = (train.KEY,) if hasattr(train, "KEY") else ()
     own = train.load()
     arguments = (own.params, own.variables, inputs_of(updates[0][0]), *key)
-    drawn = jax.jit(drawing)(*arguments)
-    linen.Dropout.__call__ = nothing_dropped
     results: dict[str, Any] = {f"start:{name}": x for name, x in arrays_of(own)}
-    others = [arguments]
-    if recorded["noise"]:  # another key gives another loss
-        others = [(*arguments[:-1], jax.random.fold_in(k, 1)) for k in key]
-    again = jax.jit(lambda *values: drawing(*values))
-    results["draws"] = np.array(any(_first(drawn) != _first(again(*other)) for other in others))
+    results |= losses_of_keys(drawing, arguments, keyed=bool(key))
+    # With dropout the losses of two frameworks differ.
+    linen.Dropout.__call__ = nothing_dropped
     keys: list[bytes] = []
     value_and_grad = train.value_and_grad
     if key:
@@ -166,9 +161,49 @@ def shifted(
         yield name, np.abs(value - before[name])
 
 
-def _first(value: Any) -> float:
-    """The loss, without the statistics beside it."""
-    return float(value[0] if isinstance(value, tuple) else value)
+def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call of a dropout that drops nothing."""
+    return inputs
+
+
+def losses_of_keys(loss_of: Any, arguments: Sequence[Any], *, keyed: bool) -> dict[str, Any]:
+    """Count the losses that some keys give: by the masks of dropout alone, and by other random numbers alone.
+
+    Args:
+        loss_of: the program's loss.
+        arguments: its arguments; the key is the last one.
+        keyed: whether it has a key.
+
+    Returns:
+        By the name of the comparison: the number of different losses, and of keys.
+    """
+    import jax
+    from flax import linen
+
+    make_rng = linen.Module.make_rng
+
+    def same_noise(self: Any, name: str = "params") -> Any:
+        key = make_rng(self, name)
+        return jax.random.key(0) if name == "noise" else key
+
+    counts: dict[str, Any] = {}
+    for name, owner, attribute, other in (
+        (DROPOUT, linen.Module, "make_rng", same_noise),
+        (NOISE, linen.Dropout, "__call__", nothing_dropped),
+    ):
+        before = getattr(owner, attribute)
+        setattr(owner, attribute, other)
+        try:
+            losses: set[float] = set()
+            run = jax.jit(lambda *values: loss_of(*values))
+            for number in range(_KEYS if keyed else 1):
+                keys = [jax.random.fold_in(arguments[-1], number)] if keyed else []
+                value = run(*arguments[: len(arguments) - len(keys)], *keys)
+                losses.add(float(value[0] if isinstance(value, tuple) else value))
+        finally:
+            setattr(owner, attribute, before)
+        counts[name] = np.array([len(losses), _KEYS if keyed else 0])
+    return counts
 
 
 def told(optimizer: Any, sums: list[Any]) -> Any:

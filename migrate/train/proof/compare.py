@@ -14,7 +14,7 @@ import numpy as np
 from migrate.counts import many
 from migrate.prove.compare.gates import LOSS_GATE, PARAMETER_GATE
 from migrate.train.proof.arrays import Arrays, distance, norm, part
-from migrate.train.results import TrainComparison
+from migrate.train.results import DROPOUT, NOISE, TrainComparison
 
 # A gradient's distance, relative to its own norm; and beside it relative to the norm of all: a gradient
 # whose true value is zero is rounding.
@@ -77,8 +77,8 @@ def compare(
         yield _gradients("sum of gradients", part(results, "sum"), part(expected, "sum"), what)
     if optimized := part(expected, "optimized"):
         yield _optimizer(results, start, optimized)
-    if "keys" in results and (dropout or noise):
-        yield _dropout(results, noise=noise)
+    for name in (DROPOUT,) * dropout + (NOISE,) * noise:
+        yield _draws(results, name)
     yield _losses(results, updates, size)
     yield _rates(results, rates)
     # Adam divides the sum of the micro-batches, which may cancel where each of them is large.
@@ -190,18 +190,24 @@ def way_ratio(ours: Any, theirs: Any, start: Any) -> float:
     return distance / way if way else (math.inf if distance else 0.0)
 
 
-def _dropout(results: Arrays, *, noise: bool) -> TrainComparison:
-    """Random numbers, the masks of dropout say, must change the loss, and be others in each micro-batch."""
+def _draws(results: Arrays, name: str) -> TrainComparison:
+    """Keys must change the loss by these draws alone, and be others in each micro-batch."""
+    losses, tried = (int(n) for n in results[name])
     calls, different = (int(n) for n in results["keys"])
-    drawn = "random numbers" if noise else "dropout"
-    if not results["draws"]:
-        same = "with every key" if noise else "with and without it"
-        cause = f"lost {drawn}: the loss is the same {same}"
-        return TrainComparison("dropout", False, what=f"the loss with its {drawn}", cause=cause)
-    what = f"{different} keys in {many(calls, 'call')}"
-    again = "the loss draws the same numbers" if noise else "dropout draws the same masks"
-    cause = "" if calls == different else f"{again} again: one key for several calls"
-    return TrainComparison("dropout", calls == different, what=what, cause=cause)
+    what = (
+        f"{many(tried, 'key')} give {many(losses, 'loss', 'losses')}; "
+        f"{many(different, 'key')} in {many(calls, 'call')}"
+    )
+    cause = ""
+    if losses < 2:
+        cause = f"lost {name}: the loss is the same with every key"
+    elif calls != different:
+        again = {
+            DROPOUT: "dropout draws the same masks",
+            NOISE: "the loss draws the same numbers",
+        }[name]
+        cause = f"{again} again: one key for several calls"
+    return TrainComparison(name, not cause, what=what, cause=cause)
 
 
 @_QUIET

@@ -13,11 +13,13 @@ import json
 import pickle
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from migrate.train.proof.causes.data import data_cause
 from migrate.train.watch.seeds import seed_host, seed_torch
@@ -34,9 +36,16 @@ def main() -> None:
     # As in the recorded run, for what the script does not seed.
     seed_host()
     seed_torch()
-    data = import_module("data")
-
     recorded = pickle.loads(record.read_bytes())
+    with _drawn_between(recorded) as between:
+        _compare(folder, recorded, start, output, between)
+
+
+def _compare(
+    folder: Path, recorded: Mapping[str, Any], start: Path, output: Path, between: list[int]
+) -> None:
+    """Compare the batches; `between` gets the loops before which the script alone drew numbers."""
+    data = import_module("data")
     seen: list[Any] = []
     names: list[str] = []
     several = "parts" in recorded
@@ -68,8 +77,36 @@ def main() -> None:
     if difference:
         for _ in itertools.islice(batches, len(recorded["updates"]) - len(seen)):
             pass
-        cause = data_cause(seen, recorded["updates"])
+        cause = data_cause(seen, recorded["updates"], between)
     output.write_text(json.dumps({"difference": difference, "cause": cause}))
+
+
+@contextmanager
+def _drawn_between(recorded: Mapping[str, Any]) -> Iterator[list[int]]:
+    """List the runs of the loop before which torch's generator is not where the script's was.
+
+    The first run does not count. The script's generator was noted before each run of its loop over batches.
+    """
+    from torch.utils.data import DataLoader
+
+    states = recorded.get("loops") or []
+    runs = itertools.count()
+    between: list[int] = []
+    begin = DataLoader.__iter__
+
+    def noted(self: Any) -> Any:
+        number = next(runs)
+        if 0 < number < len(states) and not np.array_equal(
+            torch.get_rng_state().numpy(), states[number]["torch"]
+        ):
+            between.append(number)
+        return begin(self)
+
+    setattr(DataLoader, "__iter__", noted)  # noqa: B010
+    try:
+        yield between
+    finally:
+        setattr(DataLoader, "__iter__", begin)  # noqa: B010
 
 
 def _trained(data: Any, start: Path, several: bool) -> Iterator[Any]:

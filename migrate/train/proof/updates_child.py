@@ -26,6 +26,8 @@ from migrate.train.proof.child import (
     arrays_of,
     batches_of,
     leaves,
+    losses_of_keys,
+    nothing_dropped,
     optimized,
     shifted,
     told,
@@ -43,9 +45,6 @@ def main() -> None:
     from flax import linen
     from safetensors.numpy import load_file
 
-    def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        return inputs
-
     whole = pickle.loads(record.read_bytes())
     wide = whole["wide"]
     jax.config.update("jax_enable_x64", wide)
@@ -59,22 +58,17 @@ def main() -> None:
     results: dict[str, Any] = {}
     sums: dict[str, list[Any]] = {name: [] for name in starts}
     keys: dict[str, list[bytes]] = {name: [] for name in starts}
-    drawn: dict[str, Any] = {}
     arguments: dict[str, tuple[Any, ...]] = {}
     for name, update in train.UPDATES.items():
-        # With dropout the losses of two frameworks differ; that the loss runs with it is seen by its shapes.
         others = {kind: update.part(tree) for kind, tree in own.variables.items()}
         batch = batches_of(whole["parts"][name]["updates"][0], wide=wide)[0]
         arguments[name] = (update.part(own.params), others, update.inputs_of(batch))
-        drawn[name] = jax.jit(drawing[name])(*arguments[name], train.KEY)[0]
+        counts_of_keys = losses_of_keys(drawing[name], (*arguments[name], train.KEY), keyed=True)
+        results |= {f"{name}|{key}": x for key, x in counts_of_keys.items()}
+    # With dropout the losses of two frameworks differ.
     linen.Dropout.__call__ = nothing_dropped
     plain = dict(train.VALUE_AND_GRAD)
     for name, update in train.UPDATES.items():
-        recorded = whole["parts"][name]
-        key = jax.random.fold_in(train.KEY, 1) if recorded["noise"] else train.KEY
-        again = jax.jit(lambda *values, name=name: drawing[name](*values))
-        value = again(*arguments[name], key)[0]
-        results[f"{name}|draws"] = np.array(float(drawn[name]) != float(value))
         results |= {f"{name}|start:{path}": x for path, x in arrays_of(own)}
         train.UPDATES[name] = update._replace(optimizer=told(update.optimizer, sums[name]))
         train.VALUE_AND_GRAD[name] = told_keys(train.VALUE_AND_GRAD[name], keys[name])

@@ -56,6 +56,7 @@ class LossSlice:
             it → `batch[0]`.
         selected: names of arguments that select the batch → their expressions, `buffer.tokens[rows]`.
         drawn: names of random numbers that belong to the batch → line of the statement that draws them.
+        text_lines: the script's line of each line of `text`.
     """
 
     frame: Frame
@@ -67,6 +68,7 @@ class LossSlice:
     unpacked: Mapping[str, str] = field(default_factory=dict)
     selected: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, int] = field(default_factory=dict)
+    text_lines: tuple[int, ...] = ()
 
 
 def loss_slice(
@@ -129,6 +131,7 @@ def loss_slice(
         cut.unpacked,
         cut.selections.expressions,
         cut.drawn,
+        tuple(line for statement in taken for line in cut.selections.lines(statement)),
     )
 
 

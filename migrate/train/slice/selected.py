@@ -74,6 +74,14 @@ class Selections:
         new = self._written.get(statement)
         return self._script.text(statement) if new is None else ast.unparse(new)
 
+    def lines(self, statement: ast.stmt) -> list[int]:
+        """The script's line of each line of a statement's text."""
+        count = self.text(statement).count("\n") + 1
+        first, last = first_line(statement), statement.end_lineno or 0
+        begin = self._script.first_line_of_text(statement)
+        as_written = count == last - begin + 1 and statement not in self._written
+        return list(range(begin, last + 1)) if as_written else [first] * count
+
     def spread(self, statements: Sequence[ast.stmt], result: ast.expr) -> tuple[str, list[str]]:
         """Give the items of a batch in `loss_of(model, *batch)` the names of the function's parameters.
 

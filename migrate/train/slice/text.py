@@ -67,14 +67,19 @@ class ScriptText:
 
     def text(self, statement: ast.stmt) -> str:
         """Text of a statement without its indentation, with the comments right above it."""
-        first = first_line(statement)
-        while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
-            first -= 1
+        first = self.first_line_of_text(statement)
         lines = self.lines[first - 1 : statement.end_lineno]
         indent = self.lines[first_line(statement) - 1][: statement.col_offset]
         if indent.strip():  # another statement stands before it on the line
             return ast.unparse(statement)
         return textwrap.dedent("\n".join(lines))
+
+    def first_line_of_text(self, statement: ast.stmt) -> int:
+        """The first line of a statement's text: that of the comments right above it."""
+        first = first_line(statement)
+        while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        return first
 
 
 Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp

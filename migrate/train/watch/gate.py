@@ -70,7 +70,7 @@ _RESERVED = (*dir(StepBase), *dir(linen.Module))
 _MOST_FORMS, _MOST_SIZES = 6, 64
 # Batches in which a number beside the tensors is tried: what no loss of them reads is no part of it.
 _TRIES = 3
-WEIGHTS, STEP_FILE = "weights", "step.py"
+WEIGHTS, STEP_FILE = "weights", "migrate_step.py"
 
 
 class Refusal(Exception):  # noqa: N818 (a decision, reported by the parent process)
@@ -134,6 +134,7 @@ class Gate:
         self.inputs: dict[tuple[str, tuple[Any, ...]], str] = {}
         self.data: list[str] = []
         self.step: nn.Module = nn.Module()
+        self._ported_step: nn.Module = self.step
         self._difference = self._size = 0.0
         self._mistakes: list[Mistake] = []
         self._functions: list[PortedFunction] = []
@@ -443,7 +444,7 @@ class Gate:
                 self.step, "program", port.constants, example, folder, self._folder
             )
         except (PortError, ConversionError) as error:
-            what = str(getattr(error, "what", error))
+            what = self._in_script(str(getattr(error, "what", error)))
             raise Refusal(
                 f"its loss cannot be ported: {what}", getattr(error, "remedy", "")
             ) from None
@@ -454,7 +455,24 @@ class Gate:
                 module.training = training
             torch.set_rng_state(state)
             self.step.load_state_dict(after)
-        (self._folder / PORT).write_bytes(pickle.dumps((replace(port, write=None), weights)))
+        port = replace(
+            port,
+            write=None,
+            refused=self._in_script(port.refused),
+            notes=tuple(map(self._in_script, port.notes)),
+        )
+        (self._folder / PORT).write_bytes(pickle.dumps((port, weights)))
+
+    def _in_script(self, text: str) -> str:
+        """A message with lines of the script for those of the step's file."""
+        positions, otherwise = self._question["positions"], self._question["shown"]
+        step: Any = self._ported_step
+
+        def position(match: re.Match[str]) -> str:
+            at: str = step.position(int(match[1]), positions, otherwise)
+            return at
+
+        return re.sub(rf"\b{re.escape(STEP_FILE)}:(\d+)", position, text)
 
     def _can_fix(self, *, is_refused: bool) -> bool:
         """Whether the port needs, and can have, each module in the one mode that it has in the script.
@@ -467,13 +485,20 @@ class Gate:
         dropping = (nn.modules.dropout._DropoutNd, nn.RNNBase)
         drops = any(isinstance(module, dropping) for module in self.step.modules())
         needed = is_refused or not drops or len(modes) > 1 or bool(unlike_modes(self.step))
-        layers = [m for m in self.step.modules() if getattr(m, "track_running_stats", False)]
         return (
             needed
             and any(module.training for module in self.step.modules())
-            and not any(layer.training for layer in layers)
+            and not self._batch_statistics()
             and not listen.switched_off()
         )
+
+    def _batch_statistics(self) -> list[str]:
+        """Layers of the step that use, and move, the statistics of a batch."""
+        return [
+            name
+            for name, module in self.step.named_modules()
+            if module.training and getattr(module, "track_running_stats", False)
+        ]
 
     def _ported(
         self, data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], shown: str
@@ -493,6 +518,7 @@ class Gate:
                 [*forms],
             )
             step.fixed = self._fixed
+            self._ported_step = step
             if not self._functions:
                 self.step = step
             methods = {function.method: function.tensors() for function in self._functions}
@@ -512,7 +538,7 @@ class Gate:
                 what = str(getattr(error, "what", error))
                 named = re.match(r"method (\w+)[: ]", what)
                 bad = named.group(1) if named else None
-                self.left_out.append(what)
+                self.left_out.append(self._in_script(what))
                 self._functions = [f for f in self._functions if bad and f.method != bad]
 
     def note_sizes(self, data: Mapping[str, Any]) -> None:
@@ -629,6 +655,7 @@ class Gate:
             "unlike": unlike_modes(self.step),
             "on_gpu": any(parameter.is_cuda for parameter in self.step.parameters()),
             "dropout": listen.switched_off(),
+            "batch_statistics": self._batch_statistics(),
             "tied": self._tied(),
             "outputs": self._seen[0],
             "contained": self._contained[0],

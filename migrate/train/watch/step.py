@@ -142,25 +142,16 @@ def build(
             body.append(f"{name} = {argument}")
     body += [f"{name} = {_SELF}.named({name!r})" for name in (*bound.modules, *bound.objects)]
 
-    def forward(name: str) -> list[str]:
-        return [
-            f"    def {name}({', '.join((_SELF, *inputs))}):",
-            *(f"        {line}" for line in body),
-            *([textwrap.indent(text, "        ")] if text else []),
-            f"        return {result}",
-            "",
-        ]
-
-    source = "\n".join(
-        [
-            "import torch",
-            "",
-            "",
-            f"class {title}(StepBase):",
-            *(line for name in ("forward", *forms) for line in forward(name)),
-            *(line for function in functions for line in _method(function)),
-        ]
-    )
+    lines = ["import torch", "", "", f"class {title}(StepBase):"]
+    begins: list[int] = []
+    for name in ("forward", *forms):
+        lines += [f"    def {name}({', '.join((_SELF, *inputs))}):"]
+        lines += [f"        {line}" for line in body]
+        begins.append(len(lines) + 1)
+        lines += textwrap.indent(text, "        ").split("\n") if text else []
+        lines += [f"        return {result}", ""]
+    lines += [line for function in functions for line in _method(function)]
+    source = "\n".join(lines)
     file.write_text(source)
     globals_of_step = {
         **namespace,
@@ -170,6 +161,7 @@ def build(
     }
     exec(compile(source, str(file), "exec"), globals_of_step)
     step: StepBase = globals_of_step[title]()
+    step.begins = tuple(begins)
     for name, module in modules.items():
         setattr(step, name, module)
     step.bindings = StepBindings(
@@ -212,6 +204,8 @@ class StepBase(nn.Module):
     """Base of the class that is written: it finds what the statements name."""
 
     bindings: StepBindings
+    # Lines of its file on which the statements begin, in each form.
+    begins: tuple[int, ...] = ()
     # Whether its modules stay in the modes that they have.
     fixed = False
 
@@ -220,6 +214,17 @@ class StepBase(nn.Module):
         if not self.fixed:
             super().train(mode)
         return self
+
+    def position(self, line: int, positions: Sequence[str], otherwise: str) -> str:
+        """Position in the script of a line of the step's file.
+
+        Args:
+            line: the line.
+            positions: position of each line of the statements.
+            otherwise: position of the backward, for lines that are no statement of the script.
+        """
+        at = line - max((begin for begin in self.begins if begin <= line), default=line + 1)
+        return positions[at] if 0 <= at < len(positions) else otherwise
 
     def named(self, name: str) -> Any:
         """The module or object of a name."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+import builtins
+from collections.abc import Collection, Iterable
 
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loops import TrainingCalls
@@ -37,10 +38,12 @@ def left_statements(
         line for first, last in loss.lines for line in range(first, last + 1)
     }
     left: list[ast.stmt] = []
+    shown = loads(ast.parse(loss.result))
     for frame in events.backward:
         code = script.code(frame.first, frame.function)
         path = path_to(code, frame.line) if code is not None else []
         loops = [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
+        shown |= {name for loop in loops for name in _targets(loop)}
         body = [s for b in blocks(loops[0]) for s in b] if loops else []
         if not loops and frame is events.backward[0]:
             body = getattr(code, "body", [])  # the training step is a function of its own
@@ -48,8 +51,59 @@ def left_statements(
             _collect(statement, known, left)
     if scaled:
         left = _without_scaling(left)
+    shown |= {name for statement in left if _counted(statement) for name in _stored(statement)}
+    left = [statement for statement in left if not _is_needless(statement, shown)]
     lines = [first_line(statement) for statement in left]
     return [f"{script.at(line)}: {script.lines[line - 1].strip()}" for line in dict.fromkeys(lines)]
+
+
+def _targets(loop: ast.stmt) -> set[str]:
+    """Names that a `for` gives values to."""
+    nodes = ast.walk(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else ()
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _counted(statement: ast.stmt) -> bool:
+    """Whether a statement counts: `step += 1`."""
+    return (
+        isinstance(statement, ast.AugAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(statement.value, ast.Constant)
+    )
+
+
+def _is_needless(statement: ast.stmt, shown: Collection[str]) -> bool:
+    """Whether a program needs nothing for a statement.
+
+    Modes are the program's own, it counts its updates, and prints losses and learning rates.
+
+    Args:
+        statement: the statement.
+        shown: names of the loss and of counters.
+    """
+    if isinstance(statement, ast.If):
+        calls = any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement.test))
+        inner = [*statement.body, *statement.orelse]
+        return not calls and all(_is_needless(child, shown) for child in inner)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return _counted(statement)
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr in ("train", "eval") and not _names([*call.args, *call.keywords])
+    is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
+    return is_print and _names([*call.args, *call.keywords]) <= set(shown)
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names that expressions read, without functions of Python and what learning rates are read from."""
+    names: set[str] = set()
+    for node in nodes:
+        is_rate = isinstance(node, ast.Attribute) and node.attr in ("get_last_lr", "param_groups")
+        if isinstance(node, ast.Name) and not hasattr(builtins, node.id):
+            names.add(node.id)
+        elif not is_rate:
+            names |= _names(ast.iter_child_nodes(node))
+    return names
 
 
 def _without_scaling(left: list[ast.stmt]) -> list[ast.stmt]:

@@ -361,6 +361,41 @@ class Noisy(nn.Module):
         return x.relu()
 
 
+class Sampled(nn.Module):
+    """Draws in both modes, beside layers of training and a dropout that is always on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm, self.drop = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.25)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0.1 * torch.rand_like(x)
+        mean, log_var = self.drop(self.norm(self.fc(x))).chunk(2, -1)
+        hidden = mean + torch.randn_like(mean) * torch.exp(0.5 * log_var)
+        return self.out(functional.dropout(hidden, 0.3, training=True))
+
+
+class OneLine(nn.Module):
+    """Two draws on a line, one of them in training alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        drop = functional.dropout
+        return drop(x, 0.3, training=True) + drop(x, 0.3, training=self.training)
+
+
+class AlwaysAttends(nn.Module):
+    """An attention that drops in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.25)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, None, None]
+        return self.drop(functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1))
+
+
 class Plain(nn.Module):
     """A model that is the same in training."""
 

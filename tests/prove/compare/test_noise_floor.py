@@ -283,6 +283,7 @@ def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
     judgement = judge_with_floor(original, ours, lambda: ended("far"))
     assert judgement.verdict is ProofVerdict.EQUAL
     assert [one.name for one in judgement.weights if one.gate is None] == ["mean"]
+    assert "1 more final weight was not compared" in judgement.message
     (said,) = [
         note
         for note in notes(original, ours, 1, judgement.weights, judgement.floor)

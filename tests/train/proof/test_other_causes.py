@@ -141,3 +141,10 @@ def shuffled(own: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
 def test_a_mistake_of_the_data_is_named(change: Any, words: str) -> None:
     recorded = [{"micro": [{"batch": micro[0]}]} for micro in batches()]
     assert data_cause(change(batches()), recorded).startswith(words)
+
+
+def test_another_order_after_an_evaluation_that_draws_is_not_a_mistake_of_the_sampler() -> None:
+    recorded = [{"micro": [{"batch": micro[0]}]} for micro in batches()]
+    cause = data_cause(shuffled(batches()), recorded, [1])
+    assert cause.startswith("another order from run 2 of the loop on: before it, a statement")
+    assert "--updates 6" in cause

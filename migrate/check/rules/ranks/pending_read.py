@@ -137,11 +137,18 @@ def waits_for(read: ReadOfPending, facts: Facts) -> str:
     """Return the message for a read that waits for a collective."""
     call = read.collectives[-1]
     what = f"`{code(call.func)}` ({at_line(facts.context.position(call).line)})"
+    to_do = "call torch_xla.sync() on all replicas first"
     if read.elsewhere:
-        message = f"read in some replicas only: if a collective of {what} is pending, it hangs"
-        return f"{message}: torch_xla.sync() before"
-    why = "the read in some replicas only waits for ever"
+        return (
+            f"only some replicas read this: they wait for the others for ever if a collective of {what} is "
+            f"still pending; {to_do}"
+        )
     if read.by_index:
-        why = "with the replica's index in its graph it runs in another graph on each replica"
-    message = f"{what} has not run: {why}"
-    return f"{message}: torch_xla.sync() in all of them before"
+        return (
+            f"each replica takes a part of the result of {what} by its index, while the collective is still "
+            f"pending: their graphs differ, and they wait for each other for ever; {to_do}"
+        )
+    return (
+        f"only some replicas read the result of {what} while the collective is still pending: they wait for "
+        f"the others for ever; {to_do}"
+    )

@@ -22,7 +22,15 @@ from migrate.check.rules.shapes.largest_sizes import (
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.batch_lists import lists_of_parts
-from migrate.syntax.tree import code, keyword, last_part, nodes, nodes_of, string_value
+from migrate.syntax.tree import (
+    code,
+    is_attribute_of_self,
+    keyword,
+    last_part,
+    nodes,
+    nodes_of,
+    string_value,
+)
 
 COLLATORS = (
     "DataCollatorWithPadding",
@@ -94,7 +102,9 @@ class Padding(Hazard):
     to one of a few sizes. Lists that are left as they are, `tuple(zip(*batch))`, are information too; so are
     the lists in what is returned, `return images, [sample[1] for sample in batch]`.
 
-    Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
+    A length that the function rounds up is one of a few, but replicas round up the lengths of other batches:
+    it is reported in projects that use several processes. Nothing is reported where the function pads on to a
+    fixed length, or where each object of its class is made with one (`self.size or max(lengths)`).
     A dataset that packs samples into lists until these are long enough is reported, unless it cuts or pads
     them to a number of elements.
 
@@ -427,12 +437,27 @@ class Padding(Hazard):
         elif _takes_largest(call, name):
             is_longest = code(call.func) == "max" and any(_lengths(call, facts))
             is_size = is_longest or _is_size(call, function, facts)
-            if is_size and not _is_rounded(call, function, facts):
-                message = (
-                    f"`{code(call)}` is the longest of each batch: each length is a compilation, and "
-                    f"{REPLICAS}; {PAD}"
-                )
-                yield self.hit(call, message)
+            if is_size:
+                yield from self._of_longest(call, function, facts)
+
+    def _of_longest(self, call: cst.Call, function: cst.FunctionDef, facts: Facts) -> Iterator[Hit]:
+        """Yield a longest length that sizes a batch, by what is done with it first."""
+        setting = _instead(call, facts)
+        lengths = _settings(setting, function, facts) if setting is not None else frozenset()
+        if lengths == {True}:
+            return  # each object of the class is made with the fixed length
+        severity = None if setting is None or lengths == {False} else Severity.INFO
+        unless = "" if severity is None or setting is None else f", unless `{code(setting)}` is set"
+        longest = f"`{code(call)}` is the longest of each batch"
+        if not _is_rounded(call, function, facts):
+            message = f"{longest}{unless}: each length is a compilation, and {REPLICAS}; {PAD}"
+            yield self.hit(call, message, severity)
+        elif facts.context.calls.replicated:
+            message = (
+                f"{longest}{unless}, and rounding it up leaves the replicas apart: batches of different "
+                f"lengths in one step are different graphs, and replicas may wait for each other; {PAD}"
+            )
+            yield self.hit(call, message, severity)
 
     def _of_own_shape(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield the making of a batch of the largest sizes, which another function has compared."""
@@ -449,6 +474,41 @@ class Padding(Hazard):
             "compilation for each, and replicas with batches of their own differ; pad to one of a few sizes"
         )
         yield self.hit(call, message)
+
+
+def _instead(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
+    """Return the length that is taken instead of the longest if it is set: `self.size or max(lengths)`."""
+    below: cst.CSTNode = call
+    for above in facts.context.ancestors(call):
+        if isinstance(above, cst.BooleanOperation) and isinstance(above.operator, cst.Or):
+            return above.left if below is not above.left else None
+        if isinstance(above, cst.IfExp) and below is not above.test:
+            return above.orelse if below is above.body else above.body
+        if isinstance(above, cst.BaseSmallStatement):
+            return None
+        below = above
+    return None
+
+
+def _settings(
+    value: cst.BaseExpression, function: cst.FunctionDef, facts: Facts
+) -> frozenset[bool]:
+    """Return whether the constructions of the function's object set `self.size`: all, none, or unknown."""
+    if not is_attribute_of_self(value) or not isinstance(value, cst.Attribute):
+        return frozenset()
+    line = facts.context.position(function.name).line
+    owner = facts.context.class_around(function)
+    names = {
+        assigned.value
+        for place, assigned in facts.context.attributes.get(value.attr.value, ())
+        if isinstance(assigned, cst.Name) and facts.context.class_around(place) is owner
+    }
+    constructions = facts.context.calls.collating_settings.get(line, ())
+    return (
+        frozenset(not names.isdisjoint(passed) for passed in constructions)
+        if names
+        else frozenset()
+    )
 
 
 def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | None:

@@ -196,20 +196,16 @@ class LinenModel(JaxModel):
         Args:
             weights: as in `apply`.
             bound: as in `apply`.
-            key: random key of the dropouts; None: their rates are 0.
+            key: random key of all draws; None: dropout rates are 0, other draws are those of the comparison.
         """
         from flax import linen
 
         modes = dict(bound.modes) | trained(bound.modes)
         modes |= {"deterministic": False} if "deterministic" in modes else {}
         statistics = sorted({name.partition("/")[0] for name in weights} - {"params"})
-        rngs = {} if key is None else {"rngs": {"dropout": key}}
         off = contextlib.nullcontext() if key is not None else linen.intercept_methods(_undropped)
         with off:
-            tree = self._tree(weights)
-            results, changed = self._module.apply(
-                tree, *bound.args, **bound.kwargs, **modes, **rngs, mutable=statistics
-            )
+            results, changed = self._applied(weights, bound, modes, statistics, key)
         leaves = _leaves(self.unstack(changed))
         after = {"/".join(path): value for path, value in leaves.items()}
         return results, {name: value for name, value in after.items() if name in weights}
@@ -221,17 +217,29 @@ class LinenModel(JaxModel):
         modes: Mapping[str, Any],
         changing: list[str] | Literal[False],
     ) -> Any:
+        return self._applied(weights, bound, modes, changing)
+
+    def _applied(
+        self,
+        weights: Mapping[str, Any],
+        bound: BoundInputs,
+        modes: Mapping[str, Any],
+        changing: list[str] | Literal[False],
+        key: Any = None,
+    ) -> Any:
         """Run the module; return its result, with the changed collections where some may change.
 
-        A model that draws gets a key for each stream that it requests, and draws the numbers of the
-        comparison.
+        A model that draws gets a key for each stream that it requests: `key`, or that of the seed. Without
+        `key` it draws the numbers of the comparison.
         """
         import jax
         from flax import errors
 
         while True:
-            rngs = {name: jax.random.key(self.seed) for name in sorted(self._streams)}
-            context = drawn(Draws(self.seed)) if rngs else contextlib.nullcontext()
+            own = jax.random.key(self.seed) if key is None else key
+            rngs = dict.fromkeys(sorted(self._streams), own)
+            is_same = rngs and key is None
+            context = drawn(Draws(self.seed)) if is_same else contextlib.nullcontext()
             try:
                 with context:
                     return self._module.apply(

@@ -165,7 +165,8 @@ def _seen() -> Iterator[_Seen]:
 
     def noted(key: Any, p: Any = 0.5, shape: Any = None, **more: Any) -> Any:
         mask = bernoulli(key, p, shape, **more)
-        seen.masks.append((1 - float(p), mask))
+        if not np.ndim(p):  # a dropout has one rate
+            seen.masks.append((1 - float(p), mask))
         return mask
 
     def scaled(next_: Any, args: Any, kwargs: Any, context: Any) -> Any:

@@ -86,7 +86,8 @@ class NnxModel(JaxModel):
     ) -> tuple[Any, dict[str, Any]]:
         """See `JaxModel`."""
         module = self._merged(weights, self._trained[key is not None], key)
-        outputs = module(*bound.args, **bound.kwargs, **dict(bound.modes))
+        with contextlib.nullcontext() if key is not None else drawn(Draws(self.seed)):
+            outputs = module(*bound.args, **bound.kwargs, **dict(bound.modes))
         return outputs, self._changed(weights, module)
 
     @contextlib.contextmanager

@@ -33,10 +33,12 @@ def in_training(
     drawn: Sequence[HostDrawn] = (),
 ) -> TrainingDraws:
     """See `Runner.in_training`."""
+    draws = inputs.count > 0 and runner.draws(settings, inputs[0])
     where = torch_variant.device(runner.kind, settings)
     model = runner.copy(settings, where)
     settings = runner.effective(settings)
     model.requires_grad_(True)
+    always, drawn_always = _always(model, runner, settings, inputs, where) if draws else ((), ())
     model.train()
     into.mkdir(parents=True, exist_ok=True)
     before = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
@@ -56,7 +58,8 @@ def in_training(
         ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
             model.zero_grad(set_to_none=True)
             _restore(model, held)
-            with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
+            running = torch_variant.running(where, settings, draws=draws)
+            with running, training.NoDropout(always), draws_compared():
                 tensors = torch_call.tensors(inputs[number], where, settings)
                 of_host, named = _of_host(drawn, where, settings)
                 floating, arguments = training.leaves_of(tensors, copied)
@@ -84,9 +87,10 @@ def in_training(
         tensors_by_name |= {f"outputs/{path}": output.detach() for path, output in outputs.items()}
         training.write(tensors_by_name, into / f"{number:03d}.safetensors")
     _restore(model, before)
-    with torch.no_grad(), training.NoDropout(), draws_compared():
+    with torch.no_grad(), draws_compared():
         for number in range(batches if before else 0):
-            with torch_variant.running(where, settings):
+            running = torch_variant.running(where, settings, draws=draws)
+            with running, training.NoDropout(always):
                 tensors = torch_call.tensors(inputs[number % inputs.count], where, settings)
                 with replayed(model, _of_host(drawn, where, settings)[0]):
                     torch_call.call(model, model, tensors, runner.shown)
@@ -96,8 +100,34 @@ def in_training(
         if _is_statistic(model, name, not torch.equal(buffer, before[name]))
     }
     training.write(changed, into / "statistics.safetensors")
+    drops = _without(listed.draws, drawn_always)
     # A layer that is left out at random draws one number.
-    return TrainingDraws((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
+    return TrainingDraws((*drops, *(Draw(rate, 1) for rate in decisions.rates)))
+
+
+def _always(
+    model: torch.nn.Module,
+    runner: TorchModel,
+    settings: SideSettings,
+    inputs: InputSet,
+    where: torch.device,
+) -> tuple[frozenset[str], tuple[Draw, ...]]:
+    """Lines whose dropouts drop in evaluation too, and the draws of unknown rates there."""
+    model.eval()
+    listed, dropping = _Listed(), training.DropoutLines()
+    with torch.no_grad(), torch_variant.running(where, settings), listed, dropping:
+        tensors = torch_call.tensors(inputs[0], where, settings)
+        torch_call.call(model, model, tensors, runner.shown)
+    return frozenset(dropping.lines), tuple(draw for draw in listed.draws if draw.rate < 0)
+
+
+def _without(draws: Sequence[Draw], others: Sequence[Draw]) -> list[Draw]:
+    """Draws without those of evaluation, which are no dropouts."""
+    rest = list(draws)
+    for draw in others:
+        if draw in rest:
+            rest.remove(draw)
+    return rest
 
 
 def _of_host(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from converters.original_lines import frame_of_original
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import Training
 from migrate.parity.ground.settings import SideSettings
@@ -295,15 +296,52 @@ def _own_loss(spec: str) -> Callable[[Any, Any], Any]:
     return function
 
 
-class NoDropout(TorchFunctionMode):
-    """Mode in which dropout functions return their input, in any module.
+def _line() -> str:
+    """Running line of the model, "file.py:12", or ""."""
+    frame = frame_of_original(f"{Path(__file__).parent}/")
+    return f"{frame.filename}:{frame.lineno}" if frame is not None else ""
 
-    So do the dropout of attention, and a mask that is drawn and divided by its mean.
+
+class DropoutLines(TorchFunctionMode):
+    """Mode that records which lines run dropout functions that drop.
+
+    Attributes:
+        lines: the lines.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: set[str] = set()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        named = dict(zip(("input", "p", "training"), args, strict=False)) | (kwargs or {})
+        if (func in _DROPOUTS and named.get("training", named.get("train", True))) or (
+            func is torch.Tensor.bernoulli_
+        ):
+            self.lines.add(_line())
+        return func(*args, **(kwargs or {}))
+
+
+class NoDropout(TorchFunctionMode):
+    """Mode in which dropout functions return their input, in any module.
+
+    So do the dropout of attention, and a mask that is drawn and divided by its mean.
+
+    Args:
+        always: lines whose dropouts drop in evaluation too: these draw.
+    """
+
+    def __init__(self, always: Collection[str] = ()) -> None:
+        super().__init__()
+        self._always = always
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if self._always and _line() in self._always:
+            return func(*args, **(kwargs or {}))
         if func in _DROPOUTS:
             return args[0] if args else (kwargs or {})["input"]
         if func is nn.functional.scaled_dot_product_attention:

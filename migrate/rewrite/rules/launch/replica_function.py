@@ -102,7 +102,8 @@ def instead_of_torchrun(context: Workspace) -> str:
                 continue
             if said := _TORCHRUN.search(token.string):
                 line = token.start[0] + token.string[: said.start()].count("\n")
-                return f"; {START_WITH_PYTHON}, not with {said[0]} (line {line})"
+                needless = f"{said[0]} (line {line}) is no longer needed, and still works"
+                return f"; {START_WITH_PYTHON}: {needless}"
     return ""
 
 

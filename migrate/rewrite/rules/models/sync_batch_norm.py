@@ -61,7 +61,9 @@ class SyncBatchNorm(Rule):
     )
     beside_frameworks = True
     safety = Safety.UNSAFE
-    condition = "all replicas shared their statistics, not groups of replicas"
+    condition = (
+        "the original shares its statistics among all ranks, with no `process_group` of fewer"
+    )
     nodes = (cst.Call, cst.Attribute, cst.Name)
     words = spelled(CLASSES | CONVERSIONS)
     of_names = True

@@ -540,7 +540,14 @@ class GradScaler(Rule):
         message = (
             f"{code(call)}: disabled, so that its calls pass through; bfloat16 needs no scaling"
         )
-        yield self.edit(call, replace, message, consumes=gone)
+        wrong = f"{_stays_on(name)} Disable it: enabled=False lets its calls pass through"
+        named = not context.for_torch_tpu and name not in GONE_SCALERS
+        yield self.edit(call, replace, message, consumes=gone, wrong=wrong if named else "")
+
+
+def _stays_on(name: str | None) -> str:
+    why = "stays on beside torch_xla, and reads a value in every step"
+    return f"{name}: {why}; bf16 on a TPU needs no scaler."
 
 
 def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
@@ -555,9 +562,11 @@ def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
         return []
     if is_switched_off(call, context):
         return []  # its state is empty as it was
-    line = context.parent(context.parent(call))
-    if not isinstance(line, cst.SimpleStatementLine):
+    assign = context.parent(call)
+    line = context.parent(assign)
+    if not isinstance(line, cst.SimpleStatementLine) or not isinstance(assign, cst.Assign):
         return None
+    at = line.body.index(assign)
     cpu = context.string("cpu", like=device.value if device else None)
     function = call.func
     if of_cuda:
@@ -572,18 +581,20 @@ def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
         args[index] = args[index].with_changes(value=cpu)
         return updated.with_changes(args=args)
 
-    def told(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+    def kept(updated: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
         above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(COMMENT))]
-        return updated.with_changes(leading_lines=above)
+        body = list(updated.body)
+        scaler = cst.ensure_type(body[at], cst.Assign)
+        value = made(cst.ensure_type(scaler.value, cst.Call))
+        body[at] = scaler.with_changes(value=value)
+        return updated.with_changes(leading_lines=above, body=body)
 
     gone = device.value if device else call.func if of_cuda else None
     message = (
         f"{code(call)} stays on the CPU, for its state in checkpoints; bfloat16 needs no scaling"
     )
-    return [
-        ScalerChange(call, made, gone, message),
-        ScalerChange(line, told, None, "add a comment: why the scaler stays"),
-    ]
+    wrong = f"{_stays_on(name)} Its state is saved: keep it on the CPU, where it scales nothing"
+    return [ScalerChange(line, kept, gone, message, "" if context.for_torch_tpu else wrong)]
 
 
 def _device(call: cst.Call, name: str | None) -> cst.Arg | None:

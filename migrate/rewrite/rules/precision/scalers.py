@@ -22,12 +22,16 @@ ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16
 
 @dataclass(frozen=True)
 class ScalerChange:
-    """The replacement of a node when the scaler is removed. `gone` holds the nodes that do not survive."""
+    """The replacement of a node when the scaler is removed. `gone` holds the nodes that do not survive.
+
+    `wrong` is what happens on a TPU without it; empty if the catalogue of names says it.
+    """
 
     node: cst.CSTNode
     replace: Callable[..., Replacement]
     gone: cst.CSTNode | None
     message: str
+    wrong: str = ""
 
 
 @dataclass
@@ -219,7 +223,9 @@ def edits(rule: Rule, changes: list[ScalerChange], what: str, context: Workspace
     """Yield the edits that make `changes`, and leave one of two branches that say the same without `what`."""
     for change in changes:
         gone = [change.gone] if change.gone else []
-        yield rule.edit(change.node, change.replace, change.message, consumes=gone)
+        yield rule.edit(
+            change.node, change.replace, change.message, consumes=gone, wrong=change.wrong
+        )
     for branch in _branches_made_equal(changes, context):
         message = f"both branches say the same without {what}: one of them is left"
         yield rule.edit(branch, _only_branch, message)

@@ -162,7 +162,7 @@ class CollectiveSync(Rule):
                 if rank == 0:
                     print(loss.item())
             """,
-            "waits for ever",
+            "wait for the others for ever",
         ),
     )
 

@@ -12,12 +12,18 @@ Array = np.ndarray[Any, Any]
 Batch = dict[str, Array]
 
 
-def data_cause(own: Sequence[Sequence[Any]], recorded: Sequence[Mapping[str, Any]]) -> str:
+def data_cause(
+    own: Sequence[Sequence[Any]],
+    recorded: Sequence[Mapping[str, Any]],
+    between: Sequence[int] = (),
+) -> str:
     """Name the mistake in the program's batches; "" if none is known.
 
     Args:
         own: the program's micro-batches of each update.
         recorded: the recorded updates.
+        between: runs of the loop over batches before which the script drew random numbers that the program
+            does not draw.
     """
     ours = [flat(batch) for micro in own for batch in micro]
     theirs = [flat(micro["batch"]) for update in recorded for micro in update["micro"]]
@@ -42,6 +48,12 @@ def data_cause(own: Sequence[Sequence[Any]], recorded: Sequence[Mapping[str, Any
     known = {row for batch in theirs for row in _rows(batch)}
     rows = [row for batch in ours for row in _rows(batch)]
     epoch_order = len(rows) and sum(row in known for row in rows) / len(rows)
+    if epoch_order >= 0.5 and between:
+        return (
+            f"another order from run {between[0] + 1} of the loop on: before it, a statement that the "
+            "program does not have (evaluation), or the loss, draws from the generator that shuffles. "
+            f"Write the program with --updates {len(recorded)}: data.py then restores the generators"
+        )
     if epoch_order >= 0.5:
         return (
             "another order: the rows are the script's, shuffled otherwise (order, seed or sampler)"
