@@ -690,8 +690,8 @@ def numbers_begun(forward: Any) -> dict[str, int | float]:
     numbers: dict[str, int | float] = {}
     for name, values in assigned(source_tree(forward)).items():
         for value in values:
-            if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
-                numbers[clean(name)] = value.value
+            if isinstance(value, ast.Constant) and type(value.value) in (int, float):
+                numbers[clean(name)] = value.value  # type: ignore[assignment]
     return numbers
 
 
