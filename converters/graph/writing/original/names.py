@@ -690,8 +690,9 @@ def numbers_begun(forward: Any) -> dict[str, int | float]:
     numbers: dict[str, int | float] = {}
     for name, values in assigned(source_tree(forward)).items():
         for value in values:
-            if isinstance(value, ast.Constant) and type(value.value) in (int, float):
-                numbers[clean(name)] = value.value  # type: ignore[assignment]
+            number = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                numbers[clean(name)] = number
     return numbers
 
 
