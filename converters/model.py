@@ -153,7 +153,7 @@ def require_defined(spec: str) -> None:
     """
     location, _, name = split_call(spec)[0].rpartition(":")
     file, first = Path(location), name.partition(".")[0]
-    if file.suffix != ".py":
+    if file.suffix != ".py" or re.match(r"[a-z]+:", location):  # a kind: jax:net.py
         return
     if not file.is_file():
         raise no_file(file)
