@@ -45,6 +45,8 @@ _TIMM_LOADS = (
     "checkpoint_path",
     "cache_dir",
 )
+# What gives a module names that no statement of it shows: `globals()["Net"] = …`, `from nets import *`.
+_NAMING = frozenset(("globals", "vars", "locals", "exec", "setattr", "*"))
 # Names that an error lists.
 _SHOWN = 8
 # Entry of a config.json that names classes in the folder itself.
@@ -139,6 +141,40 @@ def named_object(module: ModuleType, location: str, name: str) -> Any:
         first = name.partition(".")[0]
         missing = first if not hasattr(module, first) else name
         raise ModelLoadError(f"{location} has no {missing}", _choices(module, missing)) from None
+
+
+def require_defined(spec: str) -> None:
+    """Raise an error if the file of `path/file.py:factory` has no such name. Nothing is imported.
+
+    Where the file gives names to its module in other ways than by its statements, nothing is raised.
+
+    Raises:
+        ModelLoadError: there is no such file, or no such name in it.
+    """
+    location, _, name = split_call(spec)[0].rpartition(":")
+    file, first = Path(location), name.partition(".")[0]
+    if file.suffix != ".py" or re.match(r"[a-z]+:", location):  # a kind: jax:net.py
+        return
+    if not file.is_file():
+        raise no_file(file)
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):  # the import reports it
+        return
+    defined = [
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    others = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            others |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    if first in (*defined, *others) or "__getattr__" in defined or others & _NAMING:
+        return
+    near = nearest(first, defined) or nearest(first, others)
+    shown = f"it defines {', '.join(defined[:_SHOWN])}" if defined else "check the name"
+    raise ModelLoadError(f"{location} has no {first}", f"did you mean {near}?" if near else shown)
 
 
 def _choices(module: ModuleType, name: str) -> str:

@@ -45,7 +45,9 @@ class TestCommandLine:
         [
             ("rewrite --frobnicate x.py", "'--frobnicate'"),
             ("rewrite", "PATH"),
-            ("run x.py --replicas many", "many"),
+            ("run x.py --replicas many", "many is not a whole number from 1 to "),
+            ("run x.py --replicas 0", "0 is not a whole number from 1 to "),
+            ("port net.py:Net --count x", "x is not a whole number from 1;"),
             ("rewrite x.py --style fancy", "fancy"),
             ("rewrite x.py --diff --check", "--diff"),
             ("frobnicate", "frobnicate"),
@@ -55,6 +57,30 @@ class TestCommandLine:
         line = one_line(run(*words.split()))
         assert said in line
         assert line.endswith("--help`")
+
+    def test_what_cannot_be_ported_is_reported_before_torch_is_imported(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "net.py").write_text("from torch import nn\n\n\nclass Net(nn.Linear): ...\n")
+        (tmp_path / "open.py").write_text("globals().update(Net=1)\n")
+        (tmp_path / "bad.pt").write_bytes(b"")
+        code = "import sys\nfrom migrate.cli import commands\ntry:\n    commands()\nfinally:\n"
+        code += "    assert 'torch' not in sys.modules"
+        for words, said in (
+            (("net.py:Nett",), "net.py has no Nett; did you mean Net?"),
+            (("nett.py:Net",), "no file nett.py; did you mean net.py?"),
+            (("net.py:Net", "--weights", "bad.pt"), "bad.pt is empty"),
+            (("open.py:Net", "--weights", "gone.pt"), "--weights gone.pt: no such file"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-c", code, "port", *words, "-o", "out"],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 2, done.stderr
+            assert done.stderr.startswith(f"migrate: {said}")
 
     def test_no_words_are_the_help(self) -> None:
         done = run()

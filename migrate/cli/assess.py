@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from migrate.cli.grouping import SectionedCommand
-from migrate.cli.options import as_html, as_json, torchrun
+from migrate.cli.options import WholeNumber, as_html, as_json, torchrun
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 from shims.activate import MOST_REPLICAS
@@ -109,7 +109,7 @@ _A_PATH = click.Path(path_type=Path)
     "--replicas",
     default=2,
     show_default=True,
-    type=click.IntRange(1, MOST_REPLICAS),
+    type=WholeNumber(MOST_REPLICAS),
     metavar="N",
     help="Number of replicas in the short run.",
 )

@@ -22,10 +22,30 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
+class WholeNumber(click.IntRange):
+    """A whole number from 1, up to a limit if there is one."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(1, limit)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number, or report the numbers that are permitted."""
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = 0
+        if number < 1 or (self.max is not None and number > self.max):
+            end = "" if self.max is None else f" to {self.max:g}"
+            self.fail(f"{value} is not a whole number from 1{end}.", param, ctx)
+        return number
+
+
 def takes_a_script(command: Command) -> Command:
     """Add what the commands that run a script share: the script, its arguments, replicas, time limit."""
     a_path = click.Path(path_type=Path)
-    replicas = click.IntRange(1, MOST_REPLICAS)
+    replicas = WholeNumber(MOST_REPLICAS)
     for decorate in (
         click.option(
             "--timeout",

@@ -12,7 +12,7 @@ import click
 
 from migrate.cli.elsewhere import nearby
 from migrate.cli.grouping import EachSideOption, SectionedCommand
-from migrate.cli.options import Command, as_html, as_json, complete_path
+from migrate.cli.options import Command, WholeNumber, as_html, as_json, complete_path
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
@@ -99,7 +99,7 @@ def _of_each_side(command: Command) -> Command:
 )
 @click.option(
     "--count",
-    type=click.IntRange(1),
+    type=WholeNumber(),
     default=8,
     show_default=True,
     metavar="N",

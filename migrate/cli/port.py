@@ -11,7 +11,7 @@ import click
 
 from migrate.cli.elsewhere import Nearby
 from migrate.cli.grouping import ScriptCommand
-from migrate.cli.options import as_json, complete_path
+from migrate.cli.options import WholeNumber, as_json, complete_path
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, keep_jax_on_cpu, show, show_json
 from shims.tpu import tpu_present
@@ -70,7 +70,7 @@ _A_PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--count",
-    type=click.IntRange(1),
+    type=WholeNumber(),
     default=8,
     show_default=True,
     metavar="N",
@@ -146,8 +146,6 @@ def port(
         if not tpu_present():  # libtpu would look for one first, and print what it did not find
             keep_jax_on_cpu()
         from migrate.port.errors import MissingOperatorsError
-        from migrate.port.pipeline import PortOptions, port_model
-        from migrate.report.text.port import missing_as_json, port_as_json, port_summary
 
         named = [without_secrets(target)] if target is not None else []
         wanted = tuple(filter(None, (methods or "").replace(" ", "").split(",")))
@@ -157,10 +155,13 @@ def port(
             # The port's own test goes back to the original: its copy stays.
             here = Nearby(arguments["output"] / "originals", progress)
             original = None if target is None else here.target(target)
+            weights = here.file(arguments["weights"])
+            _require_readable(original, weights)  # before torch is imported, which takes long
+            from migrate.port.pipeline import PortOptions, port_model
+            from migrate.report.text.port import missing_as_json, port_as_json, port_summary
+
             options = PortOptions(
-                proof=not no_proof,
-                methods=wanted,
-                **(arguments | {"weights": here.file(arguments["weights"])}),
+                proof=not no_proof, methods=wanted, **(arguments | {"weights": weights})
             )
             try:
                 done = port_model(original, options, command, progress)
@@ -170,6 +171,20 @@ def port(
                 raise
         show_json(port_as_json(done)) if json_output else show(*port_summary(done))
         sys.exit(FINE if done.matches else FINDINGS)
+
+
+def _require_readable(target: str | None, weights: Path | None) -> None:
+    """Raise an error for a file or class that does not exist, or for weights that are no checkpoint."""
+    from converters.checkpoint.open import open_checkpoint
+    from converters.model import require_defined
+    from migrate.port.errors import PortError
+
+    if target is not None:
+        require_defined(target.removeprefix("torch:"))
+    if weights is not None and not weights.exists():
+        raise PortError(f"--weights {weights}: no such file", "check the path")
+    if weights is not None:
+        open_checkpoint(weights)
 
 
 def _said(arguments: dict[str, Any]) -> list[str]:

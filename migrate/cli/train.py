@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from migrate.cli.grouping import ScriptCommand
-from migrate.cli.options import as_json, complete_path
+from migrate.cli.options import WholeNumber, as_json, complete_path
 from migrate.cli.progress import working
 from migrate.cli.show import FINDINGS, FINE, errors, keep_jax_on_cpu, show, show_json
 
@@ -37,7 +37,7 @@ _A_PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--updates",
-    type=click.IntRange(1),
+    type=WholeNumber(),
     default=5,
     show_default=True,
     metavar="N",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from converters.mapping.file import OpenSizes
 from migrate.port.initialization import drawn_there
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
-from migrate.port.sizes.flax import PortRefusesError, outputs_of, refused
+from migrate.port.sizes.flax import PortRefusesError, origin, outputs_of, refused
 from migrate.port.sizes.instance import built
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
@@ -35,6 +38,7 @@ from migrate.port.sizes.results import Sizes
 from migrate.port.sizes.second import second
 from migrate.port.texts import package_text, with_tied_inputs
 from migrate.port.weights import write_weights
+from migrate.progress import Progress, no_progress
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -247,7 +251,7 @@ def sized(
     build: Callable[[], nn.Module],
     inputs: Inputs,
     folder: Path,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = no_progress,
     *,
     seen_arguments: bool = False,
     api: str = "linen",
@@ -376,6 +380,81 @@ def test_sizes_are_followed_through_modules_that_a_constructor_is_given(tmp_path
     assert "self.config.head_dim * self.config.heads" in written.modeling
     sizes = {"dim": 8, "heads": 2, "head_dim": 3, "hidden": 4}
     model, x = Wrapped(**sizes), real(3, 4, 8)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, **sizes), model(x))
+
+
+class Gain(nn.Module):
+    """Numbers that the original computes of literals."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((dim,), log(3.0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain.clamp(-math.log(50.0), math.log(100.0))
+
+
+class Mixer(nn.Sequential):
+    """A Sequential that makes its own layers of two numbers and a rate."""
+
+    def __init__(self, dim: int, mult: int, rate: float) -> None:
+        hidden = [nn.Linear(dim, dim * mult), nn.Tanh(), nn.Dropout(rate)]
+        super().__init__(Gain(dim), nn.Sequential(*hidden), nn.Linear(dim * mult, dim))
+
+
+class Tail(nn.ModuleList):
+    """A list that makes its own layers, and has a forward."""
+
+    def __init__(self, dim: int, depth: int) -> None:
+        super().__init__([nn.Linear(dim, dim) for _ in range(depth)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            x = layer(x).tanh()
+        return x
+
+
+class Stack(nn.Module):
+    """Lists that make their own members, padding that follows from a kernel, and a sum over layers."""
+
+    def __init__(
+        self, dim: int = 6, mult: int = 2, rate: float = 0.1, kernel: int = 5, depth: int = 3
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(3, dim, kernel, padding=kernel // 2)
+        self.blocks = nn.ModuleList([Mixer(dim, mult, rate) for _ in range(depth)])
+        self.last = Mixer(dim, 2 * mult, rate)
+        self.tail = Tail(dim, depth)
+        self.mix = nn.Parameter(torch.zeros(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x).transpose(1, 2)
+        weights = self.mix.softmax(0)
+        total = 0.0
+        for i, block in enumerate(self.blocks):
+            x = x + block(x)
+            total = total + weights[i] * x
+        return self.tail(self.last(total))
+
+
+def test_lists_that_make_their_own_members_follow_their_numbers(tmp_path: Path) -> None:
+    written, found = sized(Stack, {"x": real(2, 3, 8)}, tmp_path, seen_arguments=True)
+    assert not found.held
+    changed = {name for name, _, _ in (*found.changed, *found.rates)}
+    assert changed >= {"dim", "mult", "rate", "kernel", "depth"}
+    assert "class Mixer(" in written.modeling
+    assert "total: Any = 0.0\n" in written.modeling
+    assert "clamp(self.gain, -math.log(50.0), math.log(100.0))" in written.modeling
+    assert "constant(math.log(3.0))" in written.modeling
+    assert not written.baked
+    error = PortRefusesError("", "blocks_1/layers_0/gain")
+    line = inspect.getsourcelines(Gain)[1] + 5
+    assert origin(error, Stack()) == f"Gain, test_sizes.py:{line}"
+    error = PortRefusesError("", "blocks_1/layers_1/layers_0/bias")
+    assert origin(error, Stack()).startswith("Mixer, test_sizes.py:")
+    sizes = {"dim": 4, "mult": 3, "kernel": 3, "depth": 4}
+    model, x = Stack(**sizes), real(3, 3, 7)
+    model.mix.data.normal_()
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, **sizes), model(x))
 
 
@@ -531,20 +610,25 @@ def test_settings_in_mappings_are_read_at_another_size() -> None:
 
 def test_what_the_original_or_shapes_can_tell_is_not_run(tmp_path: Path) -> None:
     """A number that nothing of the port reads is asked of the original, a width of shapes alone."""
-    told: list[str] = []
-    _, found = sized(lambda: Rotated(Rotary()), {"x": real(2, 5, 12)}, tmp_path, told.append)
+    told: list[tuple[str, int]] = []
+
+    def progress(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
+        told.append((what, done))
+
+    _, found = sized(lambda: Rotated(Rotary()), {"x": real(2, 5, 12)}, tmp_path, progress)
     assert len(found.held) == 2
     assert told == [
-        "comparing shapes at another size: dim",
-        "comparing outputs at another size: dim",
+        ("comparing shapes at other sizes", 0),
+        ("comparing outputs at other sizes", 0),
     ]
     told.clear()
     (tmp_path / "other").mkdir()
-    _, found = sized(Coincidence, {"x": real(2, 5, 12)}, tmp_path / "other", told.append)
-    assert {one.name for one in found.held} == {"dim"}
-    assert [one for one in told if "outputs" in one] == [
-        "comparing outputs at another size: classes"
-    ]
+    _, found = sized(Coincidence, {"x": real(2, 5, 12)}, tmp_path / "other", progress)
+    (held,) = found.held
+    assert held.name == "dim"
+    assert re.search(r" \(Coincidence, test_sizes\.py:\d+\)$", held.why)
+    assert [done for what, done in told if "outputs" in what] == [0]
+    assert {name for name, _, _ in found.changed} == {"classes"}
 
 
 class Deep(nn.Module):

@@ -46,7 +46,7 @@ from converters.graph.ops.functions import functions
 from converters.graph.ops.networks.matmul import is_usual
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing.draft import Draft, Drafter, Missing, attended, is_fused
+from converters.graph.writing.draft import Draft, Drafter, Missing, attended, is_fused, is_inlined
 from converters.graph.writing.forms.options import choice, guard, spread
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.forms.turns import Over, Scan, with_scans
@@ -984,7 +984,7 @@ class _Writer:
         """A number that a running line computes from settings and sides: `dim // self.heads`."""
         for frame in reversed(frames):
             for node in names.reached(frame):
-                if isinstance(node, ast.BinOp | ast.Call):
+                if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
                     known = self._followed(node, _COMPUTED_DEPTH, frame)
                     if known is not None and math.isclose(known[0], value, rel_tol=1e-12):
                         same = type(known[0]) is type(value)
@@ -1030,6 +1030,18 @@ class _Writer:
                 if of is None or of[0] < 0:
                     return None
                 return math.sqrt(of[0]), ast.BinOp(of[1], ast.Pow(), ast.Constant(0.5))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Call() | ast.BinOp() as inner):
+                of = self._followed(inner, depth - 1, frame)
+                return of and (-of[0], ast.UnaryOp(ast.USub(), of[1]))
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math"), attr="log" | "log2" | "exp" as name),
+                args=[inner],
+            ):
+                of = self._followed(inner, depth - 1, frame)
+                try:
+                    return of and (getattr(math, name)(of[0]), call(f"math.{name}", of[1]))
+                except (ArithmeticError, ValueError):
+                    return None
         return None
 
     def _followed_side(self, name: str, axis: int) -> tuple[int | float, ast.expr] | None:
@@ -1281,7 +1293,7 @@ class _Writer:
                 expression = call("getattr", expression, part)
             attribute = f"{attribute}.{part}" if attribute else part
             at = at._modules[part]
-            inside = is_container(at) or type(at).forward is torch.nn.Sequential.forward
+            inside = is_container(at) or is_inlined(at)
             if prefix != path and not inside:  # it holds what is called
                 holder.setdefault(attribute, prefix)
                 attribute, holder = "", self.drafter.reached.setdefault(prefix, {})

@@ -51,11 +51,13 @@ from converters.graph.writing.original.comments import (
     speaks_of_axes,
 )
 from converters.graph.writing.original.constants import computed
+from converters.graph.writing.original.constructors import MEMBERS
 from converters.graph.writing.original.forwarding import without_forwarding
 from converters.graph.writing.original.names import (
     aliases,
     attribute_lines,
     documented,
+    numbers_begun,
     source_file,
     statement,
 )
@@ -347,8 +349,9 @@ class _Classes:
                 else self._placeholder(f"{prefix}{key}", child)
                 for key, child in instance.module._modules.items()
             ]
+            count = self.drafter.settings.of_count(instance.module, MEMBERS, len(inner))
             instance.setup.append(
-                _assign("layers", call("_list", ast.List(inner, ast.Load()), len(inner)))
+                _assign("layers", call("_list", ast.List(inner, ast.Load()), count))
             )
             return
         for name in sorted(tree, key=list(instance.module._modules).index):
@@ -749,7 +752,9 @@ def _roll(instance: _Instance) -> None:
     lengths = lists.lengths(instance.setup)
     for name, method in instance.methods.items():
         forward = getattr(type(instance.module), method.of)
-        body, over = rolled(method.body, lengths, aliases(forward), method.kinds)
+        body, over = rolled(
+            method.body, lengths, aliases(forward), method.kinds, numbers_begun(forward)
+        )
         # Who calls a module takes its results apart one by one; the model's may be a list's.
         body, result = repeated(body, method.result, forward, not instance.path)
         body, result = stepped(body, result, forward)

@@ -28,6 +28,7 @@ from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
     layouts,
 )
+from converters.graph.writing.original.constructors import fills_itself
 from converters.graph.writing.original.functions import own_frames, within
 from converters.graph.writing.original.names import argument_name, label_path
 from converters.graph.writing.original.settings import Settings
@@ -330,7 +331,7 @@ class Drafter:
         if self.layer(module_call.path) is not None:
             return False
         if isinstance(module, torch.nn.Sequential):
-            return type(module).forward is torch.nn.Sequential.forward
+            return is_inlined(module)
         if self._elsewhere(module_call.path) and not module._modules and not module._buffers:
             keys = [f"{module_call.path}.{name}" for name in module._parameters]
             return all(self.first.get(key, key) != key for key in keys if key in self.first)
@@ -341,6 +342,11 @@ class Drafter:
             len(module_call.body) <= 8
             and not any(isinstance(item, Call) for item in module_call.body)
         )
+
+
+def is_inlined(module: torch.nn.Module) -> bool:
+    """Whether a Sequential is written where it is called: it has no constructor or forward of its own."""
+    return type(module).forward is torch.nn.Sequential.forward and not fills_itself(module)
 
 
 def is_fused(module_call: Call) -> bool:

@@ -95,7 +95,10 @@ class InitialLaws:
             return code("nn.initializers.zeros")
         if number.value == 1:
             return code("nn.initializers.ones")
-        return code("nn.initializers.constant({v})", v=self._number(number, "value"))
+        value = self._number(number, "value")
+        if number.literal and number.origin is not None:  # `math.log(10.0)`
+            value = copied_tree(number.origin)
+        return code("nn.initializers.constant({v})", v=value)
 
     def draw(
         self, law: Draw, module: Any, name: str, axes: tuple[int, ...] | None, parts: int

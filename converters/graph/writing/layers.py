@@ -139,7 +139,22 @@ class Layer:
                     listed = settings.of_layer(self.module, torch_name, (value,))[0]
                     return plain if getattr(plain, "text", "") else listed
                 return settings.of_layer(self.module, torch_name, value)
-        return _value(value)
+        return _value(self._padding(settings, value) if name == "padding" else value)
+
+    def _padding(self, settings: Settings, value: Any) -> Any:
+        """The padding of a convolution: pairs of settings where its constructor computes the sides."""
+        plain = getattr(self.module, "padding", None)
+        if not isinstance(plain, tuple) or self.flax.before:
+            return value
+        sides = settings.of_layer(self.module, "padding", plain)
+        if not any(getattr(side, "text", "") for side in sides):
+            return value
+        if value not in (
+            "VALID",
+            tuple((side, side) for side in plain),
+        ):  # a transposed convolution
+            return value
+        return tuple((side, side) for side in sides)
 
     def applied(self, layer: ast.expr, x: ast.expr, **more: Any) -> ast.expr:
         """The expression that calls it, on a tensor in Flax's order; `more` are other arguments."""

@@ -23,7 +23,7 @@ from migrate.parity.ground.errors import ArgumentsError, TargetError
 from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
-from migrate.parity.sides.target import PORT_FILES, Target
+from migrate.parity.sides.target import PORT_FILES, Target, ports_in
 from shims import simulate_tpu
 from shims._simulated_tpu.versions import INSTALL
 from shims.errors import NotSimulatedError
@@ -149,9 +149,10 @@ def _imported_port(folder: Path, shown: str) -> ModuleType:
     """
     lacking = [name for name in PORT_FILES if not (folder / name).is_file()]
     if lacking:
+        inner = " or ".join(f"port:{port}" for port in ports_in(folder))
         raise TargetError(
             f"{folder}: not a folder of migrate port; missing: {' and '.join(lacking)}",
-            "name the folder that migrate port wrote",
+            f"did you mean {inner}?" if inner else "name the folder that migrate port wrote",
         )
     try:
         package = _package(folder)

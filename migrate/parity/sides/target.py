@@ -13,6 +13,8 @@ from migrate.parity.ground.errors import TargetError
 # Files of `migrate port`: a package with a function that builds the model, and the outcome of each key.
 PORT_FILES = ("__init__.py", "modeling.py")
 PORT_MAPPING = "mapping.yaml"
+# File that makes a folder a checkpoint of transformers.
+_CHECKPOINT = "config.json"
 _KINDS = ("torch", "xla", "tpu", "linen", "nnx", "jax", "port", "dump")
 
 
@@ -40,6 +42,8 @@ class Target:
 def parse_target(text: str) -> Target:
     """Parse `[KIND:]SPEC`. A folder that `migrate port` wrote is a port without its kind, too.
 
+    A folder around a single port, such as the `--output` of `migrate port`, means that port.
+
     Raises:
         TargetError: nothing follows the kind, the file or folder does not exist, or no object in it is named.
     """
@@ -66,8 +70,12 @@ def parse_target(text: str) -> Target:
         raise TargetError(
             f"{text} names {'a file, but no object in it' if file else 'no file'}", advice
         )
-    if not kind and is_port(path):
-        kind = "port"
+    if kind in ("", "port"):
+        inner = ports_in(path)
+        if len(inner) == 1 and not (path / _CHECKPOINT).exists():
+            kind, rest = "port", str(inner[0])
+        elif not kind and is_port(path):
+            kind = "port"
     return Target(kind, rest, text)
 
 
@@ -76,7 +84,15 @@ def _nearest_path(path: Path) -> str:
     if not path.parent.is_dir():
         return ""
     near = nearest(path.name, [beside.name for beside in path.parent.iterdir()])
-    return str(path.parent / near) if near else ""
+    inner = ports_in(path.parent / near) if near else []
+    return str(inner[0] if len(inner) == 1 else path.parent / near) if near else ""
+
+
+def ports_in(folder: Path) -> list[Path]:
+    """Return the ports directly in a folder that is none itself, such as the `--output` of `migrate port`."""
+    if not folder.is_dir() or is_port(folder):
+        return []
+    return [inner for inner in sorted(folder.iterdir()) if is_port(inner)]
 
 
 def is_port(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from converters.graph.expression import DROPOUT, NOISE
+from converters.graph.recording.libraries import is_user_file
+from converters.graph.writing.original.names import attribute_lines, source_file
+from converters.mapping.paths import has_layers
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.jax.draws import drawn
 from migrate.port.dtypes import narrow
@@ -25,10 +29,20 @@ from migrate.port.weights import CONSTANTS, MAPPING, PARAMS
 Shape = tuple[int, ...]
 # Characters of what a class of the port says about a size.
 _SHOWN = 160
+# File with the classes of a port.
+_SOURCE = "modeling.py"
 
 
 class PortRefusesError(Exception):
-    """Error of a port that does not run at these sizes. The text is the reason, after "the port"."""
+    """Error of a port that does not run at these sizes. The text is the reason, after "the port".
+
+    Attributes:
+        path: path of a weight that does not fit, as Flax has it; "" for other reasons.
+    """
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.path = path
 
 
 @dataclass(frozen=True)
@@ -216,7 +230,54 @@ def refused(folder: Path) -> Iterator[None]:
     except (
         Exception
     ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
-        raise PortRefusesError(_reason(error, folder)) from error
+        raise PortRefusesError(*_reason(error, folder)) from error
+
+
+def origin(error: PortRefusesError, module: Any) -> str:
+    """The class and line of the original that an error concerns: `RMSNorm, net.py:31`; "" if unknown.
+
+    For a weight: the line of a constructor that makes its layer. Else: the class in whose port JAX raised.
+
+    Args:
+        error: the error.
+        module: the original.
+    """
+    owner, attribute = _owner(module, error.path) if error.path else (None, "")
+    if owner is None:
+        frames = traceback.walk_tb(error.__cause__.__traceback__ if error.__cause__ else None)
+        names = [
+            frame.f_code.co_qualname.partition(".")[0]
+            for frame, _ in frames
+            if Path(frame.f_code.co_filename).name == _SOURCE
+        ]
+        classes = {type(inner).__name__: type(inner) for inner in module.modules()}
+        known = [name if name in classes else name.rstrip("0123456789") for name in names]
+        owner = next((classes[name] for name in reversed(known) if name in classes), None)
+    if owner is None or not is_user_file(source_file(owner)):
+        return ""
+    line = attribute_lines(owner).get(attribute)
+    number = line.line if line is not None else inspect.getsourcelines(owner)[1]
+    return f"{owner.__name__}, {Path(source_file(owner)).name}:{number}"
+
+
+def _owner(module: Any, path: str) -> tuple[type | None, str]:
+    """The class of the user that makes the layer of a weight, and the attribute it keeps it under."""
+    owner, attribute = None, ""
+    for part in path.split("/"):
+        name, _, index = part.rpartition("_")
+        children = getattr(module, "_modules", {})
+        held = part in children or (name in children and index.isdigit())
+        if is_user_file(source_file(type(module))):
+            owner, attribute = type(module), part if part in children or not held else name
+        if part in children:
+            module = children[part]
+        elif held:
+            module = list(children[name].children())[int(index)]
+        elif name == "layers" and has_layers(module) and int(index) < len(children):
+            module = list(children.values())[int(index)]
+        else:
+            break
+    return owner, attribute
 
 
 # Messages about weights that do not fit → what they say about the source; it follows "the port".
@@ -246,14 +307,17 @@ _PLAIN = (
 )
 
 
-def _reason(error: Exception, folder: Path) -> str:
-    """Reason why a port does not run at other sizes; it follows "the port" in a sentence."""
+def _reason(error: Exception, folder: Path) -> tuple[str, str]:
+    """Reason why a port does not run at other sizes, and the path of a weight that does not fit.
+
+    The reason follows "the port" in a sentence.
+    """
     from flax.errors import ScopeParamShapeError
 
     from converters.errors import ConversionError, MappingFileError
 
     message = " ".join(str(error).replace(f"{folder}/", "").split())
-    start = f"raises {type(error).__name__}: "
+    start, path = f"raises {type(error).__name__}: ", ""
     if isinstance(error, ConversionError):
         start = "does not take the original's weights there: "
         message = error.problems[0] if isinstance(error, MappingFileError) else message
@@ -264,14 +328,16 @@ def _reason(error: Exception, folder: Path) -> str:
         if isinstance(error, ConversionError | ScopeParamShapeError | ValueError) and (
             match := re.search(pattern, message)
         ):
-            start, message = "", said.format(**match.groupdict())
+            groups = match.groupdict()
+            start, message = "", said.format(**groups)
+            path = "/".join(filter(None, (groups.get("path"), groups.get("name"))))
             break
     if len(message) > _SHOWN:
         message = f"{message[:_SHOWN].rpartition(' ')[0]} …"
     if not message:
         line = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{Path(line.filename).name}:{line.lineno}"
-    return start + message
+    return start + message, path
 
 
 def _converted(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrate.port.sizes.distance import distance
-from migrate.port.sizes.flax import PortAtSize, PortRefusesError
+from migrate.port.sizes.flax import PortAtSize, PortRefusesError, origin
 from migrate.port.sizes.instance import SizeChange, SizedModel, alive
 from migrate.port.sizes.question import SizeQuestion
 from migrate.port.sizes.rates import Kept, kept_by_port, same
@@ -15,8 +15,6 @@ from migrate.progress import Progress
 # Instances of the port that are compiled and run at most, and those of which only shapes are computed.
 _RUNS = 24
 _TRACES = 64
-# Names of settings that a line of progress shows.
-_SHOWN = 4
 _Attempt = Callable[[PortAtSize, SizedModel], str]
 REFUSED = "the original refuses it beside the others"
 
@@ -77,26 +75,26 @@ class Tries:
     def _once(self, attempt: _Attempt, what: str, changes: Sequence[SizeChange]) -> str:
         key = what, tuple(sorted(map(id, changes)))
         if key not in self._known:
-            self._known[key] = self._tried(attempt, what, changes)
+            done = sum(tried == what for tried, _ in self._known)
+            self._progress(f"comparing {what} at other sizes", done, 0, "size")
+            self._known[key] = self._tried(attempt, changes)
         return self._known[key]
 
-    def _tried(self, attempt: _Attempt, what: str, changes: Sequence[SizeChange]) -> str:
+    def _tried(self, attempt: _Attempt, changes: Sequence[SizeChange]) -> str:
         ordered = tuple(change for change in self._order if change in changes)
         instance = self._question.built(ordered)
         if instance is None:
             return REFUSED
         if min(self._traces, self._runs) <= 0:
             return "not tried"
-        names = [change.name for change in ordered]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        self._progress(f"comparing {what} at another size: {', '.join(names[:_SHOWN])}{more}")
         if attempt == self._outputs:
             instance = alive(instance)
         settings = self._question.settings(instance)
         try:
             why = attempt(self._question.port_at(self._package, settings, instance), instance)
         except PortRefusesError as error:
-            return f"the port {error}"
+            place = origin(error, instance.module)
+            return f"the port {error}{f' ({place})' if place else ''}"
         if not why:
             self.settings = dict(settings)
         return why

@@ -57,6 +57,28 @@ def test_a_folder_of_migrate_port_is_a_port(tmp_path: Path) -> None:
     assert parse_target(str(tmp_path)).kind == ""
 
 
+def test_a_folder_around_one_port_means_the_port(tmp_path: Path) -> None:
+    out = tmp_path / "ported"
+    for name in ("first", "second"):
+        (out / name).mkdir(parents=True)
+        for file in (*PORT_FILES, PORT_MAPPING):
+            (out / name / file).touch()
+        if name == "first":
+            for text in (f"port:{out}", str(out)):
+                target = parse_target(text)
+                assert (target.kind, target.spec) == ("port", str(out / name))
+            with pytest.raises(TargetError) as caught:
+                parse_target(f"port:{tmp_path / 'portde'}")
+            assert caught.value.remedy == f"did you mean port:{out / name}?"
+    target = parse_target(f"port:{out}")
+    with pytest.raises(TargetError) as caught:
+        load_runner(target)
+    first, second = out / "first", out / "second"
+    assert caught.value.remedy == f"did you mean port:{first} or port:{second}?"
+    (out / "config.json").touch()
+    assert parse_target(str(out)).kind == ""
+
+
 def test_kinds_before_what_is_no_side() -> None:
     assert plain_spec("torch:net.py:Net", ("torch",), "torch module") == "net.py:Net"
     assert plain_spec("net.py:Net", ("torch",), "torch module") == "net.py:Net"

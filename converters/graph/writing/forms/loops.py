@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
-from converters.graph.expression import as_code, call
+from converters.graph.expression import as_code, call, code
 from converters.graph.writing.forms.numbered import by_number
 from converters.graph.writing.holes import fill
 
@@ -18,6 +18,7 @@ def rolled(
     length: Mapping[str, int],
     aliases: Set[tuple[str, str]] = frozenset(),
     arguments: Collection[str] = (),
+    begun: Mapping[str, int | float] | None = None,
 ) -> tuple[list[ast.stmt], set[str]]:
     """Statements with runs that differ in the index of a module only made a loop.
 
@@ -26,6 +27,7 @@ def rolled(
         length: attribute → how many modules its list has.
         aliases: (new, old) where the original gives a value another name (`hidden_states = inputs_embeds`).
         arguments: names of arguments that are lists with an entry for each module.
+        begun: name → number that the original gives it (`total = 0.0`).
 
     Returns:
         The statements, and the lists that a loop goes over: with these, any number of modules will do.
@@ -33,7 +35,9 @@ def rolled(
     statements, over = list(body), set()
     for attribute, count in length.items():
         if count and attribute not in over:
-            statements, lists_found = _rolled(statements, attribute, count, aliases, arguments)
+            statements, lists_found = _rolled(
+                statements, attribute, count, aliases, arguments, begun or {}
+            )
             over |= lists_found
     return statements, over
 
@@ -44,6 +48,7 @@ def _rolled(
     count: int,
     aliases: Set[tuple[str, str]],
     arguments: Collection[str],
+    begun: Mapping[str, int | float],
 ) -> tuple[list[ast.stmt], set[str]]:
     first = {
         index: place
@@ -75,6 +80,8 @@ def _rolled(
             old, new = renamed
             turned[0] = [RenamedValue(old, new).visit(statement) for statement in turned[0]]
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
+        turned[0], sums = _with_starts(turned, begun)
+        before += sums
         forms = {"\n".join(map(ast.dump, turn)) for turn in turned}
         if len(forms) == 1 and goes_on(turned[0]):
             loop = _loop(turned[0], lists, order, arguments)
@@ -87,6 +94,45 @@ def _rolled(
             loop = _loop(numbered, lists, order, arguments, counter)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
     return body, set()
+
+
+# What an operator leaves as it is: the recording has no operator for it.
+_NEUTRAL: Mapping[type, int] = {ast.Add: 0, ast.Mult: 1}
+
+
+def _with_starts(
+    turns: Sequence[Sequence[ast.stmt]], begun: Mapping[str, int | float]
+) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The first turn, adding to a sum as the other turns do, and the statements that begin the sums.
+
+    Args:
+        turns: statements of each turn.
+        begun: name → number that the original gives it.
+    """
+    first, starts = list(turns[0]), list[ast.stmt]()
+    for place, statement in enumerate(first if len(turns) > 1 else ()):
+        match statement, turns[1][place]:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value),
+                ast.Assign(
+                    targets=[ast.Name(id=other)], value=ast.BinOp(left=left, op=op) as following
+                ),
+            ) if name == other and type(op) in _NEUTRAL:
+                pass
+            case _:
+                continue
+        on_left = isinstance(left, ast.Name) and left.id == name
+        on_right = isinstance(following.right, ast.Name) and following.right.id == name
+        read = {node.id for node in names_in(first[: place + 1]) if isinstance(node.ctx, ast.Load)}
+        if name in read or on_left == on_right:
+            continue
+        total, neutral = ast.Name(name, ast.Load()), _NEUTRAL[type(op)]
+        sides = (total, value) if on_left else (value, total)
+        first[place] = ast.Assign([ast.Name(name, ast.Store())], ast.BinOp(sides[0], op, sides[1]))
+        number = begun[name] if begun.get(name) == neutral else neutral
+        target = ast.Name(name, ast.Store())
+        starts.append(ast.AnnAssign(target, code("Any"), ast.Constant(number), 1))
+    return first, starts
 
 
 def _carried(

@@ -14,6 +14,16 @@ import torch
 from converters.graph.writing.original.names import assigned as locals_of
 from converters.graph.writing.original.names import source_tree
 
+CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+# In place of an attribute: the members that a list of modules makes in its own constructor.
+MEMBERS = ""
+
+
+def fills_itself(module: Any) -> bool:
+    """Whether a list of modules has a constructor of its own, so that it makes its own members."""
+    base = next((cls for cls in CONTAINERS if isinstance(module, cls)), None)
+    return base is not None and type(module).__init__ is not base.__init__
+
 
 def default(cls: Any, name: str) -> Any:
     """Default of an argument of a constructor, or None."""
@@ -64,7 +74,12 @@ def methods(cls: Any) -> tuple[ast.AST, ...]:
 
 @cache
 def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
-    """Expressions that the constructors of a class assign to `self.attribute`, or append to it."""
+    """Expressions that the constructors of a class assign to `self.attribute`, or append to it.
+
+    For `MEMBERS`: what they give to the constructor of the list that the class derives from, or append.
+    """
+    if attribute == MEMBERS:
+        return tuple(member for tree in constructors(cls) for member in _members(tree))
     values = []
     for tree in constructors(cls):
         for node in ast.walk(tree):
@@ -107,6 +122,33 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
     return tuple(values)
 
 
+def _members(tree: ast.AST) -> list[ast.expr]:
+    """Expressions of the members that a constructor gives to its list: each `Sequential(…)`, or a member."""
+    values: list[ast.expr] = []
+    whole = ast.Name("Sequential", ast.Load())
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"),
+                    args=[_, *_] as parts,
+                )
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name() | ast.Attribute(), attr="__init__"),
+                    args=[ast.Name(id="self"), *parts],
+                )
+            ):
+                values.append(_with_locals(ast.Call(whole, parts, []), tree))
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Name(id="self"), attr="append" | "extend" | "add_module"
+                ),
+                args=[*_, value],
+            ):
+                values.append(value)
+    return values
+
+
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
     """The expression for each name of `self.a, self.b = …`; none if the source does not show it."""
     match value:
@@ -143,9 +185,8 @@ def _may_be(name: ast.expr, attribute: str) -> bool:
 def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
     """A list that is put together before it becomes an attribute: all that was put into it."""
     inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
-    inner = inner.value if isinstance(inner, ast.Starred) else inner
-    if not isinstance(inner, ast.Name):
-        return value
+    unpacked = [node.value for node in ast.walk(value) if isinstance(node, ast.Starred)]
+    lists = {node.id for node in (inner, *unpacked) if isinstance(node, ast.Name)}
     appended = [
         node.args[0]
         for node in ast.walk(tree)
@@ -153,10 +194,11 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("append", "add_module")
         and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == inner.id
+        and node.func.value.id in lists
         and node.args
     ]
-    assigned_values = locals_of(tree).get(inner.id, ())
+    local = locals_of(tree)
+    assigned_values = [each for name in sorted(lists) for each in local.get(name, ())]
     return (
         ast.Tuple([value, *assigned_values, *appended], ast.Load())
         if appended or assigned_values
@@ -170,7 +212,7 @@ def appended_until(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
 
     The list is the attribute, or a local one that the attribute is made of.
     """
-    lists = {f"self.{attribute}"}
+    lists = {f"self.{attribute}".rstrip(".")}
     for expression in assigned(cls, attribute):
         # A list with local parts stands behind the expression that has its name.
         whole = expression.elts[0] if isinstance(expression, ast.Tuple) else expression

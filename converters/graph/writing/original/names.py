@@ -685,6 +685,17 @@ def aliases(forward: Any) -> frozenset[tuple[str, str]]:
     )
 
 
+def numbers_begun(forward: Any) -> dict[str, int | float]:
+    """Name → number that a forward gives it: `total = 0.0`."""
+    numbers: dict[str, int | float] = {}
+    for name, values in assigned(source_tree(forward)).items():
+        for value in values:
+            number = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                numbers[clean(name)] = number
+    return numbers
+
+
 def other_name(name: str, forward: Any) -> str:
     """Under which name a forward keeps a value before it gives its name to another (`residual = x`)."""
     for node in ast.walk(source_tree(forward)):

@@ -53,7 +53,6 @@ _CONFIGURATIONS = (
 )
 # How far a number is followed.
 _DEPTH = 24
-_CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 _OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Mult: ("*", operator.mul),
     ast.FloorDiv: ("//", operator.floordiv),
@@ -109,7 +108,10 @@ def _said_of(text: str, origins: Iterable[_Said]) -> _Said | None:
 
 @dataclass(frozen=True)
 class _Made:
-    """Creation of a module: the path of the module above, and its attribute there."""
+    """Creation of a module: the path of the module above, and its attribute there.
+
+    The attribute is `MEMBERS` for a member of a list whose constructor makes its members.
+    """
 
     above: str
     attribute: str
@@ -299,6 +301,9 @@ class Settings:
 
     def of_count(self, owner: Any, name: str, value: int) -> Any:
         """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
+        held = getattr(owner, "_modules", {}).get(name)
+        if held is not None and constructors.fills_itself(held):
+            owner, name = held, constructors.MEMBERS
         path = self.paths.get(id(owner))
         for expression in constructors.assigned(_class(owner), name) if path is not None else ():
             for node in ast.walk(expression):
@@ -416,10 +421,11 @@ class Settings:
         if not path:
             return None
         above, _, attribute = path.rpartition(".")
-        while above and isinstance(self.modules.get(above), _CONTAINERS):
+        while above and isinstance(self.modules.get(above), constructors.CONTAINERS):
             module = self.modules[above]
-            if type(module).__init__ is not _base(module).__init__:
-                break
+            if constructors.fills_itself(module):
+                written = constructors.assigned(_class(module), attribute)
+                return _Made(above, attribute if written else constructors.MEMBERS)
             above, _, attribute = above.rpartition(".")
         return _Made(above, attribute)
 
@@ -476,7 +482,9 @@ class Settings:
         if creation is None:
             return
         name = _class(self.modules[path]).__name__
-        within = path.removeprefix(f"{creation.above}.").split(".")[1:]
+        within = path.removeprefix(f"{creation.above}.").split(".")
+        if creation.attribute != constructors.MEMBERS:
+            within = within[1:]
         for assigned in constructors.assigned(
             _class(self.modules[creation.above]), creation.attribute
         ):
@@ -503,7 +511,7 @@ class Settings:
         """Values of the variables of the loop in which a constructor makes a member of a list."""
         if len(within) != 1 or not within[0].isdigit():
             return {}
-        path = f"{creation.above}.{creation.attribute}".lstrip(".")
+        path = f"{creation.above}.{creation.attribute}".strip(".")
         trees = constructors.constructors(_class(self.modules[above]))
         return variables((expression, *trees), call, Index(int(within[0]), path))
 
@@ -1164,7 +1172,3 @@ def _bracketed(text: str, symbol: str, side: int) -> str:
     plain = called or not re.search(r"[-+*/ ]", text.strip())
     alike = symbol == "*" and side == 0 and not re.search(r"[-+/]", text)
     return text if plain or alike or (symbol in "+-" and side == 0) else f"({text})"
-
-
-def _base(module: Any) -> Any:
-    return next(cls for cls in _CONTAINERS if isinstance(module, cls))
