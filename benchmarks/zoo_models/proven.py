@@ -93,6 +93,7 @@ def _prove(zoo: str, name: str, api: str, found: _Found) -> None:
 
     from migrate.port.sizes.construction import constructions
     from migrate.port.sizes.prove import sizes_of
+    from migrate.progress import no_progress
 
     with constructions() as seen:
         model, inputs = builder(zoo)(name)
@@ -105,7 +106,7 @@ def _prove(zoo: str, name: str, api: str, found: _Found) -> None:
         arrays = {key: one.numpy() for key, one in inputs.items()}
         began = time.process_time()
         with torch.random.fork_rng(devices=[]):
-            sizes = sizes_of(made, place, model, seen.of(model), arrays, name, lambda _: None)
+            sizes = sizes_of(made, place, model, seen.of(model), arrays, name, no_progress)
         found.columns["sizes"] = f"{time.process_time() - began:.1f}"
         found.columns["followed"] = " ".join(one for one, _, _ in sizes.changed)
         found.columns["refused"] = " ".join(one.name for one in sizes.held)

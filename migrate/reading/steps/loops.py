@@ -180,7 +180,8 @@ def _counts(value: cst.BaseExpression | None, context: Script, depth: int = 6) -
     if isinstance(value, cst.Dict):
         return True  # a loop over it gets its keys
     if isinstance(value, cst.List | cst.Tuple | cst.Set):
-        return _are_plain([element.value for element in value.elements], context)
+        elements = [element.value for element in value.elements]
+        return bool(elements) and _are_plain(elements, context)
     if isinstance(value, cst.ListComp | cst.GeneratorExp):
         turns = value.for_in
         names = {*_names(turns.target)} if _counts(turns.iter, context, depth) else set()
