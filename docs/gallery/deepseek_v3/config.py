@@ -24,5 +24,5 @@ class DeepseekV3ForCausalLMConfig:
     initializer_range: float = 0.02
     rms_norm_eps: float = 1e-06
     head_dim: int = 8
-    config: float = 10000.0
+    rope_theta: float = 10000.0
     num_local_experts: int = 8

@@ -97,7 +97,7 @@ class DeepseekV3RotaryEmbedding(nn.Module):
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.inv_freq = 1.0 / self.config.config ** (
+        self.inv_freq = 1.0 / self.config.rope_theta ** (
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
