@@ -99,29 +99,28 @@ def mamba_selective_scan_step(
 
 
 def mamba_selective_scan(
+    hidden_states: Array,
     dt: Array,
     A: Array,
+    B: Array,
+    C: Array,
+    D: Array,
     z: Array,
     delta_bias: Array,
-    scan_result: Array,
-    scan_result_2: Array,
-    scan_result_3: Array,
-    scan_result_4: Array,
-    intermediate_size: int,
 ) -> Array:
-    dt_2 = dt + delta_bias.astype(dt.dtype)[..., None]
-    dt_2 = jax.nn.softplus(dt_2)
+    dt = dt + delta_bias.astype(hidden_states.dtype)[..., None]
+    dt = jax.nn.softplus(dt)
     # We need to transpose on the basis of the original kernel layout
-    B = scan_result.swapaxes(1, 2)
-    C = scan_result_2.swapaxes(1, 2)
+    B = B.swapaxes(1, 2)
+    C = C.swapaxes(1, 2)
     # Discretize A and B for the entire sequence
-    discrete_A = dt_2[..., None]
+    discrete_A = dt[..., None]
     discrete_A_2 = jnp.exp(A[None, :, None] * discrete_A)
     discrete_B = discrete_A * B[:, None].astype(jnp.float32)
-    deltaB_u = discrete_B * scan_result_3[..., None].astype(jnp.float32)
+    deltaB_u = discrete_B * hidden_states[..., None].astype(jnp.float32)
     # "Initial hidden state" is not supported by the kernel path, so use
     # the same zero initialization as the kernel
-    ssm_state = jnp.zeros((dt.shape[0], intermediate_size, A.shape[1]), dt.dtype)
+    ssm_state = jnp.zeros((*hidden_states.shape[:2], A.shape[1]), hidden_states.dtype)
     # State calculation
     _, result = jax.lax.scan(
         lambda state, turn: mamba_selective_scan_step(state, *turn),
@@ -129,7 +128,7 @@ def mamba_selective_scan(
         (jnp.moveaxis(discrete_A_2, 2, 0), jnp.moveaxis(deltaB_u, 2, 0), C.swapaxes(0, 1)),
     )
     scan_output = jnp.moveaxis(result, 0, 2)
-    scan_output = scan_output + scan_result_3 * scan_result_4[None][..., None]
+    scan_output = scan_output + hidden_states * D[None][..., None]
     return scan_output * jax.nn.silu(z)
 
 
@@ -180,7 +179,7 @@ class MambaMixer(Module):
         self.conv1d = nn.Conv(
             self.config.intermediate_size,
             kernel_size=(self.config.conv_kernel,),
-            padding=((3, 3),),
+            padding=((self.config.conv_kernel - 1, self.config.conv_kernel - 1),),
             feature_group_count=self.config.intermediate_size,
             kernel_init=torch_uniform,
             **self.numerics,
@@ -258,15 +257,14 @@ class MambaMixer(Module):
         scan_result_2 = C.swapaxes(1, 2)
         scan_result_3 = self.D.astype(jnp.float32)
         scan_result = mamba_selective_scan(
+            scan_output,
             time_step,
             A,
-            gate,
-            time_proj_bias,
             scan_result,
             scan_result_2,
-            scan_output,
             scan_result_3,
-            self.config.intermediate_size,
+            gate,
+            time_proj_bias,
         )
         # 4. Final linear projection
         return self.out_proj(scan_result.swapaxes(1, 2).astype(dtype))
