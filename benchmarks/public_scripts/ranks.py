@@ -169,6 +169,7 @@ def train(program: str, updates: str, output: str) -> None:
     import jax
     from flax import linen
 
+    from converters.reverse import by_torch_names
     from migrate.prove.recording.records import SNAPSHOT_STEPS
     from migrate.train.watch import seeds
 
@@ -177,7 +178,6 @@ def train(program: str, updates: str, output: str) -> None:
     linen.Dropout.__call__ = lambda self, inputs, *args, **kwargs: inputs  # type: ignore[assignment]
     loop: Any = import_module("train")
     batches: Any = import_module("data").batches
-    by_torch_names: Any = import_module("torch_names").by_torch_names
     arrays: dict[str, Any] = {}
     losses: list[float] = []
     with jax.default_matmul_precision("highest"):

@@ -25,7 +25,7 @@ from shims._simulated import calls
 _READING = ("item", "tolist", "cpu", "to", "__bool__", "__float__", "__int__", "__index__")
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
-# Reads that a replica sends to the others in words; of the others, a digest.
+# First reads since a collective that a replica keeps, and sends to the others, in words; all are in a digest.
 _MOST_NOTES = 4
 READ_REMEDY = (
     "on a TPU their graphs differ, and the collective in them hangs: "
@@ -47,7 +47,8 @@ class Reads:
         self._step = step
         self.pending: set[int] = set()
         self._noting = False
-        self._notes: list[tuple[str, str]] = []
+        self._digest = ""
+        self._notes: list[str] = []
 
     def record_results(self, results: Sequence[torch.Tensor]) -> None:
         """Record the device tensors returned by a collective."""
@@ -74,13 +75,11 @@ class Reads:
 
     def since(self) -> tuple[str, str]:
         """Return the reads since the last collective: a digest to compare, and the first reads in words."""
-        digest = "".join(kind for kind, _ in self._notes)
-        lines = (f"{kind} {said}" for kind, said in self._notes[:_MOST_NOTES])
-        return (f"{calls.checksum(digest):08x}" if digest else "", "\n".join(lines))
+        return self._digest, "\n".join(self._notes)
 
     def begin(self) -> None:
         """Start a new collective: the reads before it have been compared."""
-        self._notes = []
+        self._digest, self._notes = "", []
 
     def _needs_a_result(self, tensor: torch.Tensor) -> bool:
         c_layer = torch_xla._XLAC
@@ -93,8 +92,10 @@ class Reads:
         return True
 
     def _note(self, what: str, kind: str) -> None:
-        said = f"{what}{calls.at(calls.caller())} (step {self._step()})"
-        self._notes.append((f"{calls.checksum(kind):08x}", said))
+        self._digest = f"{calls.checksum(self._digest + kind):08x}"
+        if len(self._notes) < _MOST_NOTES:
+            said = f"{what}{calls.at(calls.caller())} (step {self._step()})"
+            self._notes.append(f"{calls.checksum(kind):08x} {said}")
 
 
 def watch_reads(reads: Reads) -> None:

@@ -96,7 +96,6 @@ def both_modes(
                 recorded = trace(module, inputs, decomposed=True, masks=masks, same_dtype=same)
             graph = group(recorded)
         modules = dict(module.named_modules(remove_duplicate=False))
-
         grouped = group(trained)
         lines = _require_same_draws(grouped, graph)
         trained_graph = with_dropouts(grouped, modules, _drawn(grouped, lines))

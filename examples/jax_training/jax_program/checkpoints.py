@@ -87,12 +87,15 @@ def digest(micro: Any) -> int:
 
 def _loaded(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches; SIGTERM waits meanwhile, so that it does not end processes of the loader."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    for number, micro in enumerate(batches):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        if number == 0:
+    for number in itertools.count():
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            micro = next(batches, None)
+        finally:  # an error of the loader must not leave a process that SIGTERM does not end
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if micro is None:
+            return
+        if number == 0 and jax.process_count() > 1:
             what = "the hosts have different batches: seed the script"
             multihost_utils.assert_equal(np.uint32(digest(micro)), what)
         yield micro
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

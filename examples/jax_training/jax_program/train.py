@@ -76,6 +76,8 @@ def main():
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
     add("--save", type=Path, help="file for the trained weights")
     asked = parser.parse_args()
+    if asked.every < 1:
+        parser.error(f"--every {asked.every}: at least 1")
     from checkpoints import PREEMPTED, Checkpoints
     from data import batches
 

@@ -303,7 +303,7 @@ def _is_rank(node: ast.expr) -> bool:
 
 def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: RankEvaluator) -> bool:
     """Whether `choice` is None on some replicas: `Tracker() if rank == 0 else None`."""
-    nothing = [_is_none(part) for part in (choice.body, choice.orelse)]
+    nothing = [is_none(part) for part in (choice.body, choice.orelse)]
     return any(nothing) and not all(nothing) and differs(choice.test, scope, evaluator)
 
 
@@ -312,7 +312,7 @@ def bound_by_some(bindings: Iterable[ValueBinding], evaluator: RankEvaluator) ->
     assigned = [
         binding for binding in bindings if binding.kind == "value" and binding.value is not None
     ]
-    others = [binding for binding in assigned if not _is_none(binding.value)]
+    others = [binding for binding in assigned if not is_none(binding.value)]
     if not others or len(others) == len(assigned):
         return False
     guards = [_guard_of(binding.value, binding.scope, evaluator) for binding in others]
@@ -324,7 +324,7 @@ def bound_by_some(bindings: Iterable[ValueBinding], evaluator: RankEvaluator) ->
 
 def returned_by_some(function: Function, evaluator: RankEvaluator) -> bool:
     """Whether `function` returns None on all but some replicas."""
-    returned = [value for value in function.returns if not _is_none(value)]
+    returned = [value for value in function.returns if not is_none(value)]
     if not returned or function.yields:
         return False
     if any(FIRST_DECORATOR.fullmatch(last_part(decorator)) for decorator in function.decorators):
@@ -335,7 +335,8 @@ def returned_by_some(function: Function, evaluator: RankEvaluator) -> bool:
     return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
 
 
-def _is_none(node: ast.AST | None) -> bool:
+def is_none(node: ast.AST | None) -> bool:
+    """Whether `node` is written `None`."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
@@ -365,7 +366,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
     """Whether a branch ends with a bare return."""
     match body[-1]:
         case ast.Return(value=value):
-            return value is None or _is_none(value)
+            return value is None or is_none(value)
     return False
 
 
@@ -402,7 +403,7 @@ def _compares(
         return False
     if isinstance(right, ast.Constant) and right.value == 0:
         return not isinstance(operator, ast.GtE | ast.Lt)
-    return not isinstance(right, ast.UnaryOp) and not _is_none(right)
+    return not isinstance(right, ast.UnaryOp) and not is_none(right)
 
 
 def is_of_rank(node: ast.expr, scope: Scope, evaluator: RankEvaluator) -> bool:

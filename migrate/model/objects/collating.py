@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from migrate.catalogue.words import COLLATES
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.kinds import ClassInstance, Partial
+from migrate.model.calls.rank_tests import is_none
 from migrate.model.calls.scopes import Function
 
 if TYPE_CHECKING:
@@ -52,16 +53,12 @@ def settings_given(function: Function, analysis: Analysis) -> tuple[frozenset[st
     return tuple(
         frozenset(
             [
-                *(n for n, value in zip(names, call.args, strict=False) if not _is_none(value)),
-                *(k.arg for k in call.keywords if k.arg and not _is_none(k.value)),
+                *(n for n, value in zip(names, call.args, strict=False) if not is_none(value)),
+                *(k.arg for k in call.keywords if k.arg and not is_none(k.value)),
             ]
         )
         for call, _ in callers_of(analysis).get(init, ())
     )
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 @lru_cache(maxsize=2)

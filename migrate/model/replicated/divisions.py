@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.model.calls.kinds import ClassInstance
-from migrate.model.calls.rank_tests import last_part, parents
+from migrate.model.calls.rank_tests import is_none, last_part, parents
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
 from migrate.model.replicated.shares import (
     COMPREHENSIONS,
@@ -329,7 +329,7 @@ class Divisions(Shares):
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         data = call.args[0] if call.args else named.get("dataset")
         samplers = [named[name] for name in ("batch_sampler", "sampler") if name in named]
-        passed = [sampler for sampler in samplers if not _is_none(sampler)]
+        passed = [sampler for sampler in samplers if not is_none(sampler)]
         if not passed and data is not None:
             passed = [data]
         share = self._first(iter(passed), scope, bound, depth)
@@ -434,10 +434,6 @@ def _line(node: ast.expr) -> int:
 def _is_stride(step: ast.expr | None) -> bool:
     """Whether a step leaves out elements for other replicas."""
     return step is not None and not (isinstance(step, ast.Constant) and step.value in (None, 1))
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _has_operator(node: ast.AST, operators: tuple[type[ast.operator], ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, overload
@@ -377,6 +377,13 @@ class Parsed:
         while above is not None and type(above) is not cst.ClassDef:
             above = parent_of(id(above))
         return above
+
+    def names_any(self, items: Iterable[cst.BaseExpression], known: Collection[str]) -> bool:
+        """Whether a decorator, or what a `with` enters, is one of the names `known`, or a call of it."""
+        return any(
+            self.qualified_name(item.func if isinstance(item, cst.Call) else item) in known
+            for item in items
+        )
 
     def within_statement(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the nodes above `node` up to the innermost statement, which is the last."""

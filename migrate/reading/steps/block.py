@@ -53,8 +53,7 @@ def _of_loss(block: cst.IndentedBlock, context: Script) -> frozenset[int]:
 def _without_gradients(function: cst.FunctionDef, context: Script) -> bool:
     items = [decorator.decorator for decorator in function.decorators]
     items += [item.item for block in nodes_of(function, cst.With) for item in block.items]
-    names = (item.func if isinstance(item, cst.Call) else item for item in items)
-    return any(context.qualified_name(name) in NO_GRADIENTS for name in names)
+    return context.names_any(items, NO_GRADIENTS)
 
 
 class Body:

@@ -219,8 +219,7 @@ class Counters:
                 items.extend(item.item for item in above.items)
             elif isinstance(above, cst.FunctionDef):
                 items.extend(decorator.decorator for decorator in above.decorators)
-        names = (item.func if isinstance(item, cst.Call) else item for item in items)
-        return any(self._script.qualified_name(name) in NO_GRADIENTS for name in names)
+        return self._script.names_any(items, NO_GRADIENTS)
 
     def _is_given(self, name: cst.Name, function: cst.FunctionDef, depth: int) -> bool:
         """Whether calls in the script pass a changing number for the parameter `name`."""

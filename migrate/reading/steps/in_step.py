@@ -260,11 +260,8 @@ class StepCode:
         return False
 
     def _without_gradients(self, function: cst.FunctionDef) -> bool:
-        names = (
-            decorator.func if isinstance(decorator, cst.Call) else decorator
-            for decorator in (node.decorator for node in function.decorators)
-        )
-        return any(self._context.qualified_name(name) in NO_GRADIENTS for name in names)
+        decorators = (decorator.decorator for decorator in function.decorators)
+        return self._context.names_any(decorators, NO_GRADIENTS)
 
     def trains(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs inside of a step that trains, not of one that only evaluates."""

@@ -399,8 +399,7 @@ def _is_decorated(function: cst.FunctionDef, facts: Facts) -> bool:
 def _is_free(node: cst.BaseExpression, facts: Facts) -> bool:
     if isinstance(node, cst.Call) and _is_switched_off(node, facts):
         return True
-    name = node.func if isinstance(node, cst.Call) else node
-    return facts.context.qualified_name(name) in NO_GRADIENTS
+    return facts.context.names_any([node], NO_GRADIENTS)
 
 
 def _evaluates(call: cst.Call, facts: Facts) -> bool:

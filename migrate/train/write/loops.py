@@ -85,6 +85,8 @@ def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False)
         late = f"""
         if name in UPDATES:{textwrap.indent(late, "    ")}"""
     loop = f"""
+    if asked.every < 1:
+        parser.error(f"--every {{asked.every}}: at least 1")
     from checkpoints import PREEMPTED, Checkpoints
     from data import batches
 

@@ -135,8 +135,6 @@ def _frequencies(
     own = (
         settings.of_attribute(owner, argument, number)
         for argument in passed
-        # A configuration is no number, whatever it holds.
-        if isinstance(getattr(owner, argument, base), int | float)
         for number in (base, int(base))
     )
     said = next((number for number in own if getattr(number, "text", "")), None)

@@ -109,14 +109,7 @@ def sides_written(frame: Frame) -> tuple[ast.expr, ...]:
     The first is starred if only the last sides are named: `x.view(*x.shape[:-1], self.heads, self.width)`, or
     `shape = x.shape[:-1] + (self.heads, self.width)` that a line before has.
     """
-    source = statement(frame)
-    calls = [
-        node.args
-        for node in (ast.walk(source) if source is not None else ())
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("view", "reshape")
-    ]
+    calls = _arguments_of(frame, ("view", "reshape"))
     if len(calls) != 1:
         return ()
     sides = list(calls[0])
@@ -153,19 +146,23 @@ def unflattened(frame: Frame) -> tuple[int, tuple[int | None, ...]] | None:
 
     A part that is no number in the source is None.
     """
-    source = statement(frame)
-    calls = [
-        node.args
-        for node in (ast.walk(source) if source is not None else ())
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _RESHAPING
-    ]
-    match calls:
+    match _arguments_of(frame, _RESHAPING):
         case [[axis, ast.Tuple(elts=parts) | ast.List(elts=parts)]]:
             number = integer(axis)
             return None if number is None else (number, tuple(map(integer, parts)))
     return None
+
+
+def _arguments_of(frame: Frame, methods: Collection[str]) -> list[list[ast.expr]]:
+    """Arguments of each call in the statement at a frame of a method with one of these names."""
+    source = statement(frame)
+    return [
+        node.args
+        for node in (ast.walk(source) if source is not None else ())
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in methods
+    ]
 
 
 # Methods and functions of torch that give a tensor sides.

@@ -460,7 +460,10 @@ class Settings:
             held = getattr(self.root, name, None)
         if isinstance(held, int | float | tuple | list):
             return _element_of(named, held, value, index)
-        return _Said(named, {named: value}) if index is None else None
+        # What is made of an argument may have its name. Another object, as a configuration, is the argument.
+        if index is not None or not isinstance(held, torch.nn.Module | torch.Tensor | None):
+            return None
+        return _Said(named, {named: value})
 
     def _given(self, path: str, name: str, depth: int = 0) -> Iterator[tuple[str, ast.expr]]:
         """Expressions that are passed for an argument where a module is created, each with the path of the

@@ -395,8 +395,7 @@ def _without_gradients(loop: Loop, context: Workspace) -> bool:
             items.extend(decorator.decorator for decorator in above.decorators)
             if any(_is_eval(call) for call in nodes_of(above.body, cst.Call)):
                 return True
-    names = (item.func if isinstance(item, cst.Call) else item for item in items)
-    return any(context.qualified_name(name) in NO_GRADIENTS for name in names)
+    return context.names_any(items, NO_GRADIENTS)
 
 
 def _is_eval(call: cst.Call) -> bool:
