@@ -60,7 +60,7 @@ _COUPLED = (
 _APPLY = "apply(state.params, state.opt_state, grads)"
 _AVERAGED = "apply(state.params, state.opt_state, jax.tree.map(lambda x: x / len(micro), grads))"
 _SUM = "grads = more if grads is None else jax.tree.map(jnp.add, grads, more)"
-_FOLDED = "jax.random.fold_in(KEY, state.step)"
+_FOLDED = "jax.random.fold_in(KEY, state.step * 1024 + number)"
 _ANY = "params.safetensors"
 
 _BATCHES = "enumerate(make_batches(40))"
