@@ -116,6 +116,27 @@ GRAPH_BATCHES = frozenset(
         "torch_geometric.loader.dataloader.DataLoader",
     }
 )
+# Samplers that fill a batch by length: each has as many samples, and pads to as many elements, as its lengths
+# say.
+BATCHES_BY_LENGTH = frozenset(
+    {
+        *(
+            f"{home}.{name}"
+            for home in ("lhotse.dataset", "lhotse.dataset.sampling")
+            for name in (
+                "BucketingSampler",
+                "CutPairsSampler",
+                "DynamicBucketingSampler",
+                "DynamicCutSampler",
+                "SimpleCutSampler",
+                "SingleCutSampler",
+                "StatelessSampler",
+                "WeightedSimpleCutSampler",
+            )
+        ),
+        "speechbrain.dataio.sampler.DynamicBatchSampler",
+    }
+)
 # Features of apex without a counterpart in torch.
 _alone = Family("apex", RAISES, "XLA404", "apex-optimizers")
 APEX_ALONE = (
@@ -282,6 +303,12 @@ LIBRARIES = (
         "dgl",
         "its graphs are on the CPU or on CUDA, and move to no other device",
         "layers of torch_geometric, which are operations of torch",
+    ),
+    *_needs_cuda(
+        "XLA410",
+        "k2 fast_rnnt",
+        "its ragged tensors, graphs and losses are on the CPU or on CUDA, and move to no other device",
+        "give it x.cpu(), and move the result back, or a loss of torch",
     ),
     *_needs_cuda(
         "XLA410",

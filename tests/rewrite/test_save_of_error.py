@@ -75,3 +75,22 @@ def test_an_interrupt_reaches_all(tmp_path: Path) -> None:
     save = "torch.save(model.state_dict(), args.path)"
     text = rewritten(tmp_path, save, "KeyboardInterrupt")["train.py"].after.decode()
     assert "xm.save(model.state_dict(), args.path, global_master=True)" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def dump(step, data: dict, error):", 'def dump(step, data, error):\n    print(data["x"].shape)'],
+)
+def test_a_dictionary_is_not_moved_as_a_tensor(tmp_path: Path, text: str) -> None:
+    """A dict has no method `cpu`: the save stays as it is."""
+    dumping = DUMPING.replace("def dump(step, data, error):", text)
+    dumping = dumping.replace('{"error": str(error)}', "data")
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("SAVE", "dump(step, batch, error)")
+        .replace("EXCEPTION", "Exception as error")
+        .replace("model(batch.to", 'model(batch["x"].to')
+    )
+    (tmp_path / "dumping.py").write_text(dumping)
+    done = rewrite_folder(tmp_path, processes=1)
+    (file,) = (file for file in done.files if file.name.name == "dumping.py")
+    assert 'torch.save(data, f"bad_{step}.pt")' in file.after.decode()

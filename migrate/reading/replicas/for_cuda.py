@@ -3,7 +3,7 @@
 Such code is below `if shims.device_type() == "cuda":`, or behind `if not torch.cuda.is_available(): return`
 if all that follows needs CUDA. A branch for the device "cuda" counts if it asks what only CUDA can answer. A
 comparison with "cuda" counts if it decides about memory that CUDA pins, or reports to another library whether
-CUDA is present. On XLA such code is skipped.
+CUDA is present, or chooses among kernels of which one is called "cuda". On XLA such code is skipped.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import libcst as cst
 
 from migrate.catalogue import catalogue
 from migrate.reading.replicas.cuda_arguments import asks_for_cuda, told
+from migrate.reading.replicas.kernel_names import kernel_names
 from migrate.syntax.tree import (
     code,
     is_attribute_of_self,
@@ -67,7 +68,7 @@ def guarded(context: Parsed) -> frozenset[int]:
             skipped.append(root)
     for root in _goes_on_with(skipped, context):
         ids.update(id(below) for below in nodes(root))
-    for value in _said_to_others(context):
+    for value in (*_said_to_others(context), *kernel_names(context)):
         ids.update(id(below) for below in nodes(value))
     for choice in context.all_of(cst.IfExp):
         if _is_a_figure(choice, context):

@@ -11,7 +11,7 @@ from migrate.check.manual_work import ManualWork
 class CudaKernels(ImportHazard):
     """A library of CUDA kernels is imported.
 
-    **Why.** xformers, transformer_engine, TensorRT, spconv, torch_scatter and others of the kind bring
+    **Why.** xformers, transformer_engine, TensorRT, spconv, torch_scatter, k2 and others of the kind bring
     kernels for CUDA, and either do not import or do not run on tensors of XLA.
 
     **What to do.** The operations of torch that they speed up; XLA fuses them.
@@ -28,6 +28,7 @@ class CudaKernels(ImportHazard):
             import xformers.ops as xops  # XLA410
             import transformer_engine.pytorch as te  # XLA410
             import dgl  # XLA410
+            import k2  # XLA410
             """
         ),
         example(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.libraries import GRAPH_BATCHES
+from migrate.catalogue.libraries import BATCHES_BY_LENGTH, GRAPH_BATCHES
 from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.new_shapes import NEW_SHAPE
@@ -108,6 +108,8 @@ class Padding(Hazard):
     A dataset that packs samples into lists until these are long enough is reported, unless it cuts or pads
     them to a number of elements.
 
+    Samplers of lhotse and speechbrain that fill a batch by its length in seconds give batches of any length
+    and number of samples.
     Loaders of torch_geometric and DGL join the graphs of a batch, which have other numbers of nodes and
     edges: both are padded to one of a few numbers, by nodes of their own that the loss leaves out.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
@@ -311,6 +313,18 @@ class Padding(Hazard):
         example(
             """
             import torch
+            from lhotse.dataset import DynamicBucketingSampler, K2SpeechRecognitionDataset
+
+
+            def load(cuts):
+                sampler = DynamicBucketingSampler(cuts, max_duration=200, shuffle=True)  # XLA109
+                data = K2SpeechRecognitionDataset()
+                return torch.utils.data.DataLoader(data, sampler=sampler, batch_size=None)
+            """
+        ),
+        example(
+            """
+            import torch
             from torch.utils.data import IterableDataset
 
 
@@ -386,6 +400,14 @@ class Padding(Hazard):
             message = (
                 f"{name.rpartition('.')[2]} joins the graphs of a batch: where these have other numbers of "
                 "nodes or edges, each batch is a compilation; pad both to one of a few numbers, and mask"
+            )
+            yield self.hit(node, message)
+            return
+        if name in BATCHES_BY_LENGTH:
+            message = (
+                f"{name.rpartition('.')[2]} fills each batch by length, so that batches differ in length and "
+                f"in number: each is a compilation, and {REPLICAS}; pad to a few lengths with a fixed number "
+                "of samples for each, which all replicas take together (`shims.BucketSampler`)"
             )
             yield self.hit(node, message)
             return

@@ -6,6 +6,7 @@ save fewer files than another, and the others would wait for ever.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,17 @@ from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part, nodes_of
+from migrate.syntax.tree import code, last_part, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
 # Methods and functions whose result holds tensors and is none.
 HOLDERS = frozenset({"dict", "items", "list", "named_parameters", "state_dict", "tuple", "values"})
+# Annotations of what holds tensors and is none.
+CONTAINER = re.compile(
+    r"(\w+\.)*([Dd]ict|(Mutable)?Mapping|[Ll]ist|[Tt]uple|Sequence|Iterable)\b", re.ASCII
+)
 
 
 def share_of(call: cst.Call, context: Workspace) -> Share | None:
@@ -128,6 +133,8 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
     if isinstance(value, cst.Dict | cst.List | cst.Tuple | cst.BaseComp):
         return False
     if isinstance(value, cst.Name):
+        if _holds_items(value, context):
+            return False
         bound = context.bound_values(value) if depth else []
         followed = (value for value in bound if isinstance(value, cst.BaseExpression))
         # Each of its values: `state = {"x": x}` in a loop and below it again.
@@ -147,6 +154,26 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
     return all(
         expression is not None and _is_one_tensor(expression, context, depth - 1)
         for expression in returned
+    )
+
+
+def _holds_items(name: cst.Name, context: Workspace) -> bool:
+    """Whether the function around says that `name` is a container: `batch: dict`, or `batch["x"]`."""
+    function = context.function_around(name)
+    for param in nodes_of(function.params, cst.Param) if function is not None else ():
+        if param.name.value == name.value and param.annotation is not None:
+            annotation = code(param.annotation.annotation).strip("'\"")
+            if CONTAINER.match(annotation):
+                return True
+    inside = context.module if function is None else function.body
+    return any(
+        isinstance(item.value, cst.Name)
+        and item.value.value == name.value
+        and any(
+            isinstance(element.slice, cst.Index) and string_value(element.slice.value) is not None
+            for element in item.slice
+        )
+        for item in nodes_of(inside, cst.Subscript)
     )
 
 

@@ -12,7 +12,7 @@ from migrate.model.calls.effect import BOTH
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part, nodes_of
+from migrate.syntax.tree import code, last_part, nodes, nodes_of
 
 EXITS = frozenset({"sys.exit", "exit", "quit"})
 # End the process, and with it the run.
@@ -34,9 +34,13 @@ class LoneExit(Hazard):
     `BrokenProcessPool`, whatever the exit code is, and ends the other replicas of this host where they are.
     `if rank == 0: os._exit(0)` at the end of the training is then an error, and cuts the others short.
 
+    `if rank == 0: break` in the training loop is such an end too, where one replica alone has reached its
+    target: the others train on, and wait. With NCCL they raise once the first one has left its group.
+
     **What to do.** Let all replicas decide the same: reduce the flag, and test what comes of it,
     `xm.all_reduce(xm.REDUCE_MAX, bad)`. Or end the process with `os._exit(1)`, below a flush of what it has
-    printed. Replicas on other hosts still wait. Where the training has ended, let the function return.
+    printed. Replicas on other hosts still wait. Where the training has ended, let the function return. To stop
+    at a target that one replica finds, broadcast the flag, and leave the loop on all replicas.
 
     **Left alone.** `os._exit` of a failure, in all replicas or by a replica's own value. Tests of values
     that went through a collective, of settings and of counters; an exception
@@ -50,8 +54,8 @@ class LoneExit(Hazard):
     code = "XLA879"
     name = "lone-exit"
     severity = Severity.WARNING
-    nodes = (cst.Call, cst.Raise)
-    words = r"exit\(|quit\(|\braise\b"
+    nodes = (cst.Call, cst.Raise, cst.Break, cst.Return)
+    words = r"exit\(|quit\(|\b(raise|break|return)\b"
     examples = (
         example(
             """
@@ -91,6 +95,39 @@ class LoneExit(Hazard):
                 dist.init_process_group("xla", init_method="xla://")
                 train(model, loader, optimizer)
                 os._exit(0)  # XLA879
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer, score):
+                rank, enough = dist.get_rank(), torch.zeros((), device="xla")
+                for step, x in enumerate(loader):
+                    loss = model(x.to("xla")).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    if rank == 0:
+                        for name in score(step):
+                            if name == "done":
+                                break
+                        if score(step) > 0.9:
+                            print("target reached")
+                            break  # XLA879
+                        if step == 100:
+                            return loss  # XLA879
+                        enough.fill_(step > 50)
+                    dist.broadcast(enough, 0)
+                    if enough.item():
+                        break
+
+
+            def main(model, loader, optimizer, score):
+                dist.init_process_group("xla", init_method="xla://")
+                train(model, loader, optimizer, score)
             """
         ),
         example(
@@ -157,7 +194,17 @@ class LoneExit(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the place where one replica ends itself."""
+        """Yield the place where one replica ends itself, or leaves the training loop."""
+        if isinstance(node, cst.Break | cst.Return):
+            if (guard := _leaves_alone(node, facts)) is not None:
+                at = at_line(facts.context.position(guard).line)
+                yield self.hit(
+                    node,
+                    f"`{code(node)}` leaves the training loop in some replicas only, by the test in {at}: the "
+                    "others train on, and wait for this one in their next collective for ever; let all "
+                    "replicas decide the same, by a flag that they broadcast or reduce",
+                )
+            return
         if isinstance(node, cst.Call):
             if facts.names.of(node.func) in ABORTS:
                 yield from self._abort(node, facts)
@@ -204,6 +251,34 @@ class LoneExit(Hazard):
             f"{code(node)} ends the process{alone}: torch_xla.launch raises BrokenProcessPool, whatever the "
             "exit code, and ends the other replicas where they are; let the function return in all",
         )
+
+
+def _leaves_alone(node: cst.Break | cst.Return, facts: Facts) -> cst.CSTNode | None:
+    """Return the test of the rank by which some replicas alone leave a training loop, or None."""
+    guard = facts.guards.around(node)
+    if guard is None or not isinstance(guard, cst.If) or not facts.context.calls.replicated:
+        return None
+    loops = {id(loop) for loop in facts.steps.loops}
+    inside = False
+    for above in facts.context.ancestors(node):
+        if above is guard:
+            inside = True
+        elif isinstance(above, cst.FunctionDef | cst.ClassDef):
+            return None
+        elif isinstance(above, cst.For | cst.While):
+            if any(id(loop) in loops for loop in nodes(above)):
+                return guard if inside and not _all_leave(guard) else None
+            if isinstance(node, cst.Break):
+                return None  # of a loop in the turn
+    return None
+
+
+def _all_leave(guard: cst.If) -> bool:
+    """Whether the replicas that the test keeps out leave, too."""
+    other = guard.orelse
+    if other is None:
+        return False
+    return any(isinstance(node, cst.Break | cst.Return | cst.Raise) for node in nodes(other))
 
 
 def _asks_whether_finite(test: cst.BaseExpression) -> bool:

@@ -1,0 +1,44 @@
+"""A parameter that chooses a kernel of which one is called "cuda" is no device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.pipeline import rewrite_source
+from migrate.syntax.source import parse
+
+SCRIPT = """\
+import torch
+import torch.distributed as dist
+
+
+def bias_act(x, b, impl="cuda"):
+    assert impl in ["ref", "cuda"]
+    if impl == "cuda" and b.is_contiguous():
+        return torch.ops.mine.bias_act(x, b)
+    return x + b
+
+
+def main(x, b):
+    dist.init_process_group("nccl")
+    return bias_act(x.cuda(), b.cuda()) + bias_act(x.cuda(), b.cuda(), impl="ref")
+"""
+
+
+def test_its_names_stay() -> None:
+    """The default still passes the test of the names, and nothing is reported."""
+    done = rewrite_source(parse(SCRIPT.encode(), Path("act.py")))
+    after = done.data.decode()
+    assert 'impl="cuda"):' in after
+    assert 'impl in ["ref", "cuda"]' in after
+    assert 'if impl == "cuda" and' in after
+    assert not [note for note in done.findings if '"cuda"' in note.message]
+
+
+@pytest.mark.parametrize("name", ["device", "device_type"])
+def test_a_device_is_asked_for_as_before(name: str) -> None:
+    """A parameter that is named for a device is one, whatever else it may be."""
+    done = rewrite_source(parse(SCRIPT.replace("impl", name).encode(), Path("act.py")))
+    assert f'{name} == "xla"' in done.data.decode()
