@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.words import MADE_ON_HOST
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.rules.ranks.parting.cut_out import is_used_cut_out
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import (
@@ -19,6 +20,8 @@ from migrate.reading.flow.index_numbers import (
 )
 from migrate.reading.halves.made_arrays import is_container
 from migrate.reading.values.parameters import holds_parameters
+from migrate.reading.values.parts import holds_views
+from migrate.syntax.tree import code
 
 COMPARES = (cst.Equal, cst.NotEqual, cst.LessThan, cst.LessThanEqual, cst.GreaterThan)
 
@@ -34,6 +37,8 @@ class RankInGraph(Hazard):
     `torch.tensor([rank * n], device="xla")`. Without one, 0 and 1 are constants of the graph, too. Or make
     the tensor on the host, and then move it: `torch.arange(rank * n, rank * n + n).to("xla")`. Or compute
     with it in the data loader. A table with one entry for each replica is made on the host, and then moved.
+    Of a list of views of a tensor, `views[rank]` is computed where it is used: `views[rank].clone()` between
+    two `torch_xla.sync()` on all replicas is a tensor of its own, and an input of the graphs after it.
 
     Source: torch_xla 2.9 (measured: `table[i] = 1.0` compiles for each `i`, `x + rank * 4` for ranks 0
     and 1).
@@ -98,6 +103,40 @@ class RankInGraph(Hazard):
             """
             import torch
             import torch.distributed as dist
+            import torch_xla
+
+
+            class Owner(torch.optim.Optimizer):
+                def __init__(self, params, rank, world_size):
+                    self.rank, self.world_size = rank, world_size
+                    b = torch.empty(world_size, 8, device="xla")
+                    views = [b[i] for i in range(world_size)]
+                    super().__init__([dict(params=params, buffer=b, views=views)], {})
+
+                def step(self):
+                    for group in self.param_groups:
+                        views = group["views"]
+                        torch_xla.sync()
+                        if self.rank < len(group["params"]):
+                            g = group["params"][self.rank].grad.flatten()
+                        elif self.rank % 2:
+                            g = views[self.rank]  # XLA307
+                        else:
+                            g = views[self.rank].clone()
+                        torch_xla.sync()
+                        dist.all_gather_into_tensor(group["buffer"], g)
+
+
+            def run(params):
+                Owner(params, dist.get_rank(), dist.get_world_size()).step()
+                rows = torch.zeros(8, 4, device="xla")
+                return rows.chunk(8)[dist.get_rank()]  # XLA307
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
 
 
             def own_parameter(model, base):
@@ -154,6 +193,13 @@ class RankInGraph(Hazard):
                     "another graph"
                 )
                 yield self.hit(node, message)
+            elif _takes_view(node, facts):
+                message = (
+                    "the replica's index takes a part of a tensor of the device, which is computed where it "
+                    f"is used: each replica gets another graph; `{code(node)}.clone()`, between two "
+                    "torch_xla.sync() on all replicas"
+                )
+                yield self.hit(node, message)
         elif isinstance(node, cst.Call):
             if _makes(node, facts):
                 message = (
@@ -171,6 +217,17 @@ class RankInGraph(Hazard):
             "the replica's index as a Python number in a graph: each replica gets another graph"
         )
         return self.hit(node, message)
+
+
+def _takes_view(node: cst.Subscript, facts: Facts) -> bool:
+    """Whether `node` is an element of a list of views, by the replica's index, and no graph of its own."""
+    if isinstance(facts.context.parent(node), cst.AssignTarget | cst.Del):
+        return False
+    if not takes_index(node, facts) or not holds_views(node.value, facts):
+        return False
+    above = facts.context.parent(node)
+    copied = isinstance(above, cst.Attribute) and above.attr.value == "clone"
+    return not (copied and is_used_cut_out(node, facts))
 
 
 def _computes_with_index(node: cst.CSTNode, facts: Facts) -> bool:
