@@ -16,7 +16,9 @@ from migrate.reading.flow.mixed_states import is_mixed
 from migrate.reading.names.bindings import FILLS
 from migrate.reading.steps.in_step import When
 from migrate.reading.values.devices import is_move
-from migrate.syntax.tree import base_name, code, keyword, nodes_of
+from migrate.reading.values.parameters import is_in_optimizer
+from migrate.reading.values.parts import holds_views
+from migrate.syntax.tree import base_name, code, keyword, last_part, nodes_of, string_value
 
 # Measured: with a tensor of the host these run, and copy it each time.
 COPIES = words("copy_ add add_ sub sub_ mul mul_ div div_ load_state_dict")
@@ -43,7 +45,12 @@ class LoadedValues(Hazard):
     A dictionary may hold both, loaded tensors and tensors of a model: `load_state_dict` takes it, and
     `torch.cat`, an operation or a function of yours that joins them raises.
 
-    **What to do.** `.to("xla")` where the tensor is taken out of the checkpoint. Leave `assign=True` out, or
+    An optimizer's `load_state_dict` moves its state to where the parameters are, and takes the groups of
+    parameters as they were saved. A tensor that a class of your own keeps in a group, `dict(params=params,
+    buffer=torch.empty(8, device="xla"))`, is on the host after it.
+
+    **What to do.** `.to("xla")` where the tensor is taken out of the checkpoint. Keep such a buffer in an
+    attribute of the optimizer, which no checkpoint holds. Leave `assign=True` out, or
     move the model after it and make the optimizer after that.
 
     Source: torch 2.9, torch_xla 2.9, measured.
@@ -52,8 +59,15 @@ class LoadedValues(Hazard):
     code = "XLA830"
     name = "loaded-values"
     severity = Severity.ERROR
-    nodes = (cst.BinaryOperation, cst.Subscript, cst.Call, cst.Assign, cst.AugAssign)
-    words = "load"
+    nodes = (
+        cst.BinaryOperation,
+        cst.Subscript,
+        cst.Call,
+        cst.Assign,
+        cst.AugAssign,
+        cst.Dict,
+    )
+    words = "load|Optimizer"
     examples = (
         example(
             """
@@ -220,6 +234,34 @@ class LoadedValues(Hazard):
                 torch.save(own, path)
             """
         ),
+        example(
+            """
+            import torch
+
+
+            class Owner(torch.optim.Optimizer):
+                def __init__(self, params, n):
+                    b = torch.empty(n, 8, device="xla")
+                    first = dict(params=params, buffer=b, parts=[b[i] for i in range(n)])  # XLA830 warning
+                    other = {"params": params, "lr": 0.1, "count": n}
+                    super().__init__([first, other], {})
+
+
+            class Own(torch.optim.Optimizer):
+                def __init__(self, params):
+                    super().__init__([{"params": params, "buffer": torch.empty(8, device="xla")}], {})
+
+                def load_state_dict(self, state):
+                    buffers = [group["buffer"] for group in self.param_groups]
+                    super().load_state_dict(state)
+                    for group, buffer in zip(self.param_groups, buffers):
+                        group["buffer"] = buffer
+
+
+            def resume(optimizer, path):
+                optimizer.load_state_dict(torch.load(path, map_location="cpu"))
+            """
+        ),
     )
     mended = example(
         """
@@ -235,6 +277,15 @@ class LoadedValues(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one operation, one call or one assignment."""
+        if isinstance(node, cst.Dict | cst.Call) and (kept := _kept_in_group(node, facts)):
+            loads = any(last_part(call.func) == "load_state_dict" for call in facts.calls)
+            yield self.hit(
+                node,
+                f"`{kept}` is a tensor of the device in a group of parameters: the optimizer's "
+                "load_state_dict takes the groups of a checkpoint as they are, on the host; keep it in an "
+                "attribute of the optimizer, or move it after the loading",
+                Severity.WARNING if loads else Severity.INFO,
+            )
         if isinstance(node, cst.Assign | cst.Call) and is_mixed(node, facts):
             yield self.hit(node, MIXED, Severity.WARNING)
         if isinstance(node, cst.BinaryOperation):
@@ -504,3 +555,37 @@ def _moves_later(node: cst.CSTNode, target: cst.BaseExpression, facts: Facts) ->
         if moving and root in names:
             return True
     return False
+
+
+def _kept_in_group(node: cst.Dict | cst.Call, facts: Facts) -> str:
+    """Return the name of a device tensor in a group of parameters of the script's own optimizer.
+
+    Returns:
+        An empty string if there is none, or if the optimizer loads its state in a way of its own.
+    """
+    entries = _entries(node)
+    owner = facts.context.class_around(node) if "params" in entries else None
+    if owner is None or not is_in_optimizer(node, facts.context):
+        return ""
+    methods = {method.name.value for method in nodes_of(owner, cst.FunctionDef)}
+    if methods & {"load_state_dict", "__setstate__"}:
+        return ""
+    return next(
+        (
+            name
+            for name, value in entries.items()
+            if name not in ("params", "lr")
+            and (facts.values.on_device(value) or holds_views(value, facts))
+        ),
+        "",
+    )
+
+
+def _entries(node: cst.Dict | cst.Call) -> dict[str, cst.BaseExpression]:
+    """Return the entries of a dictionary by their names: `dict(params=p)` or `{"params": p}`."""
+    if isinstance(node, cst.Dict):
+        pairs = [part for part in node.elements if isinstance(part, cst.DictElement)]
+        return {string_value(pair.key) or "": pair.value for pair in pairs}
+    if code(node.func) != "dict":
+        return {}
+    return {arg.keyword.value: arg.value for arg in node.args if arg.keyword is not None}
