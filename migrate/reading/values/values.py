@@ -40,6 +40,7 @@ from migrate.model.calls.kind import (
 )
 from migrate.reading.names.bindings import Assignment, Bindings, How, Put, passed_for
 from migrate.reading.names.parsed import Parsed
+from migrate.reading.values.counted_items import counted_items
 from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.ranks import Ranks
 from migrate.syntax.tree import (
@@ -444,9 +445,15 @@ class Values:
             parts = [part for part in self.bindings.put_into(node.value) if part.key == key]
             if key is not None and parts:
                 return held(self.kind(part.value) for part in parts)
+            if key in self._counted_items:  # `state["step"]` of an optimizer of the script's own
+                return Kind.HOST
         if kind in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
             return Kind.UNKNOWN
         return kind
+
+    @cached_property
+    def _counted_items(self) -> frozenset[str]:
+        return counted_items(self._context)
 
     def _is_setting_of_group(self, node: cst.Subscript) -> bool:
         """Whether `node` is a number of an optimizer's group: `group["lr"]`, `opt.param_groups[0]["lr"]`."""
