@@ -1,4 +1,4 @@
-"""Lists whose elements are parts of a device tensor, which are views: `[b[i] for i in range(n)]`, `b.unbind()`."""
+"""Lists of views of one device tensor: `[b[i] for i in range(n)]`, `b.unbind()`."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class LoneExit(Hazard):
 
     **What to do.** Let all replicas decide the same: reduce the flag, and test what comes of it,
     `xm.all_reduce(xm.REDUCE_MAX, bad)`. Or end the process with `os._exit(1)`, below a flush of what it has
-    printed. Replicas on other hosts still wait. Where the training has ended, let the function return. To stop
-    at a target that one replica finds, broadcast the flag, and leave the loop on all replicas.
+    printed. Replicas on other hosts still wait. Where the training has ended, let the function return.
+    To stop at a target that one replica finds, broadcast the flag, and leave the loop on all replicas.
 
     **Left alone.** `os._exit` of a failure, in all replicas or by a replica's own value. Tests of values
     that went through a collective, of settings and of counters; an exception
@@ -200,8 +200,8 @@ class LoneExit(Hazard):
                 at = at_line(facts.context.position(guard).line)
                 yield self.hit(
                     node,
-                    f"`{code(node)}` leaves the training loop in some replicas only, by the test in {at}: the "
-                    "others train on, and wait for this one in their next collective for ever; let all "
+                    f"`{code(node)}` leaves the training loop in some replicas only, by the test in {at}: "
+                    "the others train on, and wait for this one in their next collective for ever; let all "
                     "replicas decide the same, by a flag that they broadcast or reduce",
                 )
             return
