@@ -21,6 +21,10 @@ def bias_act(x, b, impl="cuda"):
     return x + b
 
 
+def scaled(x, b, impl="cuda"):
+    return bias_act(x * 2, b, impl=impl)
+
+
 def main(x, b):
     dist.init_process_group("nccl")
     return bias_act(x.cuda(), b.cuda()) + bias_act(x.cuda(), b.cuda(), impl="ref")
@@ -31,7 +35,7 @@ def test_its_names_stay() -> None:
     """The default still passes the test of the names, and nothing is reported."""
     done = rewrite_source(parse(SCRIPT.encode(), Path("act.py")))
     after = done.data.decode()
-    assert 'impl="cuda"):' in after
+    assert after.count('impl="cuda"):') == 2
     assert 'impl in ["ref", "cuda"]' in after
     assert 'if impl == "cuda" and' in after
     assert not [note for note in done.findings if '"cuda"' in note.message]

@@ -79,7 +79,10 @@ def test_an_interrupt_reaches_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["def dump(step, data: dict, error):", 'def dump(step, data, error):\n    print(data["x"].shape)'],
+    [
+        "def dump(step, data: dict, error):",
+        'def dump(step, data, error):\n    print(data["x"].shape)',
+    ],
 )
 def test_a_dictionary_is_not_moved_as_a_tensor(tmp_path: Path, text: str) -> None:
     """A dict has no method `cpu`: the save stays as it is."""
