@@ -6,13 +6,13 @@ Without a given seed, nothing seeds the script.
 from __future__ import annotations
 
 import ast
-import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from migrate.model.calls.callers import callers_of
+from migrate.model.calls.option_defaults import COMPARED, UNKNOWN, option_default, option_names
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, Scope
 from migrate.syntax.walk_ast import walk
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
 
 Site = tuple[ast.Call, Scope]
-COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
 
 
 class OptionalSeeds:
@@ -103,13 +93,9 @@ class OptionalSeeds:
         for call, _ in self._analysis.evaluator.calls():
             if last_part(call.func) != "add_argument":
                 continue
-            values = [k.value for k in call.keywords if k.arg == "default"]
-            default = values[0].value if values and isinstance(values[0], ast.Constant) else None
-            if values and not isinstance(values[0], ast.Constant):
-                continue
-            for arg in call.args:
-                if isinstance(arg, ast.Constant) and isinstance(arg.value, str):
-                    defaults[arg.value.lstrip("-").replace("-", "_")] = default
+            default = option_default(call)
+            if default is not UNKNOWN:
+                defaults |= dict.fromkeys(option_names(call), default)
         return defaults
 
 

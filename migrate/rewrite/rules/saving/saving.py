@@ -474,6 +474,13 @@ class Saving:
         """Return why `statement` cannot go out of `guard`, or None."""
         rest = on_first(guard.test, self._context)
         above = self._context.parent(guard)
+        told = (
+            [part for part in rest.asked if self._context.guards.told(part) is False]
+            if rest
+            else []
+        )
+        if told:
+            return f"not every call passes a test for the first replica as `{code(told[0])}`"
         if (
             rest is None
             or guard.orelse is not None
