@@ -11,8 +11,8 @@ from pathlib import Path
 
 from migrate.catalogue.cpu_operators import OPERATORS
 from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import all_first_attributes, first_parameters
 from migrate.model.calls.effect import Effect
-from migrate.model.calls.first_parameters import all_first_attributes, first_parameters
 from migrate.model.calls.group_ranks import group_ranks
 from migrate.model.calls.handed_back import (
     HandedBack,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
-from migrate.model.calls.first_parameters import all_first_attributes
+from migrate.model.calls.callers import all_first_attributes
 from migrate.model.calls.rank_tests import is_for_first, last_part, parents
 from migrate.model.calls.scopes import ModuleScope, Scope
 from migrate.syntax.walk_ast import walk

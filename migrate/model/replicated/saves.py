@@ -24,8 +24,7 @@ from migrate.catalogue.words import (
     RANK_NAME,
     READ_METHODS,
 )
-from migrate.model.calls.callers import callers_of, reaching
-from migrate.model.calls.first_parameters import all_first_attributes
+from migrate.model.calls.callers import all_first_attributes, callers_of, reaching
 from migrate.model.calls.kinds import UNKNOWN, External
 from migrate.model.calls.rank_tests import (
     is_for_first,
