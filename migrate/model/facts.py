@@ -87,7 +87,7 @@ from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.started import is_distributed_training, starting_replicas
-from migrate.model.processes.threads import handlers_in_threads
+from migrate.model.processes.threads import STARTING, handlers_in_threads, saves_in_threads
 from migrate.model.project.project import Project, SourceModule, file_of
 from migrate.model.project.read_attributes import read_attributes, set_attributes
 from migrate.model.replicated.broadcasts import NAMES_INFINITE, broadcast_parts
@@ -236,6 +236,7 @@ class ModuleCalls:
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
         first_parameters: parameters for which a call passes a test that the first replica alone passes, by
             the line of their function; whether all calls pass such a test, or True.
+        saves_in_threads: its saves that a thread beside the replica's own runs, with where that is started.
         firsts: the calls that run a function whose result says whether this is the first replica.
         apart: the attributes that another file sets to different constants below a rank test.
         returning_apart: the calls that run a function which returns different constants below a rank test.
@@ -419,6 +420,7 @@ class ModuleCalls:
     uneven_turns: Mapping[End, UnevenTurns] = field(default_factory=dict)
     optional_groups: Mapping[End, tuple[str, bool]] = field(default_factory=dict)
     first_parameters: Mapping[tuple[int, str], bool] = field(default_factory=dict)
+    saves_in_threads: Mapping[End, str] = field(default_factory=dict)
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
     feeding: frozenset[int] = frozenset()
@@ -634,6 +636,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module): test
             for call, test in optional_groups(analysis).get(scope.module.path, {}).items()
         },
+        saves_in_threads=saves_in_threads(analysis).get(scope.module.path, {})
+        if _is_replicated(analysis) and any(_spells(analysis, word) for word in STARTING)
+        else {},
         first_parameters={
             (function.line, name): alone
             for (function, name), alone in first_parameters(analysis).items()

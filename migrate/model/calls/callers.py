@@ -291,7 +291,7 @@ def all_first_attributes(analysis: Analysis) -> frozenset[str]:
     kept = {
         name
         for name, of_name in bindings.items()
-        if known and all(_keeps_one_of(binding, known) for binding in of_name)
+        if known and of_name and all(_keeps_one_of(binding, known) for binding in of_name)
     }
     return first_attributes(analysis) | kept
 
