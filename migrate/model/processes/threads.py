@@ -143,9 +143,9 @@ def saves_in_threads(analysis: Analysis) -> Mapping[Path, Mapping[End, str]]:
     """
     saves: dict[Path, dict[End, str]] = defaultdict(dict)
     started = [*_started(analysis)]
-    given: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    starts: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     for function, _, start in started:
-        given[function] += [start] if start is not None else []
+        starts[function] += [start] if start is not None else []
     seen: set[Function] = set()
     waiting = deque((function, where) for function, where, _ in started)
     while waiting:
@@ -157,7 +157,7 @@ def saves_in_threads(analysis: Analysis) -> Mapping[Path, Mapping[End, str]]:
         for call, scope in calls_of(function, analysis, guard=False):
             names = analysis.evaluator.externals(call.func, scope)
             if not names.isdisjoint(SAVES) and call.args:
-                is_moved = _is_moved(call.args[0], function, given[function], analysis)
+                is_moved = _is_moved(call.args[0], function, starts[function], analysis)
                 saves[module.path].setdefault(end_of(call, module), "" if is_moved else where)
             waiting.extend((inner, where) for inner in analysis.running[call].functions)
     return saves
@@ -234,9 +234,9 @@ def _run_in_thread(call: ast.Call, scope: Scope, analysis: Analysis) -> ast.expr
             place = 1
         elif call.func.attr in OF_POOLS and _is_pool(call.func.value, scope, analysis):
             place = 0
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if name in given:
-        return given[name]
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name in named:
+        return named[name]
     return call.args[place] if 0 <= place < len(call.args) else None
 
 

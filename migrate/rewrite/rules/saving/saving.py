@@ -495,8 +495,8 @@ class Saving:
             if rest
             else []
         )
-        if told:
-            return f"not every call passes a test for the first replica as `{code(told[0])}`"
+        if mixed:
+            return f"not every call passes a test for the first replica as `{code(mixed[0])}`"
         if (
             rest is None
             or guard.orelse is not None
