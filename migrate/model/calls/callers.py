@@ -197,14 +197,16 @@ def first_parameters(analysis: Analysis) -> Mapping[Parameter, bool]:
     passed: dict[Parameter, list[tuple[ast.expr | None, Scope]]] = {}
     for function, calls in callers_of(analysis).items():
         for call, _ in calls:
-            given = {
+            arguments = {
                 argument.name: (argument.node, argument.scope)
                 for argument in passed_by(analysis.running[call], analysis.evaluator)
                 if argument.to is function
             }
             for name in function.all_parameters[function.is_bound :]:
                 default, _ = function.declared.get(name, (None, ()))
-                passed.setdefault((function, name), []).append(given.get(name, (default, function)))
+                passed.setdefault((function, name), []).append(
+                    arguments.get(name, (default, function))
+                )
     known: dict[Parameter, bool] = {}
     while True:
         new = {

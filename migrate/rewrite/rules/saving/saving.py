@@ -490,7 +490,7 @@ class Saving:
         """Return why `statement` cannot go out of `guard`, or None."""
         rest = on_first(guard.test, self._context)
         above = self._context.parent(guard)
-        told = (
+        mixed = (
             [part for part in rest.asked if self._context.guards.told(part) is False]
             if rest
             else []
