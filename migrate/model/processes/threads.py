@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from migrate.catalogue.launchers import IN_THREADS, SCRIPT
+from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.kinds import External
@@ -26,7 +27,6 @@ from migrate.model.processes.reached import (
     reached,
 )
 from migrate.model.project.project import SourceModule
-from migrate.model.replicated.moved_files import SAVES
 from migrate.syntax.walk_ast import walk
 
 _WORDS = tuple(name.rpartition(".")[2].encode() for name in IN_THREADS)
@@ -127,6 +127,7 @@ STARTS = {
     "asyncio.to_thread": (0, "func"),
     "_thread.start_new_thread": (0, ""),
 }
+SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 POOLS = frozenset({"ThreadPool", "ThreadPoolExecutor"})
 # Methods of a pool that run their first argument; of an event loop, the second one.
 OF_POOLS = frozenset({"apply_async", "imap", "imap_unordered", "map", "map_async", "submit"})
