@@ -114,7 +114,7 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
         idle = never_runs(hit.node, context)
         if idle == "":
             continue
-        if idle:
+        if idle and not hazard.of_idle_code:
             message = f"{hit.message} (never runs as long as {idle})"
             hit = replace(hit, message=message, severity=Severity.INFO)
         severity = config.severity(hazard.code, hit.severity)

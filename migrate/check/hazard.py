@@ -138,6 +138,8 @@ class Hazard(ABC):
     of_names: ClassVar[bool] = False
     # Whether `migrate rewrite` shows it also where it is information.
     is_mentioned: ClassVar[bool] = False
+    # Whether it is as bad where the code never runs: what is wrong is that it does not.
+    of_idle_code: ClassVar[bool] = False
     # The packages that drive the TPU with which the hazard exists.
     targets: ClassVar[frozenset[Target]] = XLA_ONLY
     # What is different with torch_tpu: a section of the page. Empty if nothing is.

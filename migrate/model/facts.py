@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migrate.catalogue.cpu_operators import OPERATORS
 from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import all_first_attributes, first_parameters
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.group_ranks import group_ranks
 from migrate.model.calls.handed_back import (
@@ -23,7 +24,6 @@ from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import (
     apart_attributes,
     apart_functions,
-    first_attributes,
     first_functions,
     unset_attributes,
 )
@@ -87,7 +87,7 @@ from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.started import is_distributed_training, starting_replicas
-from migrate.model.processes.threads import handlers_in_threads
+from migrate.model.processes.threads import STARTING, handlers_in_threads, saves_in_threads
 from migrate.model.project.project import Project, SourceModule, file_of
 from migrate.model.project.read_attributes import read_attributes, set_attributes
 from migrate.model.replicated.broadcasts import NAMES_INFINITE, broadcast_parts
@@ -234,6 +234,9 @@ class ModuleCalls:
             only call under rank tests; whether one replica of every host passes these.
         joins: the calls that join a process group through a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
+        first_parameters: parameters for which a call passes a test that the first replica alone passes, by
+            the line of their function; whether all calls pass such a test, or True.
+        saves_in_threads: its saves that a thread beside the replica's own runs, with where that is started.
         firsts: the calls that run a function whose result says whether this is the first replica.
         apart: the attributes that another file sets to different constants below a rank test.
         returning_apart: the calls that run a function which returns different constants below a rank test.
@@ -416,6 +419,8 @@ class ModuleCalls:
     divided_saves: Mapping[End, Share] = field(default_factory=dict)
     uneven_turns: Mapping[End, UnevenTurns] = field(default_factory=dict)
     optional_groups: Mapping[End, tuple[str, bool]] = field(default_factory=dict)
+    first_parameters: Mapping[tuple[int, str], bool] = field(default_factory=dict)
+    saves_in_threads: Mapping[End, str] = field(default_factory=dict)
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
     feeding: frozenset[int] = frozenset()
@@ -555,7 +560,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         dict(_saves(analysis, scope, alone)),
         _saved_by_first(analysis, scope) if not alone else {},
         frozenset(_joins(analysis, scope)),
-        first_attributes(analysis),
+        all_first_attributes(analysis),
         frozenset(_running(analysis, scope, first_functions(analysis))),
         optimizers_of(analysis).of_file(scope, alone),
         frozenset(_running(analysis, scope, programs_of(analysis).training)),
@@ -630,6 +635,14 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         optional_groups={
             _end(call, scope.module): test
             for call, test in optional_groups(analysis).get(scope.module.path, {}).items()
+        },
+        saves_in_threads=saves_in_threads(analysis).get(scope.module.path, {})
+        if _is_replicated(analysis) and any(_spells(analysis, word) for word in STARTING)
+        else {},
+        first_parameters={
+            (function.line, name): alone
+            for (function, name), alone in first_parameters(analysis).items()
+            if function.module is scope.module
         },
         uneven_turns={
             _end(node, scope.module): turns

@@ -17,6 +17,7 @@ from migrate.model.calls.reexports import reexports_of
 from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.model.objects.asked import spelled_devices
 from migrate.model.processes.framework_training import led_of
+from migrate.model.processes.optional_groups import optional_groups
 from migrate.model.processes.started import is_distributed_training, starting_replicas
 from migrate.model.project.project import Project
 from migrate.model.project.shadowing import shadowing
@@ -102,7 +103,7 @@ def rewrite_folder(
         jobs = [job(path) for path in concerned]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
         last, at_first = first, dict(calls)
-        lines = NeighborLines(contents)
+        lines, changed = NeighborLines(contents), dict[Path, bytes]()
         for path in concerned:
             lines.reported(path, done[path].file, {})
         function_lines = FunctionLines(first)
@@ -125,6 +126,16 @@ def rewrite_folder(
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
             for path in going_on:
                 lines.reported(path, done[path].file, known[path])
+        for path, facts in _with_new_facts(paths, done, last).items():
+            known_before, calls[path] = calls.get(path), facts
+            once_more = _begin(job(path))
+            if once_more.file.changed:  # an edit that only the others' edits make possible
+                if known_before is not None:
+                    calls[path] = known_before
+                continue
+            done[path] = once_more
+            function_lines.known_now(path)
+            lines.reported(path, once_more.file, changed)
         files = [lines.at_origin(path, rewrite.file) for path, rewrite in done.items()]
         left = {
             path.resolve(): rewrite.leaving
@@ -181,6 +192,22 @@ def _is_concerned(path: Path, analysis: Analysis) -> bool:
         or _starts_training(path, analysis)
         or _holds_step_loop(path, analysis)
     )
+
+
+def _with_new_facts(
+    paths: Sequence[Path], done: Mapping[Path, _Done], last: Analysis
+) -> Mapping[Path, ModuleCalls]:
+    """Return the files that no edit changes, but of whose calls the edits of others make a hazard.
+
+    The launch that one file gets starts the replicas that another file lets join a process group.
+    """
+    still = {
+        path.resolve(): path
+        for path in paths
+        if path.suffix != SUFFIX and (path not in done or not done[path].file.changed)
+    }
+    grouping = optional_groups(last) if any(known.file.changed for known in done.values()) else {}
+    return {still[path]: calls_of_file(last, still[path]) for path in grouping if path in still}
 
 
 def _is_handed_names(path: Path, analysis: Analysis) -> bool:

@@ -116,10 +116,10 @@ def _says_first(function: Function, analysis: RankAnalysis) -> bool:
     is_manager = function.is_a("contextmanager", "asynccontextmanager")
     results = function.yields if is_manager else function.returns
     tests = [value for value in results if not _is_true(value)]
-    return bool(tests) and all(_asks(value, function, analysis) for value in tests)
+    return bool(tests) and all(lets_first_pass(value, function, analysis) for value in tests)
 
 
-def _asks(test: ast.expr | None, scope: Scope, analysis: RankAnalysis) -> bool:
+def lets_first_pass(test: ast.expr | None, scope: Scope, analysis: RankAnalysis) -> bool:
     """Whether only the first replica passes `test`: by its names, or by the origin of the compared values."""
     if test is None:
         return False
@@ -127,7 +127,7 @@ def _asks(test: ast.expr | None, scope: Scope, analysis: RankAnalysis) -> bool:
         return True
     match test:
         case ast.BoolOp(op=ast.And()):
-            return any(_asks(value, scope, analysis) for value in test.values)
+            return any(lets_first_pass(value, scope, analysis) for value in test.values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _is_index(operand, scope, analysis)
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
@@ -239,7 +239,7 @@ def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:
 
 def _first_attributes(analysis: RankAnalysis) -> Iterator[str]:
     for scope in analysis.scopes.values():
-        tests = [test for test, around in scope.compared if _asks(test, around, analysis)]
+        tests = [test for test, around in scope.compared if lets_first_pass(test, around, analysis)]
         for test in tests:
             above = parents(scope.module).get(test)
             match above:
@@ -263,7 +263,7 @@ def _is_else(name: str, analysis: RankAnalysis) -> bool:
             bindings += class_.attributes.get(name, ())
         others = [binding for binding in bindings if not _is_parameter(binding, name)]
         if not all(
-            _is_for_one_process(binding) or _asks(binding.value, binding.scope, analysis)
+            _is_for_one_process(binding) or lets_first_pass(binding.value, binding.scope, analysis)
             for binding in others
         ):
             return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 
@@ -732,6 +732,8 @@ class Evaluator(Families):
             if call.func.attr in MODULE_METHODS:
                 values.update(self._same_module(call.func, scope))
             values.update(self._made_by_method(call.func, scope))
+            if call.func.attr == "get" and call.args:
+                values.update(self._looked_up(call.func.value, call.args, scope))
         for called in self.values(call.func, scope):
             match called:
                 case Class():
@@ -771,6 +773,18 @@ class Evaluator(Families):
                         if len(call.args) == 1:
                             values |= self._prepared(called, call.args[0], scope)
         return frozenset(values)
+
+    def _looked_up(self, container: ast.expr, args: Sequence[ast.expr], scope: Scope) -> Values:
+        """Return the functions, classes and instances that `container.get(key, default)` may return."""
+        constant = key_of(args[0])
+        held = self.elements(container, scope) if constant is None else NOTHING
+        if constant is not None:
+            held = self.at_key(container, constant, scope)
+        return frozenset(
+            value
+            for value in held | self._union(self.values(arg, scope) for arg in args[1:])
+            if isinstance(value, Function | Class | ClassInstance)
+        )
 
     def _texts(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
         """Yield the expressions of the texts that `node` may be: literals, and defaults of options."""

@@ -28,9 +28,9 @@ from migrate.catalogue import (
 from migrate.catalogue.entry import names
 from migrate.model.calls.callers import callers_of, reaching
 from migrate.model.calls.kinds import External
+from migrate.model.calls.option_defaults import OptionalSeeds, Site
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
-from migrate.model.draws.optional_seeds import OptionalSeeds, Site
 from migrate.model.objects.programs import programs_of
 from migrate.model.processes.launching import joining_of, joins_of, launching_of, may_join
 

@@ -1,4 +1,4 @@
-"""Code that runs in the thread of a replica, where Python sets no signal handlers.
+"""Code that runs in the thread of a replica, where Python sets no signal handlers, and in threads beside it.
 
 `torch_xla.launch` starts a process per device and runs the function in a thread of it, even with one device.
 """
@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
 
 from migrate.catalogue.launchers import IN_THREADS, SCRIPT
+from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import callers_of
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
@@ -110,4 +115,139 @@ def _runs_a_file(worker: Function, analysis: Analysis) -> bool:
     """Whether the function runs a whole file: `runpy.run_path(__file__)`."""
     return any(
         last_part(call.func) == "run_path" for call, _ in calls_of(worker, analysis, guard=False)
+    )
+
+
+# Words of the files that start a thread, and what takes a function that then runs in one: the position of
+# the function among the arguments, and its name.
+STARTING = (b"Thread", b"to_thread", b"run_in_executor")
+STARTS = {
+    "threading.Thread": (1, "target"),
+    "threading.Timer": (1, "function"),
+    "asyncio.to_thread": (0, "func"),
+    "_thread.start_new_thread": (0, ""),
+}
+SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
+POOLS = frozenset({"ThreadPool", "ThreadPoolExecutor"})
+# Methods of a pool that run their first argument; of an event loop, the second one.
+OF_POOLS = frozenset({"apply_async", "imap", "imap_unordered", "map", "map_async", "submit"})
+OF_LOOPS = "run_in_executor"
+THREAD = "threading.Thread"
+
+
+@lru_cache(maxsize=2)
+def saves_in_threads(analysis: Analysis) -> Mapping[Path, Mapping[End, str]]:
+    """Return the saves of each file that a thread beside the replica's own runs.
+
+    Returns:
+        The value has the line that starts the thread; empty if all such lines pass what is on the CPU.
+    """
+    saves: dict[Path, dict[End, str]] = defaultdict(dict)
+    started = [*_started(analysis)]
+    starts: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    for function, _, start in started:
+        starts[function] += [start] if start is not None else []
+    seen: set[Function] = set()
+    waiting = deque((function, where) for function, where, _ in started)
+    while waiting:
+        function, where = waiting.popleft()
+        if function in seen:
+            continue
+        seen.add(function)
+        module = function.module
+        for call, scope in calls_of(function, analysis, guard=False):
+            names = analysis.evaluator.externals(call.func, scope)
+            if not names.isdisjoint(SAVES) and call.args:
+                is_moved = _is_moved(call.args[0], function, starts[function], analysis)
+                saves[module.path].setdefault(end_of(call, module), "" if is_moved else where)
+            waiting.extend((inner, where) for inner in analysis.running[call].functions)
+    return saves
+
+
+def _is_moved(
+    saved: ast.expr, function: Function, starts: list[tuple[ast.Call, Scope]], analysis: Analysis
+) -> bool:
+    """Whether a thread saves a parameter for which each of its `starts` passes what is on the CPU."""
+    if not isinstance(saved, ast.Name) or saved.id not in function.parameters or not starts:
+        return _is_of_cpu(saved, function, analysis)
+    place = function.parameters.index(saved.id) - function.is_bound
+    if callers_of(analysis).get(function):
+        return False  # it is called elsewhere too
+    for start, scope in starts:
+        named = {keyword.arg: keyword.value for keyword in start.keywords}
+        args = named.get("args")
+        passed = args.elts if isinstance(args, ast.Tuple | ast.List) else start.args[1:]
+        if not 0 <= place < len(passed) or not _is_of_cpu(passed[place], scope, analysis):
+            return False
+    return True
+
+
+def _is_of_cpu(node: ast.expr, scope: Scope, analysis: Analysis, depth: int = 3) -> bool:
+    """Whether `node` is plainly on the CPU: `x.cpu()`, `{name: x.cpu() for …}`, a name for one of these."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Call(func=ast.Attribute(attr="cpu" | "numpy" | "item" | "tolist")):
+            return True
+        case ast.Call(func=ast.Attribute(value=of, attr="clone" | "detach" | "copy")):
+            return _is_of_cpu(of, scope, analysis, depth)
+        case ast.DictComp(value=value) | ast.ListComp(elt=value):
+            return _is_of_cpu(value, scope, analysis, depth)
+        case ast.Dict(values=values) | ast.Tuple(elts=values) | ast.List(elts=values):
+            return all(_is_of_cpu(value, scope, analysis, depth) for value in values)
+        case ast.Name(id=name) if depth:
+            bindings = [*analysis.evaluator.bindings_of(name, scope)]
+            return bool(bindings) and all(
+                binding.kind == "value"
+                and binding.value is not None
+                and _is_of_cpu(binding.value, binding.scope, analysis, depth - 1)
+                for binding in bindings
+            )
+    return False
+
+
+def _started(
+    analysis: Analysis,
+) -> Iterator[tuple[Function, str, tuple[ast.Call, Scope] | None]]:
+    """Yield the functions that a project runs in threads, with the lines and calls that start these."""
+    evaluator = analysis.evaluator
+    for top in analysis.scopes.values():
+        if not any(word in top.module.data for word in STARTING):
+            continue
+        for call, scope in analysis.calls_in(top):
+            where = f"{top.module.path.name}:{call.lineno}"
+            for value in evaluator.values(_run_in_thread(call, scope, analysis), scope):
+                if isinstance(value, Function):
+                    yield value, where, (call, scope)
+        for class_ in top.classes:
+            run = evaluator.method(class_, "run")
+            if run is not None and THREAD in evaluator.external_bases(class_):
+                yield run, f"{top.module.path.name}:{run.line}", None
+
+
+def _run_in_thread(call: ast.Call, scope: Scope, analysis: Analysis) -> ast.expr | None:
+    """Return the argument of a call that then runs in a thread."""
+    place, name = -1, ""
+    for external in analysis.evaluator.externals(call.func, scope):
+        place, name = STARTS.get(external, (place, name))
+    if isinstance(call.func, ast.Attribute) and place < 0:
+        if call.func.attr == OF_LOOPS:
+            place = 1
+        elif call.func.attr in OF_POOLS and _is_pool(call.func.value, scope, analysis):
+            place = 0
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name in named:
+        return named[name]
+    return call.args[place] if 0 <= place < len(call.args) else None
+
+
+def _is_pool(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether an expression is a pool of threads: `submit` of another library starts processes."""
+    if isinstance(node, ast.Call):
+        return last_part(node.func) in POOLS
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    return any(
+        isinstance(binding.value, ast.Call) and last_part(binding.value.func) in POOLS
+        for binding in analysis.evaluator.origins(node, scope)
     )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from migrate.catalogue import drawing
 from migrate.model.calls.kinds import PREPARES, External
+from migrate.model.calls.option_defaults import Site
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Function, ModuleScope, Scope
-from migrate.model.draws.optional_seeds import Site
 from migrate.model.draws.randomness import Randomness, randomness_of
 from migrate.model.objects.parts import passed_nodes
 from migrate.model.replicated.shares import shares_of

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import SAFETENSORS_SAVES, TORCH_SAVES
-from migrate.model.calls.rank_tests import first_attributes, is_for_first, last_part, parents
+from migrate.model.calls.callers import all_first_attributes
+from migrate.model.calls.rank_tests import is_for_first, last_part, parents
 from migrate.model.calls.scopes import ModuleScope, Scope
 from migrate.syntax.walk_ast import walk
 
@@ -83,7 +84,7 @@ def _changes(statement: ast.stmt, path: str, scope: Scope, analysis: Analysis) -
                 parts = [call.func.value]
             return any(ast.dump(node) == path for part in parts for node in walk(part))
         case ast.If(test=test, body=body, orelse=[]):
-            if is_for_first(test, first_attributes(analysis)):
+            if is_for_first(test, all_first_attributes(analysis)):
                 return False
             return all(_changes(part, path, scope, analysis) for part in body)
     return False

@@ -24,10 +24,9 @@ from migrate.catalogue.words import (
     RANK_NAME,
     READ_METHODS,
 )
-from migrate.model.calls.callers import callers_of, reaching
+from migrate.model.calls.callers import all_first_attributes, callers_of, reaching
 from migrate.model.calls.kinds import UNKNOWN, External
 from migrate.model.calls.rank_tests import (
-    first_attributes,
     is_for_first,
     is_local,
     last_part,
@@ -130,7 +129,7 @@ class Saves:
             return []
         if self._analysis.evaluator.values(method.value, scope) - {UNKNOWN}:
             return []
-        if _test_around(call, scope, first_attributes(self._analysis)) is None:
+        if _test_around(call, scope, all_first_attributes(self._analysis)) is None:
             return []
         return [function for function in self._uncalled[method.attr] if fits(call, function)]
 
@@ -335,7 +334,7 @@ class Saves:
     def _tests(self, function: Function) -> list[ast.expr] | None:
         """Return the first-replica tests around all calls of `function`; None if a call has none."""
         tests = []
-        attributes = first_attributes(self._analysis)
+        attributes = all_first_attributes(self._analysis)
         for call, at in callers_of(self._analysis).get(function, ()):
             test = _test_around(call, at, attributes)
             if at.module is function.module or test is None:

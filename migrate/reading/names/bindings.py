@@ -123,6 +123,23 @@ class Bindings:
         puts = self._keyed.get((name.value, key), ())
         return [value for into, value in puts if self.parameter(into) is not None]
 
+    def is_put(self, key: str) -> bool:
+        """Whether the script puts a value at `key` of a container that exists: `out[key] += x`."""
+        return key in self._keys_put
+
+    @cached_property
+    def _keys_put(self) -> frozenset[str]:
+        targets = [node.target for node in self._context.all_of(cst.AugAssign)]
+        added = (
+            string_value(element.slice.value)
+            for target in targets
+            if isinstance(target, cst.Subscript)
+            for element in target.slice
+            if isinstance(element.slice, cst.Index)
+        )
+        put = (part.key for parts in self._put.values() for part in parts)
+        return frozenset(key for key in (*added, *put) if key is not None)
+
     def _holder(self, node: cst.CSTNode | None) -> tuple[int, str] | None:
         """Return the owner of the container `node` and its name; None for any other expression."""
         if isinstance(node, cst.Name):

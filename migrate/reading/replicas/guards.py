@@ -454,7 +454,22 @@ class Guards:
             return self._is_set_apart(name)
         if any(map(self._tells, self._context.bound_values(name))) or self._is_set_apart(name):
             return True
+        if self.told(name) is not None:
+            return True
         return any(map(self._is_call_for_first, self._managers(name)))
+
+    def told(self, name: cst.BaseExpression) -> bool | None:
+        """Return whether all calls pass a test of the rank, or True, for the parameter `name`.
+
+        None if no call passes a test of the rank, or if `name` is no parameter.
+        """
+        known = self._context.calls.first_parameters
+        if not known or not isinstance(name, cst.Name):
+            return None
+        owner, parameter = self._context.bound_to(name)
+        if not isinstance(owner, cst.FunctionDef) or not isinstance(parameter, cst.Param):
+            return None
+        return known.get((self._context.position(owner.name).line, name.value))
 
     def _managers(self, name: cst.Name) -> Iterator[cst.Call]:
         """Yield the context managers whose value is `name`: `with main_only() as name:`."""

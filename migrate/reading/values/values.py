@@ -798,18 +798,44 @@ class Values:
         )
 
     def _is_number_taken(self, node: cst.Subscript) -> bool:
-        """Whether `pair[1]` is a host number in each tuple that functions of the script return.
+        """Whether `pair[1]` or `out["count"]` is a host number in what functions of the script return.
 
-        The tuple may be an element of a list: `[pair[1] for pair in [counted(x) for x in inputs]]`.
+        The tuple may be an element of a list: `[pair[1] for pair in [counted(x) for x in inputs]]`. Nothing
+        in the script may put another value at the key of a dictionary.
         """
         index = node.slice[0].slice
         if len(node.slice) != 1 or not isinstance(index, cst.Index):
             return False
-        if not isinstance(index.value, cst.Integer):
+        key = string_value(index.value)
+        if key is not None:
+            of = node.value if isinstance(node.value, cst.Name) else None
+            put = self.bindings.put_into(of) if of is not None else ()
+            if self.bindings.is_put(key) or any(part.key is None for part in put):
+                return False
+            taken = [self._returned_as(call, key) for call in self._calls_behind(node.value)]
+        elif isinstance(index.value, cst.Integer):
+            place = int(index.value.value)
+            taken = [self._returned_at(call, place) for call in self._calls_behind(node.value)]
+        else:
             return False
-        calls = self._calls_behind(node.value)
-        taken = [self._returned_at(call, int(index.value.value)) for call in calls]
         return bool(taken) and all(self._are_numbers(elements) for elements in taken)
+
+    def _returned_as(self, call: cst.Call, key: str) -> list[cst.BaseExpression]:
+        """Return what is at `key` of each dictionary that `call` returns, if all are written out."""
+        functions = self._context.called(call)
+        returned = [value for f in functions for value in self.bindings.returns.get(id(f), [])]
+        elements: list[cst.BaseExpression] = []
+        for value in returned:
+            parts = value.elements if isinstance(value, cst.Dict) else ()
+            named = [
+                part.value
+                for part in parts
+                if isinstance(part, cst.DictElement) and string_value(part.key) == key
+            ]
+            if len(named) != 1 or not all(isinstance(part, cst.DictElement) for part in parts):
+                return []
+            elements += named
+        return elements
 
     def _calls_behind(self, node: cst.CSTNode | None) -> list[cst.Call]:
         """Return the calls whose result `node` is; empty if it may be anything else."""

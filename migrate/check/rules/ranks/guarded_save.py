@@ -27,6 +27,9 @@ class GuardedSave(Hazard):
     it writes in one. `shims.save` does so too. `xm.save` of torch_xla 2.9 does not wait for the other
     replicas: where they read the file next, `xm.rendezvous("saved")` comes after it, in every replica.
 
+    A save in a thread beside the replica's own reads the weights while the next step is traced, in every
+    replica at another point. Move them to the CPU before the thread starts, on all replicas.
+
     What is on the host already, arrays and plain numbers, may be saved in one replica. Where it does not show
     what is saved, this is information.
 
@@ -101,6 +104,24 @@ class GuardedSave(Hazard):
                     print("saved")
             """
         ),
+        example(
+            """
+            import threading
+
+            import torch.distributed as dist
+            import torch_xla.core.xla_model as xm
+            import torch_xla.distributed.xla_backend
+
+
+            def write(state, path):
+                xm.save(state, path, global_master=True)  # XLA301
+
+
+            def finish(model):
+                dist.init_process_group("xla", init_method="xla://")
+                threading.Thread(target=write, args=(model.state_dict(), "model.pt")).start()
+            """
+        ),
     )
     mended = example(
         """
@@ -117,6 +138,16 @@ class GuardedSave(Hazard):
         assert isinstance(node, cst.Call)
         saved = self._saved(node, facts)
         if saved is None:
+            return
+        where = facts.context.calls.saves_in_threads.get(facts.context.place(node))
+        if where is not None:
+            message = (
+                f"a thread saves ({where}), while its replica traces the next step: the weights are then "
+                "part of that graph, with its collectives, and replicas that run it at other points wait "
+                "for ever; move them to the CPU on all replicas, before the thread starts"
+            )
+            if where:
+                yield self.hit(node, message)
             return
         guard = facts.guards.around(node)
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):

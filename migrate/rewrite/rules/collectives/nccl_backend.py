@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -35,8 +35,8 @@ class Nccl(Rule):
     (`dist.get_backend() == 'nccl'`).
 
     **Reported.** Other uses: comparisons with an option or a variable, whose value may come from the command
-    line; a value that is chosen by what CUDA has. Where a script compares the name that it keeps, both stay
-    as they are.
+    line; a value that is chosen by what CUDA has. Where a script compares the name that it keeps, or looks
+    something up by it (`BACKENDS[args.backend]`), both stay as they are.
 
     Source: torch_xla 2.9 (`dist.get_backend()` is `'xla'`, measured).
     """
@@ -135,6 +135,25 @@ class Nccl(Rule):
             """
             import argparse
 
+            import torch.distributed as dist
+
+
+            def together(backend):
+                dist.init_process_group(backend)
+
+
+            SETUPS = {"nccl": together, "none": print}
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--backend", default="nccl")
+            args = parser.parse_args()
+            SETUPS[args.backend](args.backend)
+            """,
+            "looks up by this name",
+        ),
+        reported(
+            """
+            import argparse
+
             parser = argparse.ArgumentParser()
             parser.add_argument("--backend", choices=["nccl", "gloo"])
             """,
@@ -185,6 +204,9 @@ class Nccl(Rule):
             yield self.edit(
                 node, lambda _: xla, message, consumes=[node], wrong=wrong, severity=severity
             )
+        elif _is_looked_up(node, context):
+            stays = "'nccl' stays: the script looks up by this name what to run"
+            yield from self.report(node, stays, Severity.INFO)
         elif not _is_spoken_of(node, context):
             backend = context.vocabulary.group_backend
             said = f"'nccl': the backend on XLA is '{backend}'"
@@ -277,11 +299,34 @@ def _passed_as(arg: cst.Arg, call: cst.Call, context: Workspace) -> str | None:
 
 
 def _is_compared(last: str, context: Workspace) -> bool:
-    return any(
+    """Whether the script compares what it keeps under a name, or looks it up: `BACKENDS[args.backend]`."""
+    looked_up = any(dotted(key).rpartition(".")[2] == last for key in _keys_of_lookups(context))
+    return looked_up or any(
         dotted(side).rpartition(".")[2] == last
         for node in context.all_of(cst.Comparison)
         for side in (node.left, *(comparison.comparator for comparison in node.comparisons))
     )
+
+
+def _is_looked_up(node: cst.SimpleString, context: Workspace) -> bool:
+    """Whether the literal is a key that is looked up by the name of a backend, or the value of that name."""
+    above = context.parent(node)
+    names = {dotted(key).rpartition(".")[2] for key in _keys_of_lookups(context)}
+    if isinstance(above, cst.DictElement) and above.key is node:
+        return any(BACKEND.fullmatch(name) for name in names)
+    name = kept_as(node, context)
+    return name is not None and BACKEND.fullmatch(name) is not None and name in names
+
+
+def _keys_of_lookups(context: Workspace) -> Iterator[cst.BaseExpression]:
+    """Yield what the script looks up in mappings: `x` of `mapping[x]`, `mapping.get(x)`."""
+    for subscript in context.all_of(cst.Subscript):
+        for element in subscript.slice:
+            if isinstance(element.slice, cst.Index):
+                yield element.slice.value
+    for call in context.all_of(cst.Call):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "get" and call.args:
+            yield call.args[0].value
 
 
 def _is_spoken_of(node: cst.SimpleString, context: Workspace) -> bool:

@@ -27,6 +27,7 @@ from migrate.rewrite.rules.saving.own_files import own_files, share_of
 from migrate.rewrite.rules.saving.own_paths import key_in_path, names_replica
 from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import (
+    TO_CPU_FIRST,
     as_shims_save,
     as_xla_save,
     by_hand,
@@ -128,6 +129,12 @@ class Saving:
             if (stays := into_memory(call, self._context)) is not None:
                 yield from self._rule.report(call, stays, self._severity(call))
                 continue
+            if (
+                where := self._context.calls.saves_in_threads.get(self._context.place(call))
+            ) is not None:
+                if where:
+                    yield from self._rule.report(call, self._in_thread(where))
+                continue
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
                 moved.append(call)
@@ -175,6 +182,15 @@ class Saving:
                 yield from self._kept(function, local, moved)
         yield from moved_by_first(
             self._rule, [c for c in moved if self._all_make(c)], self._context
+        )
+
+    def _in_thread(self, where: str) -> str:
+        """Return what is wrong with a save in a thread that is started at `where`."""
+        return (
+            f"runs in a thread ({where}), while its replica traces the next step: the weights are then "
+            "part of that graph, with its collectives, and replicas that run it at other points wait for "
+            f"ever: move what it saves {TO_CPU_FIRST}, on all replicas and before the thread starts; "
+            "torch.save stays"
         )
 
     def _by_keys(self, call: cst.Call, saves: Sequence[cst.Call]) -> Iterator[RuleFinding]:
@@ -474,6 +490,13 @@ class Saving:
         """Return why `statement` cannot go out of `guard`, or None."""
         rest = on_first(guard.test, self._context)
         above = self._context.parent(guard)
+        mixed = (
+            [part for part in rest.asked if self._context.guards.told(part) is False]
+            if rest
+            else []
+        )
+        if mixed:
+            return f"not every call passes a test for the first replica as `{code(mixed[0])}`"
         if (
             rest is None
             or guard.orelse is not None

@@ -21,6 +21,11 @@ class OptionalGroup(Hazard):
     **What to do.** Join the group in every run. Or launch only where the option is on:
     `torch_xla.launch(_mp_fn) if args.distributed else _mp_fn(0)`; that process trains on one chip.
 
+    The option may be an argument of the command line, a parameter with a default that no call passes, a field
+    of a data class, a constant, or a variable of the environment. It decides by a test
+    (`if args.backend == "nccl":`), by an early return, or by the class that it chooses
+    (`BACKENDS[args.backend](args)`).
+
     An error where the option is off by default, a warning where its default is not in the script: a property
     that some classes of the project answer with False, of an object that a configuration names.
 
@@ -35,6 +40,7 @@ class OptionalGroup(Hazard):
     severity = Severity.ERROR
     nodes = (cst.Call,)
     of_facts = ("optional_groups",)
+    of_idle_code = True
     examples = (
         example(
             """
@@ -51,6 +57,38 @@ class OptionalGroup(Hazard):
                 args = parser.parse_args()
                 if args.distributed:
                     dist.init_process_group("xla", init_method="xla://")  # XLA873
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """
+        ),
+        example(
+            """
+            import argparse
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+
+
+            class Alone:
+                pass
+
+
+            class Together:
+                def __init__(self):
+                    dist.init_process_group("xla", init_method="xla://")
+
+
+            BACKENDS = {"together": Together, None: Alone}
+
+
+            def _mp_fn(index):
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--backend", default=None, choices=BACKENDS.keys())
+                args = parser.parse_args()
+                backend = BACKENDS[args.backend]()  # XLA873
 
 
             if __name__ == "__main__":
