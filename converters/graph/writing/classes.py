@@ -36,6 +36,7 @@ from converters.graph.writing.forms.asserted import asserted
 from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.caches import gathered
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
+from converters.graph.writing.forms.elements import kept_together
 from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.forms.options import paddings_named, tidied
@@ -155,9 +156,12 @@ class _Classes:
                 body, result = calls.tidied(method.body, method.result)
                 body, _ = asserted(body, (method.optional | method.maybe) - method.nullable)
                 body, result = paddings_named(tidied(body), result, method.arguments)
+                body, result = kept_together(body, result, method.parameters())
                 cls.methods[name] = replace(method, body=body, result=result)
         for function in self.drafter.functions:
-            function.body = tidied(function.body)
+            parameters = [parameter.arg for parameter in function.args.args]
+            nothing = ast.Constant(None)
+            function.body, _ = kept_together(tidied(function.body), nothing, parameters)
         self._without_forwarding()
         names = {path: cls.name for path, (cls, _) in self.made.items()}
         used = self._used()

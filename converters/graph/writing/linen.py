@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from converters.graph.expression import plain_exponents
 from converters.graph.ops.functions import functions
 from converters.graph.writing.boundaries import ATTEND, CONSTRAIN, SHARDING
 from converters.graph.writing.forms.alike import shortened
@@ -79,7 +80,7 @@ def modeling(
         text = re.sub(r"\bjax\.Array\b", "Array", text)
     text = api.final(text)
     doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
-    return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
+    return plain_exponents("\n".join((*doc, "", _imports(text, config, imports), "", "", text, "")))
 
 
 def _unbracketed(text: str) -> str:
@@ -147,7 +148,7 @@ def configuration(
         *(_REFUSE_VALUES if held else []),
         *(_REFUSE_LENGTHS if lengths else []),
     ]
-    return "\n".join(lines) + "\n"
+    return plain_exponents("\n".join(lines) + "\n")
 
 
 def _table(name: str, values: Mapping[str, Any], comment: str) -> list[str]:
