@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -236,6 +236,8 @@ def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
         return next(law for law in inputs if isinstance(law, Unset | Other))
     if not any(is_drawn(law) for law in inputs):
         parts = [_number(law) for law in inputs]
+        if (same := _constant(operator, parts)) is not None:
+            return Constant(same)
         known = (
             operator in ELEMENTWISE
             and len({id(part) for part in parts if not isinstance(part, Number)}) == 1
@@ -277,6 +279,22 @@ def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
 
 def _number(law: Law | Number) -> Law | Number:
     return law.value if isinstance(law, Constant) else law
+
+
+def _constant(operator: str, parts: Iterable[Law | Number]) -> Number | None:
+    """What an operator makes of numbers; None if it is not one of the four of arithmetic."""
+    match operator, [part for part in parts if isinstance(part, Number)]:
+        case "mul", [left, right]:
+            return product(left, right)
+        case "div", [left, right] if right.value:
+            return quotient(left, right)
+        case "add", [left, right]:
+            return total(left, right)
+        case "sub", [left, right]:
+            return total(left, product(right, Number(-1.0, literal=True)))
+        case "neg", [number]:
+            return product(number, Number(-1.0, literal=True))
+    return None
 
 
 def _bound(draw: Draw, edge: float) -> float:

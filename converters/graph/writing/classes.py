@@ -79,7 +79,7 @@ from converters.mapping.paths import has_layers
 _CONFIG = "config"
 _FIELD = re.compile(rf"\bself\.{_CONFIG}\.")
 # What functions of numbers in an expression of settings are of.
-_MODULES = ("math", "int", "round", "max", "min")
+_MODULES = ("math", "int", "round", "max", "min", "len")
 # Up to how many forms of a class every choice of them is tried, and every two; of more only all.
 _TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
@@ -354,9 +354,7 @@ class _Classes:
                 for key, child in instance.module._modules.items()
             ]
             count = self.drafter.settings.of_count(instance.module, MEMBERS, len(inner))
-            instance.setup.append(
-                _assign("layers", call("_list", ast.List(inner, ast.Load()), count))
-            )
+            instance.setup.append(_assign("layers", lists.made(inner, count)))
             return
         for name in sorted(tree, key=list(instance.module._modules).index):
             child = instance.module._modules[name]
@@ -384,14 +382,15 @@ class _Classes:
         if isinstance(module, torch.nn.ModuleDict):
             return ast.Dict([ast.Constant(key) for key in module._modules], inner)
         if isinstance(module, torch.nn.Sequential):
-            return call(
-                "Sequential" if takes_mode else "nn.Sequential", ast.List(inner, ast.Load())
-            )
+            count = self.drafter.settings.of_count(parent, name, len(inner))
+            listed = ast.List(inner, ast.Load())
+            whole = lists.made(inner, count) if getattr(count, "text", "") else listed
+            return call("Sequential" if takes_mode else "nn.Sequential", whole)
         if isinstance(module, torch.nn.ModuleList):
             while list(module._modules)[len(inner) - 1] not in below:
                 inner.pop()  # what is behind the last that is called
             count = self.drafter.settings.of_count(parent, name, len(inner))
-            return call("_list", ast.List(inner, ast.Load()), count)
+            return lists.made(inner, count)
         raise GraphError(
             f"{path}: a module whose parts are called from outside of it",
             "see docs/port.md, 'What it does not do'",
@@ -690,6 +689,7 @@ class _Classes:
                 for instance, value in zip(group, bare, strict=True)
             ):
                 candidates.append(attribute.strip("_"))
+        candidates += self.drafter.settings.arguments_with([instance.path for instance in group], bare)
         texts = {value.text for value in values if isinstance(value, SettingInt | SettingFloat)}
         candidates += [text for text in sorted(texts) if text.isidentifier() and len(texts) == 1]
         alike = [name for name, other in fields.items() if list(map(_bare, other)) == bare]
@@ -764,6 +764,8 @@ def _roll(instance: _Instance) -> None:
         body, result = stepped(body, result, forward)
         instance.methods[name] = replace(method, body=body, result=result)
         instance.over |= over
+    trees = [tree for method in instance.methods.values() for tree in _all(method)]
+    instance.over |= lists.called_whole(instance.setup, trees)
 
 
 @dataclass(frozen=True)

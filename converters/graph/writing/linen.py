@@ -107,7 +107,11 @@ def _unbracketed(text: str) -> str:
 
 
 def configuration(
-    model: Model, name: str, title: str, held: Mapping[str, Any] | None = None
+    model: Model,
+    name: str,
+    title: str,
+    held: Mapping[str, Any] | None = None,
+    lengths_free: Set[str] = frozenset(),
 ) -> str:
     """The source of `config.py`.
 
@@ -116,6 +120,7 @@ def configuration(
         name: the name of the configuration's class.
         title: the first line of its docstring.
         held: settings that may have one value only; those that the source does not read are added.
+        lengths_free: sequences that may have another number of entries.
     """
     settings = {**model.settings, **(held or {})}
     order = {name: at for at, name in enumerate(model.order)}
@@ -124,7 +129,11 @@ def configuration(
     settings = dict(
         sorted(settings.items(), key=lambda setting: order.get(of_original[setting[0]], last))
     )
-    lengths = {key: len(value) for key, value in settings.items() if isinstance(value, tuple)}
+    lengths = {
+        key: len(value)
+        for key, value in settings.items()
+        if isinstance(value, tuple) and key not in {*lengths_free, *(held or {})}
+    }
     constants = [
         *_table("HELD", held or {}, "Sizes that modeling.py does not follow: see README.md."),
         *_table("LENGTHS", lengths, "Numbers of entries: modeling.py has a place for so many."),
