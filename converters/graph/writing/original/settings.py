@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -66,6 +66,10 @@ _OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Pow: ("**", operator.pow),
 }
 
+# Functions of the module `math`.
+_REAL: Mapping[str, Callable[[float], float]] = {
+    name: getattr(math, name) for name in ("sqrt", "exp", "log", "log2", "log10", "cos", "sin")
+}
 _COMPARED: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -182,11 +186,11 @@ class Settings:
 
     @contextmanager
     def _in_lists(self) -> Iterator[None]:
-        self._listed = True
+        before, self._listed = self._listed, True
         try:
             yield
         finally:
-            self._listed = False
+            self._listed = before
 
     def of_rate(self, value: float, module: Any, frames: Sequence[Frame]) -> Any:
         """A rate of dropout in a module's forward as a setting; itself if nothing says what gives it."""
@@ -207,7 +211,8 @@ class Settings:
         """
         path = self.paths.get(id(module))
         for frame in reversed(frames) if path is not None else ():
-            said = self._on_line(str(path), value, frame)
+            with self._in_lists() if _is_fraction(value) else nullcontext():
+                said = self._on_line(str(path), value, frame)
             if said is not None:
                 return _number(value, said)
         return None
@@ -244,8 +249,9 @@ class Settings:
         if value in (0, 1, -1, 2, 0.5):
             return value
         for name in self._attributes(value, module, frames):
-            said = self._attribute(path, name, value, 0)
-            if said is not None and said.parts:
+            with self._in_lists() if _is_fraction(value) else nullcontext():
+                said = self._attribute(path, name, value, 0)
+            if said is not None and not said.is_constant:
                 return _number(value, said)
         return value
 
@@ -416,7 +422,7 @@ class Settings:
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
                 said = self._resolve(path, node, value, 0)
-                if said is not None and said.parts:
+                if said is not None and not said.is_constant:
                     return said
         return None
 
@@ -958,6 +964,16 @@ class Settings:
                 if len(known) < len(said):
                     return None
                 return _said_of(f"{name}({', '.join(origin.text for origin in known)})", known)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math" | "np"), attr=name),
+                args=[inner],
+                keywords=[],
+            ) if name in _REAL:
+                real = self._evaluated(path, inner, depth + 1)
+                if not isinstance(real, int | float) or not _is(_of(_REAL[name], real), value):
+                    return None
+                origin = self._resolve(path, inner, real, depth + 1)
+                return origin and replace(origin, text=f"math.{name}({origin.text})")
             case ast.Call(func=ast.Name(id="len"), args=[inner], keywords=[]):
                 length = self._length(path, inner, depth + 1)
                 return None if length is None or not _is(length[0], value) else length[1]
@@ -1121,6 +1137,13 @@ class Settings:
             case ast.Call(func=ast.Name(id="len"), args=[inner], keywords=[]):
                 length = self._length(path, inner, depth + 1)
                 return None if length is None else length[0]
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math" | "np"), attr=name),
+                args=[inner],
+                keywords=[],
+            ) if name in _REAL:
+                real = self._evaluated(path, inner, depth + 1)
+                return _of(_REAL[name], real) if isinstance(real, int | float) else None
             case ast.Compare(left=left, ops=[compared], comparators=[right]):
                 sides = [self._evaluated(path, side, depth + 1) for side in (left, right)]
                 compare = _COMPARED.get(type(compared))
@@ -1202,6 +1225,11 @@ def _class(module: Any) -> Any:
     return class_before(module)
 
 
+def _is_fraction(value: Any) -> bool:
+    """Whether a number is no whole one: by chance, no place in a list gives it."""
+    return isinstance(value, float) and math.isfinite(value) and not value.is_integer()
+
+
 def _is(held: Any, value: int | float) -> bool:
     if isinstance(held, bool) or not isinstance(held, int | float):
         return False
@@ -1213,6 +1241,13 @@ def _is(held: Any, value: int | float) -> bool:
 def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     try:
         return compute(left, right)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _of(function: Callable[[float], float], number: float) -> float | None:
+    try:
+        return function(number)
     except (ArithmeticError, ValueError):
         return None
 
