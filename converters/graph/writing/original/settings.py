@@ -328,6 +328,9 @@ class Settings:
                         said = self._resolve(str(path), argument, value, 0)
                         if said is not None and said.parts:
                             return _number(value, said)
+                        length = self._length(str(path), argument, 0)
+                        if length is not None and length[0] == value:
+                            return _number(value, length[1])
                     if isinstance(node, ast.Attribute) and node.attr in owner._buffers:
                         seen += [] if node.attr in seen else [node.attr]
         return self.of_number(value, owner)
@@ -402,7 +405,29 @@ class Settings:
         """Origin of a number on a running line; without settings if the line has the number itself."""
         axes = names.axes_named(frame)
         nodes = [node for node in names.reached(frame) if node not in axes]
-        return self._of_nodes(path, value, nodes)
+        return self._of_nodes(path, value, nodes) or self._of_entries(path, value, frame, nodes)
+
+    def _of_entries(
+        self, path: str, value: int | float, frame: Frame, nodes: Sequence[ast.AST]
+    ) -> _Said | None:
+        """Origin of a number in a loop over a sequence of settings: that of its only entry that gives it."""
+        function = names.function_at(frame)
+        if function is None or not _is_fraction(value):
+            return None
+        for name in dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name)):
+            for over in loops_over(function, name):
+                joined = self._sequence(path, over, {}, 0)
+                count = 0 if joined is None else sum(len(entry.values) for entry in joined[0])
+                entries = [ast.Subscript(over, ast.Constant(at), ast.Load()) for at in range(count)]
+                for node in nodes:
+                    if not isinstance(node, ast.BinOp | ast.Name) or not _reads(node, name):
+                        continue
+                    turns = [turned(node, {name: entry}) for entry in entries]
+                    said = [self._resolve(path, turn, value, 0) for turn in turns]
+                    given = [origin for origin in said if origin is not None and origin.parts]
+                    if len(given) == 1:
+                        return given[0]
+        return None
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
         wanted = (type(value), value)
@@ -1223,6 +1248,10 @@ def _negative(text: str) -> str:
 
 def _class(module: Any) -> Any:
     return class_before(module)
+
+
+def _reads(tree: ast.AST, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
 
 
 def _is_fraction(value: Any) -> bool:
