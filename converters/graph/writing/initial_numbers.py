@@ -113,6 +113,9 @@ class _NamedOrigin(ast.NodeTransformer):
         self.failed = False
 
     def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, Turn):  # of a loop over something else
+            self.failed = True
+            return None
         if not isinstance(node, Leaf):
             renamed = super().generic_visit(node)
             return None if self.failed else renamed
