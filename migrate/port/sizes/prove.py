@@ -24,6 +24,8 @@ from migrate.progress import Progress
 
 IDLE = "other values had no effect on the inputs of the proof"
 _FORM = "with the other value the original is another model, which `modeling.py` does not have"
+# How many times a number of initial values is another one: few draws tell it apart.
+_SPREAD = 4
 # A share to try in place of none.
 _SHARE = 0.25
 Attempt = Callable[[Sequence[SizeChange]], str]
@@ -212,9 +214,9 @@ class _Proof:
         left = [
             leaf
             for leaf in leaves(self.question.construction.arguments, every=True)
-            if leaf not in known and not isinstance(leaf.value, tuple) and candidates(leaf, True)
+            if leaf not in known and not isinstance(leaf.value, tuple) and leaf.value
         ]
-        changes = [SizeChange(leaf, candidates(leaf, upwards=True)[0], {}) for leaf in left]
+        changes = [SizeChange(leaf, _SPREAD * leaf.value, {}) for leaf in left]
         changes = [
             change
             for change in changes

@@ -585,7 +585,7 @@ class Settings:
         turn = place_in_turn((expression, *trees), expression, call, place)
         if turn is None or turn[0] < 0:
             return None
-        index = Index(turn[0], path if turn == (place, 0) else "")
+        index = Index(turn[0], path if turn[1] else "")
         return variables((expression, *trees), call, index)
 
     def _handed(

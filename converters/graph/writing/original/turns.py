@@ -252,8 +252,8 @@ def _holds(tree: ast.AST, inner: ast.AST) -> bool:
 
 def place_in_turn(
     trees: Sequence[ast.AST], expression: ast.expr, call: ast.Call, place: int
-) -> tuple[int, int] | None:
-    """The turn of a loop that makes a member of a list, and the member's number in that turn.
+) -> tuple[int, bool] | None:
+    """The turn of a loop that makes a member of a list, and whether each turn is its member's place there.
 
     None if the source does not show it: what comes before the loop's members is not counted, or the call
     makes another member of the turn.
@@ -271,17 +271,17 @@ def place_in_turn(
                 if isinstance(node, ast.Tuple):  # with the values of local lists
                     continue
                 before = any(isinstance(each, ast.Starred) for each in parts[:at])
-                return None if before else (place - at, 0)
+                return None if before else (place - at, not at)
     for tree in trees:
         loops = loops_around(tree, call)
         if loops and isinstance(loops[-1], ast.For):
             return _appended_in(tree, loops[-1], call, place)
-    return place, 0
+    return place, True
 
 
 def _appended_in(
     tree: ast.AST, loop: ast.For, call: ast.Call, place: int
-) -> tuple[int, int] | None:
+) -> tuple[int, bool] | None:
     """`place_in_turn` of a member that a loop appends to a list."""
     members = [each for statement in loop.body for each in appended(statement)]
     own = next((holder for holder, member in members if _holds(member, call)), "")
@@ -294,7 +294,7 @@ def _appended_in(
         None,
     )
     if not own or body is None:
-        return place, 0
+        return place, True
     within = [member for holder, member in members if holder == own]
     before = 0
     for statement in body[: body.index(loop)]:
@@ -313,7 +313,9 @@ def _appended_in(
     if len(every) != len(within):
         return None
     turn, rest = divmod(place - before, len(within))
-    return (turn, rest) if turn >= 0 and _holds(within[rest], call) else None
+    if turn < 0 or not _holds(within[rest], call):
+        return None
+    return turn, len(within) == 1 and not before
 
 
 def appended(statement: ast.AST) -> Iterator[tuple[str, ast.expr]]:
