@@ -1000,7 +1000,7 @@ class Listed(nn.Module):
         super().__init__()
         self.shares = shares
         self.layers = nn.ModuleList(
-            [nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+            [nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]  # noqa: RUF007
         )
         self.gain = nn.Parameter(scale * torch.ones(widths[-1]))
 

@@ -689,7 +689,9 @@ class _Classes:
                 for instance, value in zip(group, bare, strict=True)
             ):
                 candidates.append(attribute.strip("_"))
-        candidates += self.drafter.settings.arguments_with([instance.path for instance in group], bare)
+        candidates += self.drafter.settings.arguments_with(
+            [instance.path for instance in group], bare
+        )
         texts = {value.text for value in values if isinstance(value, SettingInt | SettingFloat)}
         candidates += [text for text in sorted(texts) if text.isidentifier() and len(texts) == 1]
         alike = [name for name, other in fields.items() if list(map(_bare, other)) == bare]

@@ -57,7 +57,6 @@ class InitialNumbers:
             self._baked[said] = None
         return SettingFloat(value, local=local)
 
-
     def _in_list(self, origin: ast.expr) -> tuple[ast.expr, str, int]:
         """An origin with the tensor's place in a list for the turn of a loop; the list's path, and the place.
 

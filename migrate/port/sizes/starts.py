@@ -1,4 +1,4 @@
-"""Initial values of a port at another size, as `init` draws them, beside those of new models of the original."""
+"""Initial values that `init` draws at another size, beside those of new models of the original."""
 
 from __future__ import annotations
 

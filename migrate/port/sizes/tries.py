@@ -81,9 +81,7 @@ class Tries:
         The original must draw otherwise with them, or nothing is shown.
         """
         ordered = [change for change in self._order if change in before]
-        with_them, without = (
-            self._question.second((*ordered, *more)) for more in (changes, ())
-        )
+        with_them, without = (self._question.second((*ordered, *more)) for more in (changes, ()))
         if with_them is None or without is None:
             return REFUSED
         self._progress("comparing initial values at other sizes", 0, 0, "size")

@@ -73,7 +73,9 @@ def source(load: Callable[[Port], Any]) -> Callable[[nn.Module], str]:
     return written
 
 
-def test_elements_have_the_names_that_the_original_gives_them(source: Callable[[nn.Module], str]) -> None:
+def test_elements_have_the_names_that_the_original_gives_them(
+    source: Callable[[nn.Module], str],
+) -> None:
     text = source(Gates())
     assert "query, key, value = jnp.split(self.up(x), 3, axis=-1)" in text
     assert "split_" not in text
@@ -86,7 +88,9 @@ def test_elements_without_names_stay_in_their_list(source: Callable[[nn.Module],
     assert "halves_" not in text
 
 
-def test_a_list_whose_name_is_needed_again_keeps_one_name_for_each_part(source: Callable[[nn.Module], str]) -> None:
+def test_a_list_whose_name_is_needed_again_keeps_one_name_for_each_part(
+    source: Callable[[nn.Module], str],
+) -> None:
     text = source(Twice())
     assert "parts_0, parts_1 = jnp.split(" in text
 

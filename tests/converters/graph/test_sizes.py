@@ -424,7 +424,7 @@ class Chained(nn.Module):
     ) -> None:
         super().__init__()
         self.pairs = nn.ModuleList()
-        for a, b in zip(widths[:-1], widths[1:], strict=True):
+        for a, b in zip(widths[:-1], widths[1:], strict=True):  # noqa: RUF007
             self.pairs.append(nn.Linear(a, b))
         layers: list[nn.Module] = []
         before = bands

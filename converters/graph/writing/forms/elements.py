@@ -66,7 +66,11 @@ class _Indexed(ast.NodeTransformer):
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
         first = node.elts[0] if node.elts else None
-        if isinstance(node.ctx, ast.Store) and isinstance(first, ast.Name) and first.id in self.lists:
+        if (
+            isinstance(node.ctx, ast.Store)
+            and isinstance(first, ast.Name)
+            and first.id in self.lists
+        ):
             return ast.Name(self.lists[first.id][0], ast.Store())
         self.generic_visit(node)
         return node

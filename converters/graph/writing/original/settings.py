@@ -349,7 +349,9 @@ class Settings:
                         return _number(value, said)
                     if isinstance(node.iter, ast.Call) and node.iter.args:
                         return _called(value, node.iter.args[-1])
-        for iterable in constructors.appending_loops(_class(owner), name) if path is not None else ():
+        for iterable in (
+            constructors.appending_loops(_class(owner), name) if path is not None else ()
+        ):
             said = self._of_length(str(path), iterable, value)
             if said is not None:
                 return _number(value, said)

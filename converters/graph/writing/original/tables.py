@@ -201,9 +201,7 @@ class _TableWriter:
                 return self._joined(_subscripted, self._any(value), *self._bounds(index))
             case ast.Call(
                 func=ast.Attribute(
-                    value=ast.Subscript(
-                        value=ast.Attribute(value=value, attr="at"), slice=index
-                    ),
+                    value=ast.Subscript(value=ast.Attribute(value=value, attr="at"), slice=index),
                     attr="set",
                 ),
                 args=[part],

@@ -192,9 +192,7 @@ def loops_over(tree: ast.AST, name: str) -> list[ast.expr]:
 def bound_by(loop: ast.AST) -> set[str]:
     """The names that a loop or comprehension gives the entries of what it goes over."""
     targets = (
-        [loop.target]
-        if isinstance(loop, ast.For)
-        else [each.target for each in loop.generators]  # type: ignore[attr-defined]
+        [loop.target] if isinstance(loop, ast.For) else [each.target for each in loop.generators]  # type: ignore[attr-defined]
     )
     return {
         node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)
