@@ -121,10 +121,10 @@ def _keep_used(statement: Statement, count: Counter[int]) -> None:
             alone = parts[place]
         case ast.Call(func=ast.Name(id="max_with_index" | "min_with_index" as name), args=[x]):
             function: ast.expr = ast.Name(_ALONE[name], ast.Load())
-            given = [x]
+            inputs = [x]
             if place:
-                function, given = ast.Attribute(x, f"arg{name[:3]}", ast.Load()), []
-            alone = ast.Call(function, given, statement.value.keywords)
+                function, inputs = ast.Attribute(x, f"arg{name[:3]}", ast.Load()), []
+            alone = ast.Call(function, inputs, statement.value.keywords)
         case _:
             return
     statement.outs, statement.value, statement.single = (statement.outs[place],), alone, True

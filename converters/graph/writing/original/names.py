@@ -574,16 +574,16 @@ def elements_of(name: str, count: int, frame: Frame) -> tuple[str, ...]:
         count: number of its elements.
         frame: a line of the function.
     """
-    given: dict[int, list[str]] = {}
+    named: dict[int, list[str]] = {}
     for variable, values in assigned(function_at(frame)).items():
         for value in values:
             match value:
                 case ast.Subscript(value=ast.Name(id=holder), slice=at) if holder == name:
                     if (place := integer(at)) is not None and -count <= place < count:
-                        given.setdefault(place % count, []).append(variable)
-    used = Counter(variable for variables in given.values() for variable in variables)
+                        named.setdefault(place % count, []).append(variable)
+    used = Counter(variable for variables in named.values() for variable in variables)
     return tuple(
-        said[0] if len(said := given.get(at, [])) == 1 and used[said[0]] == 1 else f"{name}_{at}"
+        said[0] if len(said := named.get(at, [])) == 1 and used[said[0]] == 1 else f"{name}_{at}"
         for at in range(count)
     )
 

@@ -426,9 +426,9 @@ class Settings:
                         continue
                     turns = [turned(node, {name: entry}) for entry in entries]
                     said = [self._resolve(path, turn, value, 0) for turn in turns]
-                    given = [origin for origin in said if origin is not None and origin.parts]
-                    if len(given) == 1:
-                        return given[0]
+                    origins = [origin for origin in said if origin is not None and origin.parts]
+                    if len(origins) == 1:
+                        return origins[0]
         return None
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
@@ -878,8 +878,8 @@ class Settings:
                     return self._sequence(path, said[0], parts, depth + 1)
                 if said:
                     return None
-                for above, given in self._given(path, name):
-                    if (joined := self._sequence(above, given, parts, depth + 1)) is not None:
+                for above, argument in self._given(path, name):
+                    if (joined := self._sequence(above, argument, parts, depth + 1)) is not None:
                         return joined
                 return self._setting_sequence(path, node, parts)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):

@@ -74,7 +74,7 @@ def _updated(tree: ast.AST) -> dict[str, ast.expr]:
         for each in statement.body if isinstance(statement, ast.With) else [statement]:
             match each:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    last[name] = _Replaced(name, last.get(name)).visit(copy.deepcopy(value))
+                    last[name] = _WithValue(name, last.get(name)).visit(copy.deepcopy(value))
                     count[name] = count.get(name, 0) + 1
                 case ast.Assign(
                     targets=[ast.Subscript(value=ast.Name(id=name), slice=index)], value=value
@@ -94,7 +94,7 @@ def _updated(tree: ast.AST) -> dict[str, ast.expr]:
     return {name: value for name, value in last.items() if count[name] > 1}
 
 
-class _Replaced(ast.NodeTransformer):
+class _WithValue(ast.NodeTransformer):
     """A variable's value before, in the expression of its next one."""
 
     def __init__(self, name: str, value: ast.expr | None) -> None:
@@ -279,8 +279,8 @@ class _TableWriter:
             raise _UnknownError
         if name in ("zeros", "empty") and arguments:
             listed = arguments[0] if len(arguments) == 1 else None
-            given = listed.elts if isinstance(listed, ast.Tuple | ast.List) else arguments
-            sides = [self._any(side) for side in given]
+            shape = listed.elts if isinstance(listed, ast.Tuple | ast.List) else arguments
+            sides = [self._any(side) for side in shape]
             if any(side.is_array for side in sides):
                 raise _UnknownError
             return self._joined(

@@ -174,7 +174,7 @@ def loops_around(tree: ast.AST, part: ast.AST) -> list[ast.AST]:
 
 
 def loops_over(tree: ast.AST, name: str) -> list[ast.expr]:
-    """What the loops go over whose variable is a name: `widths` of `for width in widths`."""
+    """Expressions that the loops go over whose variable is a name: `widths` of `for width in widths`."""
     over: list[ast.expr] = []
     for node in ast.walk(tree):
         match node:
