@@ -90,7 +90,7 @@ def _updated(tree: ast.AST) -> dict[str, ast.expr]:
                         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                             last.pop(node.id, None)
                         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                            last.pop(getattr(node.value, "id", ""), None)
+                            last.pop(ast.unparse(node.value), None)
     return {name: value for name, value in last.items() if count[name] > 1}
 
 
@@ -239,8 +239,9 @@ class _TableWriter:
             ]
             if any(side is not None and side.is_array for side in sides):
                 raise _UnknownError
-            visible = ast.Slice(*(side and side.visible for side in sides))
-            pairs.append(_Pair(visible, ast.Slice(*(side and side.plain for side in sides)), False))
+            visible = ast.Slice(*(side.visible if side else None for side in sides))
+            plain = ast.Slice(*(side.plain if side else None for side in sides))
+            pairs.append(_Pair(visible, plain, False))
         return pairs
 
     def _as_float(self, value: ast.expr) -> _Pair:
@@ -296,12 +297,14 @@ class _TableWriter:
             inner = self._any(arguments[0])
             return self._joined(lambda x: ast.Subscript(x, new, ast.Load()), inner)
         if name == "transpose" and len(arguments) == 3:
-            axes = [names.integer(axis) for axis in arguments[1:]]
-            if None in axes:
+            swapped = [names.integer(axis) for axis in arguments[1:]]
+            if None in swapped:
                 raise _UnknownError
             return self._joined(
                 lambda x: ast.Call(
-                    ast.Attribute(x, "swapaxes", ast.Load()), [as_code(axis) for axis in axes], []
+                    ast.Attribute(x, "swapaxes", ast.Load()),
+                    [as_code(axis) for axis in swapped],
+                    [],
                 ),
                 self._any(arguments[0]),
             )

@@ -108,7 +108,8 @@ def variables(trees: Sequence[ast.AST], call: ast.Call, index: Index) -> dict[st
         index: the number of the turn.
     """
     for tree in trees:
-        *outer, innermost = (None, *loops_around(tree, call))
+        loops = loops_around(tree, call)
+        innermost = loops[-1] if loops else None
         match innermost:
             case ast.For(target=target, iter=iterable, body=body):
                 known = _bound(target, iterable, index)
@@ -128,7 +129,7 @@ def variables(trees: Sequence[ast.AST], call: ast.Call, index: Index) -> dict[st
             case _:
                 continue
         # The turns of loops around it are not known.
-        unknown = {name for loop in outer if loop is not None for name in bound_by(loop)}
+        unknown = {name for loop in loops[:-1] for name in bound_by(loop)}
         return {**dict.fromkeys(unknown, ast.Constant(None)), **known}
     return {}
 
