@@ -179,7 +179,8 @@ class _TableWriter:
 
     def _any(self, node: ast.expr) -> _Pair:
         number = self.number(node)
-        if number is not None and (getattr(number, "text", "") or not _calls(node)):
+        text: str = getattr(number, "text", "")
+        if number is not None and (text or not _calls(node)):
             return _Pair(as_code(number), ast.Constant(number + 0), False)
         match node:
             case ast.Name(id=name) if name in self.local and self.depth < _DEPTH:
