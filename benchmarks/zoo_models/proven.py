@@ -172,9 +172,9 @@ def write_port(
         raise _StoppedError("weights refused", _said(error)) from error
     if made.initial:
         save_file(dict(made.initial), place / INITIAL)
-    write_sources(
-        made.limited(Limits(lifted=frozenset(one.text for one in made.bounds))), inputs, place
-    )
+    texts = frozenset(one.text for one in made.bounds)
+    limits = Limits(lifted=texts, lengths=frozenset(made.settings))
+    write_sources(made.limited(limits), inputs, place)
 
 
 def _compare(made: Any, model: Any, arrays: Mapping[str, Any], place: Path, found: _Found) -> None:

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import math
+import re
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -200,6 +203,19 @@ def _shortest(value: float) -> float:
     pair = torch.tensor([value, short], dtype=torch.float64)
     alike = all(len(pair.to(dtype).unique()) == 1 for dtype in (torch.float16, torch.bfloat16))
     return short if alike and len(repr(short)) < len(repr(value)) else value
+
+
+def plain_exponents(source: str) -> str:
+    """Source with exponents as one writes them: `1e-6` for the `1e-06` of Python's `repr`."""
+    lines = source.splitlines(keepends=True)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    numbers = [token for token in tokens if token.type == tokenize.NUMBER]
+    for token in reversed(numbers):
+        (row, first), (_, last) = token.start, token.end
+        line = lines[row - 1]
+        short = re.sub(r"e([-+]?)0+(?=\d)", r"e\1", token.string)
+        lines[row - 1] = line[:first] + short + line[last:]
+    return "".join(lines)
 
 
 def _name(dotted: str) -> ast.expr:

@@ -352,7 +352,8 @@ def _port(
             drafter.stubs,
             exact=exact,
         )
-        sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
+        said = f"The sizes of {name}."
+        sizes = linen.configuration(model, config, said, limits.values, limits.lengths)
         return convolve_in_groups(modeling) if constrain else modeling, sizes
 
     modeling, sizes = write(Limits(), False)

@@ -622,7 +622,8 @@ def _sizes(
     if options.comparisons is not None and "sizes" not in options.comparisons:
         return unproven(port_result, "left out")
     texts = frozenset(bound.text for bound in port_result.bounds)
-    _write_limited(place, port_result.limited(Limits(lifted=texts)))
+    limits = Limits(lifted=texts, lengths=frozenset(port_result.settings))
+    _write_limited(place, port_result.limited(limits))
     module, shown = original.module, original.target.shown
     inputs, construction = original_inputs.inputs[0], original.construction
     return sizes_of(port_result, place, module, construction, inputs, shown, progress, methods)

@@ -370,6 +370,8 @@ _UNREAD = (
     "of a table, the first value of a weight), it is the number of the recording."
 )
 _RATES = "Rates of training, proven by what both sides drop there: "
+_STARTS = "Numbers of initial values, proven by what `init` draws: "
+_LENGTHS = "Any number of entries: "
 _HELD = (
     "Fixed: `config.py` refuses other values. To use one nevertheless, write it into "
     "`modeling.py` and take the size out of `HELD` in `config.py`."
@@ -377,8 +379,15 @@ _HELD = (
 
 
 def _proven_sizes(sizes: Sizes) -> list[str]:
-    rates = ", ".join(f"`{name}` {here}, tried at {there}" for name, here, there in sizes.rates)
-    return [*_proven_at_once(sizes), *(["", f"{_RATES}{rates}."] if rates else [])]
+    lines = _proven_at_once(sizes)
+    for title, numbers in ((_RATES, sizes.rates), (_STARTS, sizes.starts)):
+        said = ", ".join(f"`{name}` {here}, tried at {there}" for name, here, there in numbers)
+        lines += ["", f"{title}{said}."] if said else []
+    lengths = ", ".join(
+        f"`{name}` {here}, tried at {' and '.join(map(str, others))}"
+        for name, here, others in sizes.lengths
+    )
+    return [*lines, *(["", f"{_LENGTHS}{lengths}."] if lengths else [])]
 
 
 def _proven_at_once(sizes: Sizes) -> list[str]:

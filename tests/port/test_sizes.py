@@ -265,7 +265,8 @@ def sized(
     written = port(model, inputs, starts=told[0], arguments=told[1], api=api)
     place = folder / "net"
     place.mkdir()
-    without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
+    texts = frozenset(one.text for one in written.bounds)
+    without = written.limited(Limits(lifted=texts, lengths=frozenset(written.settings)))
     _write(place, without, inputs)
     sizes = OpenSizes(written.settings, written.layer_sizes)
     write_weights(model, "net", written.constants, None, place, folder, api, sizes=sizes)
@@ -985,3 +986,78 @@ def test_init_of_an_nnx_port_is_compared_at_the_second_size(tmp_path: Path) -> N
     assert set(drawn_there(*asked, tmp_path / "again", uniform)) == {
         f"blocks/{at}/conv/bias" for at in (0, 1)
     }
+
+
+class Listed(nn.Module):
+    """As many layers as a list has entries; a scale that no output shows; a loop over another list."""
+
+    def __init__(
+        self,
+        widths: tuple[int, ...] = (6, 10, 8),
+        scale: float = 1e-5,
+        shares: tuple[float, ...] = (0.2, 0.7),
+    ) -> None:
+        super().__init__()
+        self.shares = shares
+        self.layers = nn.ModuleList(
+            [nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True)]  # noqa: RUF007
+        )
+        self.gain = nn.Parameter(scale * torch.ones(widths[-1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        y = self.gain * x
+        for share in self.shares:
+            y = (1 - share) * y.roll(1, -1) + x
+        return y
+
+
+def test_a_list_s_length_and_a_scale_of_initial_values_are_proven(tmp_path: Path) -> None:
+    written, found = sized(Listed, {"x": real(2, 6)}, tmp_path, seen_arguments=True)
+    assert {name for name, _, _ in found.changed} == {"widths", "shares"}
+    assert found.starts == (("scale", 1e-5, 4e-5),)
+    assert [name for name, *_ in found.lengths] == ["widths"]
+    assert not found.held
+    assert "for i in range(len(self.config.widths) - 1)" in written.modeling
+    assert '"shares": 2' in written.config.replace("'", '"')
+    assert "widths" not in written.config.partition("class")[0]
+    model, x = Listed((6, 9, 7, 5, 4)), real(2, 6)
+    found_outputs = outputs(written, tmp_path / "net", model, {"x": x}, widths=(6, 9, 7, 5, 4))
+    assert_close(found_outputs, model(x))
+
+
+class Rescaled(nn.Module):
+    """Initial values that fall from layer to layer, as those of BEiT; a factor that grows."""
+
+    class Layer(nn.Module):
+        def __init__(self, dim: int, place: int) -> None:
+            super().__init__()
+            self.mix = nn.Linear(dim, dim)
+            self.blend = 0.8 - 0.6 * math.exp(-0.3 * place)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.blend * torch.tanh(self.mix(x))
+
+    def __init__(self, dim: int = 6, depth: int = 3, std: float = 0.02) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Rescaled.Layer(dim, i) for i in range(depth)])
+        for number, layer in enumerate(self.layers):
+            nn.init.trunc_normal_(layer.mix.weight, std=std)
+            layer.mix.weight.data.div_(math.sqrt(2.0 * (number + 1)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_initial_values_that_fall_by_layer_are_one_loop(tmp_path: Path) -> None:
+    written, found = sized(Rescaled, {"x": real(2, 6)}, tmp_path, seen_arguments=True)
+    assert {"dim", "depth"} <= {name for name, _, _ in found.changed}
+    assert found.starts == (("std", 0.02, 0.08),)
+    assert not found.held
+    assert "scaled(trunc_normal(self.config.std), self.scale)" in written.modeling
+    assert "scale=1.0 / math.sqrt(2.0 * (i + 1))" in written.modeling
+    assert "blend=0.8 - 0.6 * math.exp(-0.3 * i)" in written.modeling
+    assert "for i in range(self.config.depth)" in written.modeling

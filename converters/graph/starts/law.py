@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -48,6 +48,20 @@ class Leaf(ast.expr):
         super().__init__()
         self.holder, self.name, self.value = holder, name, value
         self.axis, self.inner = axis, inner
+
+
+class Turn(ast.expr):
+    """The number of a turn of a loop, in an origin.
+
+    Attributes:
+        number: the number.
+    """
+
+    _fields = ()
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,7 @@ class Draw:
         rule: "fan": torch's default for a bias, uniform within 1 / sqrt(fan_in); "default": another
             default of torch's layers; "": any other code drew.
         serial: number of the draw, counted over the model.
+        factor: part of `scale` by which the draws of a `trunc_normal_` were multiplied afterwards.
     """
 
     kind: Literal["uniform", "normal", "truncated"]
@@ -104,6 +119,7 @@ class Draw:
     named: tuple[str, Mapping[str, Any]] | None = None
     rule: str = ""
     serial: int = 0
+    factor: Number = Number(1.0, literal=True)
 
 
 @dataclass(frozen=True)
@@ -236,6 +252,8 @@ def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
         return next(law for law in inputs if isinstance(law, Unset | Other))
     if not any(is_drawn(law) for law in inputs):
         parts = [_number(law) for law in inputs]
+        if (same := _constant(operator, parts)) is not None:
+            return Constant(same)
         known = (
             operator in ELEMENTWISE
             and len({id(part) for part in parts if not isinstance(part, Number)}) == 1
@@ -269,7 +287,9 @@ def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
             for limit, edge in zip(limits, ends, strict=False)
         ]
         if len(near) == 2 and all(near):
-            return first
+            low, high = (limit for limit in numbers if isinstance(limit, Number))
+            named = {"mean": first.shift, "std": first.scale, "a": low, "b": high}
+            return first if first.named else replace(first, named=("trunc_normal_", named))
     if operator not in ELEMENTWISE or any(isinstance(law, Computed) for law in inputs):
         return Other(operator)
     return Formula(operator, tuple(_number(law) for law in inputs))
@@ -277,6 +297,22 @@ def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
 
 def _number(law: Law | Number) -> Law | Number:
     return law.value if isinstance(law, Constant) else law
+
+
+def _constant(operator: str, parts: Iterable[Law | Number]) -> Number | None:
+    """What an operator makes of numbers; None if it is not one of the four of arithmetic."""
+    match operator, [part for part in parts if isinstance(part, Number)]:
+        case "mul", [left, right]:
+            return product(left, right)
+        case "div", [left, right] if right.value:
+            return quotient(left, right)
+        case "add", [left, right]:
+            return total(left, right)
+        case "sub", [left, right]:
+            return total(left, product(right, Number(-1.0, literal=True)))
+        case "neg", [number]:
+            return product(number, Number(-1.0, literal=True))
+    return None
 
 
 def _bound(draw: Draw, edge: float) -> float:
@@ -296,10 +332,12 @@ def _affine(operator: str, draw: Draw, by: Number) -> Draw | None:
             scale, shift = _without_root(by), product(draw.shift, by)
         case "mul":
             scale, shift = product(draw.scale, by), product(draw.shift, by)
+            draw = replace(draw, factor=product(draw.factor, by))
         case "div":
             if not by.value:
                 return None
             scale, shift = quotient(draw.scale, by), quotient(draw.shift, by)
+            draw = replace(draw, factor=quotient(draw.factor, by))
         case "add":
             scale, shift = draw.scale, total(draw.shift, by)
         case "sub":

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from converters.graph.files import tree_of
-from converters.graph.starts.law import Leaf, Number
+from converters.graph.starts.law import Leaf, Number, Turn
 
 _DEPTH = 16
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
@@ -63,7 +63,7 @@ def _candidates(node: ast.AST, names: tuple[str, ...]) -> Iterator[ast.expr]:
 
 def _fixed(node: ast.expr) -> bool:
     """Whether an origin consists only of numbers in the source."""
-    return not any(isinstance(leaf, Leaf) for leaf in ast.walk(node))
+    return not any(isinstance(leaf, Leaf | Turn) for leaf in ast.walk(node))
 
 
 def running(frame: FrameType) -> ast.AST | None:
@@ -298,7 +298,12 @@ def _of_side(inner: ast.expr, axis: Any, frame: FrameType, value: Any) -> ast.ex
 
 
 def _of_name(name: str, frame: FrameType, value: Any, depth: int) -> ast.expr | None:
-    """The origin of a local variable (its assignment) or of an argument (the caller's expression)."""
+    """The origin of a local variable (its assignment) or of an argument (the caller's expression).
+
+    The variable of a loop that counts is its turn.
+    """
+    if type(value) is int and _counts(name, frame):
+        return Turn(value)
     function = _function(frame.f_code)
     if function is None:
         return None
@@ -327,6 +332,38 @@ def _of_name(name: str, frame: FrameType, value: Any, depth: int) -> ast.expr | 
         inner = None if given_by is None else Number(value, given_by, _fixed(given_by))
         return Leaf(holder, name, value, inner=inner)
     return given_by
+
+
+def _counts(name: str, frame: FrameType) -> bool:
+    """Whether a variable counts the turns of a loop or comprehension around a frame's running instruction."""
+    node = running(frame)
+    loops = () if node is None else _loops(frame.f_code.co_filename)
+    for loop in loops:
+        pairs, parts = (
+            ([(loop.target, loop.iter)], loop.body)
+            if isinstance(loop, ast.For)
+            else ([(each.target, each.iter) for each in loop.generators], [loop.elt])
+        )
+        if any(_is_counter(name, *pair) for pair in pairs) and any(
+            inner is node for part in parts for inner in ast.walk(part)
+        ):
+            return True
+    return False
+
+
+def _is_counter(name: str, target: ast.expr, iterable: ast.expr) -> bool:
+    match target, iterable:
+        case ast.Name(id=counter), ast.Call(func=ast.Name(id="range")):
+            return counter == name
+        case ast.Tuple(elts=[ast.Name(id=counter), _]), ast.Call(func=ast.Name(id="enumerate")):
+            return counter == name
+    return False
+
+
+@cache
+def _loops(file: str) -> tuple[ast.For | ast.ListComp | ast.GeneratorExp, ...]:
+    kinds = ast.For | ast.ListComp | ast.GeneratorExp
+    return tuple(node for node in ast.walk(tree_of(file)) if isinstance(node, kinds))
 
 
 def _given(

@@ -279,7 +279,7 @@ class Watch(TorchDispatchMode):
         drawn = any(is_drawn(law) for law in laws)
         if drawn and name in ("norm", "linalg_vector_norm") and args[1:2] in ((), (2,)):
             return Norm(laws[0])
-        if not drawn and not any(sequence(law) for law in laws):
+        if not drawn and not any(sequence(law) or isinstance(law, Constant) for law in laws):
             return Computed()
         law_of_call = self._applied(name, args, kwargs, caller)
         return law_of_call if drawn or not isinstance(law_of_call, Other) else Computed()

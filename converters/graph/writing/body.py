@@ -385,8 +385,8 @@ class _Writer:
         if statement.unplaced or (any(statement.labels) and not label):
             return ""  # which of the names is its own is not known
         if len(target_names) == 1 and not statement.single:
-            target_names = names.parts_of(target_names[0], self.forward) or tuple(
-                f"{target_names[0]}_{number}" for number in range(len(statement.outs))
+            target_names = names.parts_of(target_names[0], self.forward) or names.elements_of(
+                target_names[0], len(statement.outs), statement.frames[-1]
             )
         if not target_names:
             return ""

@@ -36,6 +36,7 @@ from converters.graph.writing.forms.asserted import asserted
 from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.caches import gathered
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
+from converters.graph.writing.forms.elements import kept_together
 from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.forms.options import paddings_named, tidied
@@ -78,7 +79,7 @@ from converters.mapping.paths import has_layers
 _CONFIG = "config"
 _FIELD = re.compile(rf"\bself\.{_CONFIG}\.")
 # What functions of numbers in an expression of settings are of.
-_MODULES = ("math", "int", "round", "max", "min")
+_MODULES = ("math", "int", "round", "max", "min", "len")
 # Up to how many forms of a class every choice of them is tried, and every two; of more only all.
 _TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
@@ -155,9 +156,12 @@ class _Classes:
                 body, result = calls.tidied(method.body, method.result)
                 body, _ = asserted(body, (method.optional | method.maybe) - method.nullable)
                 body, result = paddings_named(tidied(body), result, method.arguments)
+                body, result = kept_together(body, result, method.parameters())
                 cls.methods[name] = replace(method, body=body, result=result)
         for function in self.drafter.functions:
-            function.body = tidied(function.body)
+            parameters = [parameter.arg for parameter in function.args.args]
+            nothing = ast.Constant(None)
+            function.body, _ = kept_together(tidied(function.body), nothing, parameters)
         self._without_forwarding()
         names = {path: cls.name for path, (cls, _) in self.made.items()}
         used = self._used()
@@ -350,9 +354,7 @@ class _Classes:
                 for key, child in instance.module._modules.items()
             ]
             count = self.drafter.settings.of_count(instance.module, MEMBERS, len(inner))
-            instance.setup.append(
-                _assign("layers", call("_list", ast.List(inner, ast.Load()), count))
-            )
+            instance.setup.append(_assign("layers", lists.made(inner, count)))
             return
         for name in sorted(tree, key=list(instance.module._modules).index):
             child = instance.module._modules[name]
@@ -380,14 +382,15 @@ class _Classes:
         if isinstance(module, torch.nn.ModuleDict):
             return ast.Dict([ast.Constant(key) for key in module._modules], inner)
         if isinstance(module, torch.nn.Sequential):
-            return call(
-                "Sequential" if takes_mode else "nn.Sequential", ast.List(inner, ast.Load())
-            )
+            count = self.drafter.settings.of_count(parent, name, len(inner))
+            listed = ast.List(inner, ast.Load())
+            whole = lists.made(inner, count) if getattr(count, "text", "") else listed
+            return call("Sequential" if takes_mode else "nn.Sequential", whole)
         if isinstance(module, torch.nn.ModuleList):
             while list(module._modules)[len(inner) - 1] not in below:
                 inner.pop()  # what is behind the last that is called
             count = self.drafter.settings.of_count(parent, name, len(inner))
-            return call("_list", ast.List(inner, ast.Load()), count)
+            return lists.made(inner, count)
         raise GraphError(
             f"{path}: a module whose parts are called from outside of it",
             "see docs/port.md, 'What it does not do'",
@@ -686,6 +689,9 @@ class _Classes:
                 for instance, value in zip(group, bare, strict=True)
             ):
                 candidates.append(attribute.strip("_"))
+        candidates += self.drafter.settings.arguments_with(
+            [instance.path for instance in group], bare
+        )
         texts = {value.text for value in values if isinstance(value, SettingInt | SettingFloat)}
         candidates += [text for text in sorted(texts) if text.isidentifier() and len(texts) == 1]
         alike = [name for name, other in fields.items() if list(map(_bare, other)) == bare]
@@ -760,6 +766,8 @@ def _roll(instance: _Instance) -> None:
         body, result = stepped(body, result, forward)
         instance.methods[name] = replace(method, body=body, result=result)
         instance.over |= over
+    trees = [tree for method in instance.methods.values() for tree in _all(method)]
+    instance.over |= lists.called_whole(instance.setup, trees)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -114,7 +114,7 @@ class Initial:
         self.otherwise: dict[str, str] = {}
         self.values: dict[str, np.ndarray[Any, Any]] = {}
         self._written: set[str] = set()
-        self._numbers = InitialNumbers(self._setting, drafter.baked)
+        self._numbers = InitialNumbers(self._setting, drafter.baked, self._places)
         self._laws = InitialLaws(drafter.settings, self._numbers)
 
     def unwritten(self) -> dict[str, str]:
@@ -308,6 +308,7 @@ class Initial:
             self.otherwise.setdefault(key, "its Flax layer starts with one number for all slopes")
         else:
             self._written.add(key)
+            self._numbers.key = key
             usual = inspect.signature(torch.nn.PReLU).parameters["init"].default
             slope = start.law.value
             slope = replace(slope, literal=slope.literal or slope.value == usual)
@@ -442,6 +443,7 @@ class Initial:
             path: of the module; "": its values cannot be stored.
             parts: how many arrays of Flax's its first axis is cut into.
         """
+        self._numbers.key = key
         match law:
             case Constant(value=number):
                 return self._laws.constant(number)
@@ -530,6 +532,16 @@ class Initial:
             "lambda key, shape, dtype=jnp.float32: stored(self.path, {n}, shape).astype(dtype)",
             n=name,
         )
+
+    def _places(self, key: str) -> Iterator[tuple[str, int]]:
+        """The lists that the modules around a tensor stand in, the innermost first, and their places."""
+        path = key.rpartition(".")[0]
+        while path:
+            above, _, name = path.rpartition(".")
+            module = self.drafter.modules.get(above)
+            if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential) and name.isdigit():
+                yield above, int(name)
+            path = above
 
     def _setting(self, leaf: Leaf) -> tuple[str, Mapping[str, Any]] | None:
         """The settings of the port that an attribute or argument of the original stands for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -157,11 +158,15 @@ class InitialLaws:
         """
         std = self._number(law.scale, "std")
         nearest = min(-law.first.value, law.second.value)
-        far = nearest > _FAR and not getattr(std, "text", "")
+        far = nearest > _FAR and not getattr(std, "parts", ())
         if (far or math.isinf(nearest)) and not law.shift.value:
             return code("nn.initializers.normal({s})", s=std)
         if law.named is not None and law.named[0] == "trunc_normal_":
             arguments = law.named[1]
+            if law.factor != Number(1.0, literal=True) and not law.shift.value:
+                before = replace(law, scale=arguments["std"], factor=Number(1.0, literal=True))
+                factor = self._number(law.factor, "scale")
+                return call("scaled", self._truncated(before), factor)
             plain = law.scale == arguments["std"] and law.shift == arguments["mean"]
             if plain:
                 named: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from converters.graph.expression import plain_exponents
 from converters.graph.ops.functions import functions
 from converters.graph.writing.boundaries import ATTEND, CONSTRAIN, SHARDING
 from converters.graph.writing.forms.alike import shortened
@@ -79,7 +80,7 @@ def modeling(
         text = re.sub(r"\bjax\.Array\b", "Array", text)
     text = api.final(text)
     doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
-    return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
+    return plain_exponents("\n".join((*doc, "", _imports(text, config, imports), "", "", text, "")))
 
 
 def _unbracketed(text: str) -> str:
@@ -106,7 +107,11 @@ def _unbracketed(text: str) -> str:
 
 
 def configuration(
-    model: Model, name: str, title: str, held: Mapping[str, Any] | None = None
+    model: Model,
+    name: str,
+    title: str,
+    held: Mapping[str, Any] | None = None,
+    lengths_free: Set[str] = frozenset(),
 ) -> str:
     """The source of `config.py`.
 
@@ -115,6 +120,7 @@ def configuration(
         name: the name of the configuration's class.
         title: the first line of its docstring.
         held: settings that may have one value only; those that the source does not read are added.
+        lengths_free: sequences that may have another number of entries.
     """
     settings = {**model.settings, **(held or {})}
     order = {name: at for at, name in enumerate(model.order)}
@@ -123,7 +129,11 @@ def configuration(
     settings = dict(
         sorted(settings.items(), key=lambda setting: order.get(of_original[setting[0]], last))
     )
-    lengths = {key: len(value) for key, value in settings.items() if isinstance(value, tuple)}
+    lengths = {
+        key: len(value)
+        for key, value in settings.items()
+        if isinstance(value, tuple) and key not in {*lengths_free, *(held or {})}
+    }
     constants = [
         *_table("HELD", held or {}, "Sizes that modeling.py does not follow: see README.md."),
         *_table("LENGTHS", lengths, "Numbers of entries: modeling.py has a place for so many."),
@@ -147,7 +157,7 @@ def configuration(
         *(_REFUSE_VALUES if held else []),
         *(_REFUSE_LENGTHS if lengths else []),
     ]
-    return "\n".join(lines) + "\n"
+    return plain_exponents("\n".join(lines) + "\n")
 
 
 def _table(name: str, values: Mapping[str, Any], comment: str) -> list[str]:

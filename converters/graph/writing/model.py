@@ -113,8 +113,10 @@ class Limits:
             fields of the configuration too.
         axes: (input, axis) → the only size that it may have.
         lifted: texts of bounds that are not asserted.
+        lengths: sequences among the settings that may have another number of entries.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[tuple[str, int], int] = field(default_factory=dict)
     lifted: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()

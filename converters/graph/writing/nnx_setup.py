@@ -229,9 +229,12 @@ class _Maker(ast.NodeTransformer):
         match value:
             case ast.Call(func=ast.Name(id=name)) if name in self.known:
                 return self.known[name]
-            case ast.Call(func=function, args=[ast.List() as layers]) if ast.unparse(function) in (
-                "nn.Sequential",
-                "Sequential",
+            case ast.Call(func=function, args=[ast.List() | ast.ListComp() as layers]) if (
+                ast.unparse(function)
+                in (
+                    "nn.Sequential",
+                    "Sequential",
+                )
             ):
                 return {"layers": self._kind(layers)}
             case ast.List(elts=parts):

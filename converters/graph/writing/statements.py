@@ -106,8 +106,12 @@ def inlined(
     return kept, held
 
 
+# What gives an extreme of equal elements the gradient of torch → the same without its index.
+_ALONE = {"max_with_index": "largest", "min_with_index": "smallest"}
+
+
 def _keep_used(statement: Statement, count: Counter[int]) -> None:
-    """Leave out results of an operator that nothing reads: `x.max(axis=1)` instead of the index too."""
+    """Leave out results of an operator that nothing reads: `largest(x, axis=1)` instead of the index too."""
     used = [place for place, out in enumerate(statement.outs) if count[out]]
     if statement.single or statement.nested is not None or statement.places or len(used) > 1:
         return
@@ -116,8 +120,11 @@ def _keep_used(statement: Statement, count: Counter[int]) -> None:
         case ast.Tuple(elts=parts) if len(parts) == len(statement.outs):
             alone = parts[place]
         case ast.Call(func=ast.Name(id="max_with_index" | "min_with_index" as name), args=[x]):
-            function = ("", "arg")[place] + name[:3]
-            alone = ast.Call(ast.Attribute(x, function, ast.Load()), [], statement.value.keywords)
+            function: ast.expr = ast.Name(_ALONE[name], ast.Load())
+            inputs = [x]
+            if place:
+                function, inputs = ast.Attribute(x, f"arg{name[:3]}", ast.Load()), []
+            alone = ast.Call(function, inputs, statement.value.keywords)
         case _:
             return
     statement.outs, statement.value, statement.single = (statement.outs[place],), alone, True

@@ -64,7 +64,7 @@ class ResnetBlock2D(Module):
     use_in_shortcut: bool
 
     def setup(self) -> None:
-        norm: Any = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.GroupNorm, epsilon=1e-6, use_fast_variance=False, **self.dtypes)
         self.norm1 = norm(num_groups=self.groups)
         conv: Any = partial(nn.Conv, kernel_init=torch_uniform, **self.numerics)
         init = uniform_within((self.in_channels * 9) ** -0.5)
@@ -132,7 +132,7 @@ class Attention(Module):
         )
         self.group_norm = nn.GroupNorm(
             num_groups=self.config.norm_num_groups,
-            epsilon=1e-06,
+            epsilon=1e-6,
             use_fast_variance=False,
             **self.dtypes,
         )
@@ -179,7 +179,7 @@ class ResnetBlock2D2(Module):
     num_groups: int
 
     def setup(self) -> None:
-        norm: Any = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.GroupNorm, epsilon=1e-6, use_fast_variance=False, **self.dtypes)
         self.norm1 = norm(num_groups=self.groups)
         conv: Any = partial(
             nn.Conv,
@@ -370,7 +370,7 @@ class Encoder(Module):
         self.mid_block = UNetMidBlock2D(self.config, **self.numerics)
         self.conv_norm_out = nn.GroupNorm(
             num_groups=self.config.norm_num_groups,
-            epsilon=1e-06,
+            epsilon=1e-6,
             use_fast_variance=False,
             **self.dtypes,
         )
@@ -413,7 +413,7 @@ class Decoder(Module):
         self.mid_block = UNetMidBlock2D(self.config, **self.numerics)
         self.conv_norm_out = nn.GroupNorm(
             num_groups=self.config.norm_num_groups,
-            epsilon=1e-06,
+            epsilon=1e-6,
             use_fast_variance=False,
             **self.dtypes,
         )

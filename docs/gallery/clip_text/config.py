@@ -14,5 +14,5 @@ class CLIPTextModelWithProjectionConfig:
     num_hidden_layers: int = 3
     num_attention_heads: int = 4
     max_position_embeddings: int = 20
-    layer_norm_eps: float = 1e-05
+    layer_norm_eps: float = 1e-5
     initializer_factor: float = 1.0

@@ -14,6 +14,6 @@ class CLIPVisionModelWithProjectionConfig:
     num_attention_heads: int = 4
     image_size: int = 32
     patch_size: int = 8
-    layer_norm_eps: float = 1e-05
+    layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     initializer_factor: float = 1.0

@@ -18,7 +18,7 @@ class ConvNextForImageClassificationConfig:
     depths: tuple[int, ...] = (2, 2, 3, 2)
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
-    layer_scale_init_value: float = 1e-06
+    layer_scale_init_value: float = 1e-6
     num_labels: int = 10
 
     def __post_init__(self) -> None:

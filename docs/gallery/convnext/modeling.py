@@ -71,7 +71,7 @@ class ConvNextLayerNorm(Module):
         self.bias = self.cast_param("bias", nn.initializers.zeros, (self.features,))
 
     def __call__(self, features: Array) -> Array:
-        return layer_norm(features, weight=self.scale, bias=self.bias, eps=1e-06)
+        return layer_norm(features, weight=self.scale, bias=self.bias, eps=1e-6)
 
 
 class ConvNextEmbeddings(Module):

@@ -22,7 +22,7 @@ class DeepseekV3ForCausalLMConfig:
     n_group: int = 4
     num_experts_per_tok: int = 3
     initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-06
+    rms_norm_eps: float = 1e-6
     head_dim: int = 8
     rope_theta: float = 10000.0
     num_local_experts: int = 8

@@ -240,7 +240,7 @@ class DeepseekV3Attention(Module):
         init = nn.initializers.normal(self.config.initializer_range)
         dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.q_a_proj = dense(self.config.q_lora_rank)
-        norm: Any = partial(DeepseekV3RMSNorm, variance_epsilon=1e-06, **self.numerics)
+        norm: Any = partial(DeepseekV3RMSNorm, variance_epsilon=1e-6, **self.numerics)
         self.q_a_layernorm = norm(hidden_size=self.config.q_lora_rank)
         self.q_b_proj = dense(self.config.num_attention_heads * self.qk_head_dim)
         self.kv_a_proj_with_mqa = dense(self.config.kv_lora_rank + self.config.qk_rope_head_dim)

@@ -12,6 +12,6 @@ class Dinov2Config:
     num_attention_heads: int = 4
     mlp_ratio: int = 4
     initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-06
+    layer_norm_eps: float = 1e-6
     image_size: int = 32
     patch_size: int = 8

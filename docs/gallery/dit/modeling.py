@@ -235,7 +235,7 @@ class AdaLayerNormZero(Module):
             6 * self.config.inner_dim, kernel_init=torch_uniform, bias_init=init, **self.numerics
         )
         self.norm = nn.LayerNorm(
-            use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
+            use_scale=False, use_bias=False, epsilon=1e-6, use_fast_variance=False, **self.dtypes
         )
 
     def __call__(
@@ -258,7 +258,7 @@ class BasicTransformerBlock(Module):
         self.norm1 = AdaLayerNormZero(self.config, **self.numerics)
         self.attn1 = Attention(self.config, **self.numerics)
         self.norm3 = nn.LayerNorm(
-            use_scale=False, use_bias=False, epsilon=1e-05, use_fast_variance=False, **self.dtypes
+            use_scale=False, use_bias=False, epsilon=1e-5, use_fast_variance=False, **self.dtypes
         )
         self.ff = FeedForward(self.config, **self.numerics)
 
@@ -287,7 +287,7 @@ class DiTTransformer2DModel(Module):
             BasicTransformerBlock(self.config, **self.numerics) for _ in range(3)
         ]
         self.norm_out = nn.LayerNorm(
-            use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
+            use_scale=False, use_bias=False, epsilon=1e-6, use_fast_variance=False, **self.dtypes
         )
         init = uniform_within(self.config.inner_dim**-0.5)
         dense: Any = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)

@@ -14,6 +14,6 @@ class Gemma3TextConfig:
     num_key_value_heads: int = 2
     head_dim: int = 16
     initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-06
+    rms_norm_eps: float = 1e-6
     sliding_attention_rope_theta: float = 10000.0
     full_attention_rope_theta: float = 1000000.0

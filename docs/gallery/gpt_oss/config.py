@@ -15,7 +15,7 @@ class GptOssForCausalLMConfig:
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-05
+    rms_norm_eps: float = 1e-5
     num_experts_per_tok: int = 2
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0

@@ -14,6 +14,6 @@ class LlamaForCausalLMConfig:
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
     initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-06
+    rms_norm_eps: float = 1e-6
     head_dim: int = 12
     rope_theta: float = 10000.0

@@ -170,7 +170,7 @@ class Tagger(Module):
             dropout=0.1,
             **self.numerics,
         )
-        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, **self.dtypes)
         self.out = nn.Dense(
             self.config.tags,
             kernel_init=torch_uniform,

@@ -10,7 +10,7 @@ class MambaForCausalLMConfig:
     vocab_size: int = 128
     hidden_size: int = 24
     state_size: int = 6
-    layer_norm_epsilon: float = 1e-05
+    layer_norm_epsilon: float = 1e-5
     conv_kernel: int = 4
     initializer_range: float = 0.1
     time_step_rank: int = 5

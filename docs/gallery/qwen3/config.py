@@ -15,5 +15,5 @@ class Qwen3ForCausalLMConfig:
     num_key_value_heads: int = 2
     head_dim: int = 16
     initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-06
+    rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0

@@ -13,4 +13,4 @@ class SiglipVisionConfig:
     num_attention_heads: int = 4
     image_size: int = 32
     patch_size: int = 8
-    layer_norm_eps: float = 1e-06
+    layer_norm_eps: float = 1e-6

@@ -105,7 +105,7 @@ class SiglipMLP(Module):
     def setup(self) -> None:
         init = nn.initializers.xavier_uniform()
         dense: Any = partial(
-            nn.Dense, kernel_init=init, bias_init=nn.initializers.normal(1e-06), **self.numerics
+            nn.Dense, kernel_init=init, bias_init=nn.initializers.normal(1e-6), **self.numerics
         )
         self.fc1 = dense(self.config.intermediate_size)
         self.fc2 = dense(self.config.hidden_size)

@@ -17,7 +17,7 @@ class SwinForImageClassificationConfig:
     num_heads: tuple[int, ...] = (2, 4)
     window_size: int = 4
     initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-05
+    layer_norm_eps: float = 1e-5
     head_dim: int = 10
     num_labels: int = 10
 

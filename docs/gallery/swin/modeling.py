@@ -298,7 +298,7 @@ class SwinPatchMerging(Module):
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
         self.reduction = nn.Dense(40, use_bias=False, kernel_init=init, **self.numerics)
-        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, input_feature: Array) -> Array:
         input_feature = input_feature.reshape(
@@ -326,7 +326,7 @@ class SwinEmbeddings(Module):
 
     def setup(self) -> None:
         self.patch_embeddings = SwinPatchEmbeddings(self.config, **self.numerics)
-        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, pixel_values: Array) -> Array:
         embeddings = self.patch_embeddings(pixel_values)

@@ -14,5 +14,5 @@ class T5ForConditionalGenerationConfig:
     num_heads: int = 4
     relative_attention_num_buckets: int = 32
     dropout_rate: float = 0.1
-    layer_norm_epsilon: float = 1e-06
+    layer_norm_epsilon: float = 1e-6
     initializer_factor: float = 1.0

@@ -205,7 +205,7 @@ class WhisperEncoderLayer(Module):
         self.self_attn = WhisperAttention(
             self.config, num_heads=self.config.encoder_attention_heads, **self.numerics
         )
-        norm: Any = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.LayerNorm, epsilon=1e-5, use_fast_variance=False, **self.dtypes)
         self.self_attn_layer_norm = norm()
         dense: Any = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
         self.fc1 = dense(self.config.encoder_ffn_dim)
@@ -232,7 +232,7 @@ class WhisperDecoderLayer(Module):
             WhisperAttention, num_heads=self.config.decoder_attention_heads, **self.numerics
         )
         self.self_attn = whisper_attention(self.config)
-        norm: Any = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.LayerNorm, epsilon=1e-5, use_fast_variance=False, **self.dtypes)
         self.self_attn_layer_norm = norm()
         self.encoder_attn = whisper_attention(self.config)
         self.encoder_attn_layer_norm = norm()
@@ -284,7 +284,7 @@ class WhisperEncoder(Module):
             WhisperEncoderLayer(self.config, **self.numerics)
             for _ in range(self.config.encoder_layers)
         ]
-        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.layer_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, input_features: Array) -> Array:
         inputs_embeds = jax.nn.gelu(self.conv1(input_features.swapaxes(1, 2)), approximate=False)
@@ -314,7 +314,7 @@ class WhisperDecoder(Module):
             WhisperDecoderLayer(self.config, **self.numerics)
             for _ in range(self.config.decoder_layers)
         ]
-        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.layer_norm = nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, **self.dtypes)
 
     def __call__(
         self, input_ids: Array, attention_mask: Array | None, encoder_hidden_states: Array

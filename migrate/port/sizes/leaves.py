@@ -58,13 +58,18 @@ class Leaf:
         return isinstance(self.value, int)
 
 
-def leaves(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
-    """The numbers among arguments: arguments themselves, and attributes of configurations."""
+def leaves(arguments: Mapping[str, Any], *, every: bool = False) -> tuple[Leaf, ...]:
+    """The numbers among arguments: arguments themselves, and attributes of configurations.
+
+    Args:
+        arguments: the arguments.
+        every: also those that say nothing about the computation of a model.
+    """
     leaves = [
         leaf
         for name, value in arguments.items()
         for leaf in _below((name,), value, 0)
-        if leaf.name not in _NO_SIZE and leaf.name.isidentifier()
+        if (every or leaf.name not in _NO_SIZE) and leaf.name.isidentifier()
     ]
     names = Counter(leaf.name for leaf in leaves)
     return tuple(
@@ -192,6 +197,14 @@ def candidates(leaf: Leaf, upwards: bool) -> tuple[Value, ...]:
         for number in dict.fromkeys(_of_whole(value, upwards))
         if number != value and number > 0
     )
+
+
+def other_lengths(leaf: Leaf) -> tuple[tuple[Value, ...], ...]:
+    """Other values of a sequence with more entries, and those with fewer; the best of each first."""
+    assert isinstance(leaf.value, tuple)
+    first, last = leaf.value[0], leaf.value[-1]
+    longer = tuple(dict.fromkeys([(*leaf.value, first), (*leaf.value, last)]))
+    return longer, ((leaf.value[:-1],) if len(leaf.value) > 1 else ())
 
 
 def _of_whole(value: int, upwards: bool) -> Iterator[int]:

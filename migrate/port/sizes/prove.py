@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,20 @@ from migrate.port.package import package_of
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.instance import Arrays, Axis, SizeChange, alive, built, threads_for
-from migrate.port.sizes.leaves import candidates
+from migrate.port.sizes.leaves import Leaf, candidates, leaves, other_lengths
 from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.question import SizeQuestion
 from migrate.port.sizes.rates import kept_by_original
 from migrate.port.sizes.results import FixedSize, SecondSize, Sizes, unproven
-from migrate.port.sizes.second import Second, beside, second
+from migrate.port.sizes.second import Second, beside, is_idle, second
 from migrate.port.sizes.tries import REFUSED, Tries
 from migrate.port.sizes.unseen import Unseen
 from migrate.progress import Progress
 
 IDLE = "other values had no effect on the inputs of the proof"
 _FORM = "with the other value the original is another model, which `modeling.py` does not have"
+# How many times a number of initial values is another one: few draws tell it apart.
+_SPREAD = 4
 # A share to try in place of none.
 _SHARE = 0.25
 Attempt = Callable[[Sequence[SizeChange]], str]
@@ -120,6 +122,15 @@ def _is_same(left: Any, other: Any) -> bool:
     return shapes[0] == shapes[1] and kinds[0] == kinds[1]
 
 
+def _shown(changes: Sequence[SizeChange]) -> tuple[tuple[str, Any, Any], ...]:
+    """Name, value here and value there of changes."""
+    return tuple(
+        (change.name, change.leaf.value, change.value)
+        for change in changes
+        if change.leaf is not None
+    )
+
+
 class _Proof:
     """The search for the changes that a port follows, from the cheapest question to the dearest.
 
@@ -133,6 +144,8 @@ class _Proof:
         self.good: list[SizeChange] = []
         self.bad: dict[int, tuple[SizeChange, str]] = {}
         self.rates: list[SizeChange] = []
+        self.starts: list[SizeChange] = []
+        self.lengths: list[SizeChange] = []
 
     def run(self, unseen: Unseen, fixed: Sequence[Axis]) -> Sizes:
         """Search, and return what was found."""
@@ -142,6 +155,8 @@ class _Proof:
         self.good = self._followed([], left)
         self._again()
         self._try_rates()
+        self._try_starts()
+        self._try_lengths()
         return self._result(fixed)
 
     def method_apart(self, package: Any, method: str, arrays: Arrays) -> str:
@@ -192,6 +207,74 @@ class _Proof:
                 if not self._is_bad(change, self.tries.rates(instance, theirs)):
                     self.rates.append(change)
 
+    def _try_starts(self) -> None:
+        """Try numbers without an effect in evaluation by what `init` draws with them."""
+        settings = self.question.port.settings
+        known = {change.leaf for change in (*self.found.changes, *self.rates)}
+        left = [
+            leaf
+            for leaf in leaves(self.question.construction.arguments, every=True)
+            if leaf not in known and not isinstance(leaf.value, tuple) and leaf.value
+        ]
+        changes = [SizeChange(leaf, _SPREAD * leaf.value, {}) for leaf in left]
+        changes = [
+            change
+            for change in changes
+            if any(self.tries.settings[name] == settings[name] for name in self._moved(change))
+        ]
+        why = self.tries.starts(self.good, changes) if changes else ""
+        for change in changes:
+            own = self.tries.starts(self.good, [change]) if why and len(changes) > 1 else why
+            if not self._is_bad(change, own):
+                self.starts.append(change)
+
+    def _try_lengths(self) -> None:
+        """Try other numbers of entries of the sequences that the port follows: each, or all as long."""
+        names = set(self.question.port.settings)
+        followed = [
+            leaf
+            for leaf in (*(change.leaf for change in self.good), *self.found.idle)
+            if leaf is not None and isinstance(leaf.value, tuple) and leaf.name in names
+        ]
+        by_length: dict[int, list[Leaf]] = {}
+        for leaf in followed:
+            assert isinstance(leaf.value, tuple)
+            by_length.setdefault(len(leaf.value), []).append(leaf)
+        here = self.tries.settings, self.tries.distance
+        for alike in by_length.values():
+            left = [leaf for leaf in alike if not self._length([leaf])]
+            if len(left) > 1:
+                self._length(left)
+        self.tries.settings, self.tries.distance = here
+
+    def _length(self, group: Sequence[Leaf]) -> bool:
+        """Try other numbers of entries of sequences that are as long as each other. Return whether all that
+        the original takes agree, if it takes any.
+        """
+        base, tried = self.question.base, []
+        for at in range(2):  # more entries, then fewer
+            for values in zip(*(other_lengths(leaf)[at] for leaf in group), strict=False):
+                changes = [
+                    SizeChange(leaf, value, {}) for leaf, value in zip(group, values, strict=True)
+                ]
+                instance = self.question.built(tuple(changes))
+                if instance is None or is_idle(instance, base):
+                    continue
+                self.found.changes += changes
+                if self.tries.shapes(changes) or self.tries.outputs(changes):
+                    return False
+                tried += changes
+                break
+        self.lengths += tried
+        return bool(tried)
+
+    def _moved(self, change: SizeChange) -> list[str]:
+        """The settings of the port that a change of a number moves."""
+        settings = self.question.port.settings
+        alone = self.question.built((change,))
+        moved = settings if alone is None else self.question.settings(alone)
+        return [name for name, value in settings.items() if moved[name] != value]
+
     def _is_bad(self, change: SizeChange, why: str) -> bool:
         if why:
             self.bad[id(change)] = change, why
@@ -241,11 +324,7 @@ class _Proof:
     def _names(self, change: SizeChange) -> list[str]:
         """The settings of the port that a change of a number moves; else the number's own name."""
         assert change.leaf is not None
-        settings = self.question.port.settings
-        alone = self.question.built((change,))
-        moved = settings if alone is None else self.question.settings(alone)
-        names = [name for name, value in settings.items() if moved[name] != value]
-        return names or [change.leaf.name]
+        return self._moved(change) or [change.leaf.name]
 
     def _result(self, fixed: Sequence[Axis]) -> Sizes:
         held: dict[str, FixedSize] = {}
@@ -259,7 +338,8 @@ class _Proof:
         for leaf in self.found.forms:
             if leaf.name not in {*settings, *held}:
                 held[leaf.name] = FixedSize(leaf.name, leaf.value, _FORM)
-        rates = {name for change in self.rates for name in self._names(change)}
+        elsewhere = (*self.rates, *self.starts, *self.lengths)
+        rates = {name for change in elsewhere for name in self._names(change)}
         for name, value in settings.items():
             if self.tries.settings[name] == value and name not in {*held, *rates}:
                 held[name] = FixedSize(name, value, self._why(name))
@@ -274,27 +354,29 @@ class _Proof:
             tuple(held.values()),
             {(axis.name, axis.axis): size for axis, size in axes.items() if axis not in proven},
             distance=self.tries.distance,
-            rates=tuple(
-                (change.name, change.leaf.value, change.value)
-                for change in self.rates
-                if change.leaf is not None
-            ),
+            rates=_shown(self.rates),
+            starts=_shown(self.starts),
+            lengths=tuple(self._lengths(held)),
             unread=tuple(self._unread({*settings, *held, *rates})),
             tied=self._tied() if self.question.port.settings else {},
             there=self._there(),
         )
 
+    def _lengths(self, held: Container[str]) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+        """The sequences of the port that may have another number of entries."""
+        by_name: dict[str, list[SizeChange]] = {}
+        for change in self.lengths:
+            for name in self._names(change):
+                by_name.setdefault(name, []).append(change)
+        for name, changes in by_name.items():
+            if name not in held and name in self.question.port.settings:
+                here = self.question.port.settings[name]
+                yield name, here, tuple(change.value for change in changes)
+
     def _there(self) -> SecondSize | None:
         """The second size, at which all good changes are made at once."""
         ordered = tuple(change for change in self.found.changes if change in self.good)
-        instance = self.question.built(ordered) if ordered else None
-        if instance is None:
-            return None
-
-        def build(seed: int) -> Any:
-            return self.question.built(ordered, seed).module  # type: ignore[union-attr]
-
-        return SecondSize(build, self.question.settings(instance), instance.inputs)
+        return self.question.second(ordered) if ordered else None
 
     def _tied(self) -> dict[tuple[str, int], str]:
         """Axes of inputs that follow a setting of the port, each with its expression."""

@@ -11,6 +11,7 @@ from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import PortAtSize, port_at
 from migrate.port.sizes.instance import SEED, SizeChange, SizedModel, built
+from migrate.port.sizes.results import SecondSize
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,17 @@ class SizeQuestion:
     def built(self, changes: tuple[SizeChange, ...], seed: int = SEED) -> SizedModel | None:
         """The original with these changes, or None if it refuses them."""
         return built(self.construction, self.base.inputs, changes, self.shown, seed)
+
+    def second(self, changes: tuple[SizeChange, ...]) -> SecondSize | None:
+        """The size with these changes, or None if the original refuses them."""
+        instance = self.built(changes)
+        if instance is None:
+            return None
+
+        def build(seed: int) -> Any:
+            return self.built(changes, seed).module  # type: ignore[union-attr]
+
+        return SecondSize(build, self.settings(instance), instance.inputs)
 
     def port_at(self, package: Any, settings: Mapping[str, Any], other: SizedModel) -> PortAtSize:
         """The port with the settings of another instance, and with its weights.

@@ -50,6 +50,9 @@ class Sizes:
         lifted: bounds of the recording beyond which both sides agree.
         distance: relative L2 of the worst output there.
         rates: name, value here, value there: shares that training drops, which both sides changed alike.
+        starts: name, value here, value there: numbers of initial values alone, with which `init` drew as new
+            models of the original.
+        lengths: name, value here, values with other numbers of entries at which both sides agreed.
         unread: (setting, value, why) of the original: those that the configuration of the port lacks.
         error: why nothing was tried; "" otherwise.
         tied: (input, axis) → the setting that its size follows, as an expression: "n_mels", "2 * width".
@@ -62,6 +65,8 @@ class Sizes:
     lifted: tuple[str, ...] = ()
     distance: float | None = None
     rates: tuple[tuple[str, Any, Any], ...] = ()
+    starts: tuple[tuple[str, Any, Any], ...] = ()
+    lengths: tuple[tuple[str, Any, tuple[Any, ...]], ...] = ()
     unread: tuple[tuple[str, Any, str], ...] = ()
     error: str = ""
     tied: Mapping[tuple[str, int], str] = field(default_factory=dict)
@@ -71,7 +76,10 @@ class Sizes:
     def limits(self) -> Limits:
         """Limits that the classes of the port enforce."""
         return Limits(
-            {held.name: held.value for held in self.held}, self.axes, frozenset(self.lifted)
+            {held.name: held.value for held in self.held},
+            self.axes,
+            frozenset(self.lifted),
+            frozenset(name for name, *_ in self.lengths),
         )
 
 

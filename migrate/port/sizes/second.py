@@ -116,9 +116,7 @@ class _SizeSearch:
             there = built(self.construction, self.inputs, (other,), self.shown)
             if there is None:
                 self.found.refused.append(leaf)
-            elif _shapes(there.module) == _shapes(base.module) and _equal(
-                there.outputs, base.outputs
-            ):
+            elif is_idle(there, base):
                 self.found.idle.append(leaf)
             else:
                 self.found.forms.append(leaf)
@@ -260,6 +258,13 @@ class _SizeSearch:
         self.state = instance
         self.found.changes.append(change)
         return True
+
+
+def is_idle(instance: SizedModel, base: SizedModel) -> bool:
+    """Whether a change had no effect on the shapes of what a model holds, and none on its outputs."""
+    return _shapes(instance.module) == _shapes(base.module) and _equal(
+        instance.outputs, base.outputs
+    )
 
 
 def _shapes(module: Any) -> dict[str, tuple[int, ...]]:

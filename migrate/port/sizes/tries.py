@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from migrate.port.sizes.distance import distance
@@ -10,6 +11,7 @@ from migrate.port.sizes.flax import PortAtSize, PortRefusesError, origin
 from migrate.port.sizes.instance import SizeChange, SizedModel, alive
 from migrate.port.sizes.question import SizeQuestion
 from migrate.port.sizes.rates import Kept, kept_by_port, same
+from migrate.port.sizes.starts import starts_apart
 from migrate.progress import Progress
 
 # Instances of the port that are compiled and run at most, and those of which only shapes are computed.
@@ -17,6 +19,7 @@ _RUNS = 24
 _TRACES = 64
 _Attempt = Callable[[PortAtSize, SizedModel], str]
 REFUSED = "the original refuses it beside the others"
+NO_START = "new models of the original start alike with other values"
 
 
 class Tries:
@@ -71,6 +74,26 @@ class Tries:
         if not same(theirs, mine, scanned=bool(port.stacks)):
             return "training drops other shares than the original"
         return ""
+
+    def starts(self, before: Sequence[SizeChange], changes: Sequence[SizeChange]) -> str:
+        """Return what is wrong with what `init` draws under changes beside others, or "".
+
+        The original must draw otherwise with them, or nothing is shown.
+        """
+        ordered = [change for change in self._order if change in before]
+        with_them, without = (self._question.second((*ordered, *more)) for more in (changes, ()))
+        if with_them is None or without is None:
+            return REFUSED
+        self._progress("comparing initial values at other sizes", 0, 0, "size")
+        unchanged = replace(with_them, settings=without.settings)
+        try:
+            if not starts_apart(self._question, unchanged):
+                return NO_START
+            apart = starts_apart(self._question, with_them)
+        except Exception as error:  # whatever a source that does not run raises
+            return f"init: {type(error).__name__}: {error}"
+        said = "; ".join(f"{path}: {why}" for path, why in list(apart.items())[:2])
+        return f"`init` draws otherwise than the original ({said})" if said else ""
 
     def _once(self, attempt: _Attempt, what: str, changes: Sequence[SizeChange]) -> str:
         key = what, tuple(sorted(map(id, changes)))

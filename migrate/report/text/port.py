@@ -75,10 +75,18 @@ def _sizes(ported: Ported) -> tuple[str, ...]:
     if len(held) > _HELD:
         rest = ", ".join(f"{entry.name}={entry.value}" for entry in sizes.held[_HELD:])
         held[_HELD:] = [f"not changed: {rest} (why: README.md)"]
-    rates = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.rates)
+    rates, starts = (
+        ", ".join(f"{name} {here} → {there}" for name, here, there in numbers)
+        for numbers in (sizes.rates, sizes.starts)
+    )
+    lengths = ", ".join(
+        f"{name} {here} → {', '.join(map(str, others))}" for name, here, others in sizes.lengths
+    )
     first = f"proven, all changed at once: {proven}" if proven else "not proven"
     why = f": {sizes.error}" if sizes.error else ""
     followed = [f"proven in training: {rates}"] if rates else []
+    followed += [f"proven by initial values: {starts}"] if starts else []
+    followed += [f"proven with other numbers of entries: {lengths}"] if lengths else []
     return (f"{first}{why}", *followed, *held)
 
 
@@ -255,6 +263,17 @@ def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
         ],
         "rates": [
             {"name": name, "here": here, "there": there} for name, here, there in sizes.rates
+        ],
+        "starts": [
+            {"name": name, "here": here, "there": there} for name, here, there in sizes.starts
+        ],
+        "lengths": [
+            {
+                "name": name,
+                "here": plain_value(here),
+                "there": [plain_value(other) for other in others],
+            }
+            for name, here, others in sizes.lengths
         ],
         "unread": [
             {"name": name, "value": plain_value(value), "why": why}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from converters.graph import Port, port
 from converters.graph.ops import lowerings, sample
 from converters.graph.ops.registry import values
 from tests.converters.graph.comparison import as_array, compare, run_written, written
@@ -293,6 +295,17 @@ KINKS: dict[str, tuple[Any, ...]] = {
     "aten.scatter_reduce.two": (
         sample(values(1.0, 5.0), 0, values(0, 0, 1, 1), values(1.0, 1.0, 5.0, 2.0), "amax"),
         sample(values(1.0, 5.0), 0, values(0, 0, 1, 1), values(1.0, 1.0, 5.0, 2.0), "amin"),
+        *(
+            sample(
+                values(1.0, 5.0, 4.0, 3.0),
+                0,
+                values(0, 0, 1, 1, 2),
+                values(1.0, 1.0, 5.0, 2.0, 4.0),
+                reduce,
+                include_self=False,
+            )
+            for reduce in ("amax", "amin")
+        ),
     ),
 }
 
@@ -340,3 +353,23 @@ def test_zero_times_the_logarithm_of_zero_has_the_gradient_of_torch() -> None:
     run = run_written(text, symbols)
     found = jax.grad(lambda x: run(x, as_array(y)).sum())(as_array(x))
     np.testing.assert_allclose(found, by_x.numpy(), rtol=2e-6)
+
+
+class Extremes(torch.nn.Module):
+    """The largest and smallest along an axis, whose indices nobody reads; the rows have equal elements."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.max(1).values * 2 + torch.min(x, dim=1, keepdim=True)[0].squeeze(1) * x.amax(1)
+
+
+def test_the_first_of_equal_extremes_has_the_gradient_of_torch(load: Callable[[Port], Any]) -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0, 1.0], [2.0, 2.0, 2.0, 2.0]], requires_grad=True)
+    result = port(Extremes(), {"x": x.detach()})
+    model, weights = load(result), torch.tensor([1.0, 10.0])
+    (wanted,) = torch.autograd.grad((Extremes()(x) * weights).sum(), x)
+
+    def total(x: Any) -> Any:
+        return (model.apply({}, x=x) * weights.numpy()).sum()
+
+    np.testing.assert_allclose(jax.grad(total)(as_array(x)), wanted.numpy(), rtol=2e-6)
+    assert "argmax(axis=1)" not in result.modeling.partition("class Extremes")[2]

@@ -414,3 +414,82 @@ def test_widths_of_a_joined_list_are_entries_of_settings(way: int) -> None:
             f"widths[{at}]",
         ]
     assert settings.of_layer(model.head, "in_features", 10).text == "widths[-1]"
+
+
+class Chained(nn.Module):
+    """Layers whose widths follow from a list in several ways, none of which is a joined list."""
+
+    def __init__(
+        self, bands: int = 7, widths: tuple[int, ...] = (8, 10, 12), shares: Any = (0.2, 0.7)
+    ) -> None:
+        super().__init__()
+        self.pairs = nn.ModuleList()
+        for a, b in zip(widths[:-1], widths[1:], strict=True):  # noqa: RUF007
+            self.pairs.append(nn.Linear(a, b))
+        layers: list[nn.Module] = []
+        before = bands
+        for width in widths:
+            layers.append(nn.Linear(before, width))
+            layers.append(nn.ReLU())
+            before = width
+        layers.append(nn.Linear(before, len(shares)))
+        self.chain = nn.Sequential(*layers)
+        self.first = nn.ModuleList(
+            [nn.Linear(widths[i - 1] if i > 0 else 3, widths[i]) for i in range(len(widths))]
+        )
+
+
+def test_widths_and_depths_of_a_list_are_entries_and_lengths_of_the_setting() -> None:
+    model = Chained()
+    arguments = {"bands": 7, "widths": (8, 10, 12), "shares": (0.2, 0.7)}
+    settings = Settings(model, {"": arguments})
+
+    def sides(layer: Any) -> list[str]:
+        return [
+            getattr(settings.of_layer(layer, name, getattr(layer, name)), "text", "")
+            for name in ("in_features", "out_features")
+        ]
+
+    assert sides(model.pairs[1]) == ["widths[i]", "widths[i + 1]"]
+    assert sides(model.first[0]) == sides(model.first[2]) == ["(3, *widths)[i]", "widths[i]"]
+    chained = [sides(model.chain[place]) for place in (0, 2, 4, 6)]
+    assert chained == [
+        ["bands", "widths[0]"],
+        ["widths[0]", "widths[1]"],
+        ["widths[1]", "widths[2]"],
+        ["widths[-1]", "len(shares)"],
+    ]
+    assert settings.of_count(model, "pairs", 2).text == "len(widths) - 1"
+    assert settings.of_count(model, "first", 3).text == "len(widths)"
+
+
+class Sinusoids(nn.Module):
+    """A table that a constructor fills by slices."""
+
+    def __init__(self, reach: int = 16, dim: int = 12) -> None:
+        super().__init__()
+        table = torch.zeros(reach, dim)
+        place = torch.arange(0, reach, dtype=torch.float).unsqueeze(1)
+        rate = torch.exp(torch.arange(0, dim, 2).float() * (-math.log(10000.0) / dim))
+        table[:, 0::2] = torch.sin(place * rate)
+        table[:, 1::2] = torch.cos(place * rate)
+        table = table.unsqueeze(0)
+        self.register_buffer("table", table)
+        self.mix = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mix(x + self.table[:, : x.shape[1]])
+
+
+def test_a_table_that_is_filled_by_slices_follows_the_sizes(load: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    own = {"reach": 16, "dim": 12}
+    written = port(Sinusoids(**own).eval(), {"x": real(2, 5, 12)}, arguments={"": own})
+    assert ".at[:, 0::2].set(jnp.sin(place * rate))" in written.modeling
+    assert "-math.log(10000.0) / self.config.dim" in written.modeling
+    other, second = Sinusoids(9, 8).eval(), {"x": real(2, 7, 8)}
+    flax = load(written, reach=9, dim=8)
+    start = flax.init(jax.random.key(0), x=second["x"].numpy())
+    np.testing.assert_allclose(start["buffers"]["table"], other.table, atol=1e-6)
+    found = flax.apply(variables(other, written, second), x=second["x"].numpy())
+    np.testing.assert_allclose(found, other(**second).detach(), rtol=1e-5, atol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -42,13 +44,14 @@ def scatter_reduce(
     grid = list(jnp.indices(index.shape, sparse=True))
     grid[axis] = index
     place = tuple(grid)
+    replaced = x
     if not include_self:
         neutral = {"sum": 0, "prod": 1, "mean": 0, "amax": -jnp.inf, "amin": jnp.inf}[reduce]
         x = x.at[place].set(neutral)
-    if reduce == "amax":
-        return x.at[place].max(values)
-    if reduce == "amin":
-        return x.at[place].min(values)
+    if reduce in ("amax", "amin"):
+        there = x.at[place]
+        extreme = there.max(values) if reduce == "amax" else there.min(values)
+        return extreme if include_self else share_with(extreme, replaced, place, values)
     wide = accumulator(x)
     if reduce == "prod":
         return wide.at[place].multiply(values).astype(x.dtype)
@@ -57,6 +60,17 @@ def scatter_reduce(
         return total.astype(x.dtype)
     count = jnp.full(x.shape, int(include_self), wide.dtype).at[place].add(1)
     return (total / jnp.maximum(count, 1)).astype(x.dtype)
+
+
+def share_with(extreme: jax.Array, replaced: jax.Array, place: Any, values: Any) -> jax.Array:
+    """Extremes with torch's gradient: what values replace takes a share among equals, and drops it."""
+    if not jnp.issubdtype(extreme.dtype, jnp.floating):
+        return extreme
+    count = jnp.zeros(extreme.shape).at[place].add(values == extreme[place])
+    share = (count / jnp.maximum(count + (replaced == extreme), 1)).astype(extreme.dtype)
+    fixed = jax.lax.stop_gradient(extreme)
+    shared = fixed + share * (extreme - fixed)
+    return jnp.where((count > 0) & jnp.isfinite(fixed), shared, extreme)
 
 
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:

@@ -40,6 +40,11 @@ def trunc_normal(
     return lambda key, shape, dtype: mean + draw(key, shape, dtype)
 
 
+def scaled(initializer: nn.initializers.Initializer, factor: float) -> nn.initializers.Initializer:
+    """An initializer whose draws are multiplied by a number."""
+    return lambda key, shape, dtype: factor * initializer(key, shape, dtype)
+
+
 def with_slices(
     initializer: nn.initializers.Initializer,
     *slices: tuple[int, int, nn.initializers.Initializer],

@@ -20,6 +20,16 @@ def min_with_index(x: jax.Array, axis: int, keepdims: bool = False) -> tuple[jax
     return -smallest, index
 
 
+def largest(x: jax.Array, axis: int, keepdims: bool = False) -> jax.Array:
+    """`x.max(axis)`, with torch's gradient among equal elements: the first has all of it."""
+    return max_with_index(x, axis, keepdims)[0]
+
+
+def smallest(x: jax.Array, axis: int, keepdims: bool = False) -> jax.Array:
+    """`x.min(axis)`, with torch's gradient among equal elements: the first has all of it."""
+    return min_with_index(x, axis, keepdims)[0]
+
+
 def top_k_along(
     x: jax.Array, k: int, axis: int = -1, largest: bool = True
 ) -> tuple[jax.Array, jax.Array]:

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
+from converters.graph.writing.forms.lists import is_numbered
 from converters.graph.writing.holes import fill
 from converters.graph.writing.precision.numerics import PARAM
 
@@ -82,7 +83,12 @@ def _initializers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
                 node.args and _text(node.args[0]) == "rngs.params()"
             ):  # nnx: `init(key, shape, dtype)`
                 initializers.append(node.func)
-            yield from (value for value in initializers if isinstance(value, ast.Call))
+            # What follows from a layer's number is known in its list only.
+            yield from (
+                value
+                for value in initializers
+                if isinstance(value, ast.Call) and not is_numbered(value)
+            )
 
 
 def _starts(statement: ast.stmt, text: str) -> bool:
@@ -123,7 +129,10 @@ def _key(keyword: ast.keyword) -> str:
 
 def _best(setup: Sequence[ast.stmt], calls: Sequence[ast.Call], name: str) -> list[ast.keyword]:
     """The options to say once: those that shorten the source most; [] if none does."""
-    kept = [{_key(keyword): keyword for keyword in call.keywords} for call in calls]
+    kept = [
+        {_key(keyword): keyword for keyword in call.keywords if not is_numbered(keyword.value)}
+        for call in calls
+    ]
     shared = {
         frozenset(keywords_of_call.keys() & other.keys())
         for keywords_of_call, other in itertools.combinations(kept, 2)

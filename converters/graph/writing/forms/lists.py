@@ -42,6 +42,29 @@ def together(statement: ast.stmt, over: Set[str], path: str = "") -> ast.stmt:
     return reduced
 
 
+def called_whole(setup: Sequence[ast.stmt], trees: Sequence[ast.AST]) -> set[str]:
+    """The Sequentials of a constructor that only calls of the whole read: any number of modules will do.
+
+    Args:
+        setup: the constructor.
+        trees: the methods.
+    """
+    sequences = {
+        statement.targets[0].attr
+        for statement in setup
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Attribute)
+        and isinstance(statement.value, ast.Call)
+        and any(map(_is_list, statement.value.args))
+    }
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    apart = {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and id(node) not in called
+    }
+    return sequences - apart
+
+
 def written(statement: ast.stmt) -> ast.stmt:
     """A statement, its lists as they stand in source."""
     spelled: ast.stmt = _Written().visit(statement)
@@ -57,7 +80,12 @@ def counted(value: ast.expr) -> tuple[list[ast.expr], ast.expr] | None:
 
 def equal_modules(part: ast.expr, count: int) -> ast.expr:
     """A list of equal modules, as `counted` reads it."""
-    return call(_NAME, ast.List([part], ast.Load()), count)
+    return made([part], count)
+
+
+def made(parts: list[ast.expr], count: Any) -> ast.expr:
+    """A list of modules of a constructor, with their number."""
+    return call(_NAME, ast.List(parts, ast.Load()), count)
 
 
 def _is_list(value: ast.AST) -> bool:

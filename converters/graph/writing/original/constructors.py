@@ -187,16 +187,24 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
     inner = value.args[0] if isinstance(value, ast.Call) and value.args else value
     unpacked = [node.value for node in ast.walk(value) if isinstance(node, ast.Starred)]
     lists = {node.id for node in (inner, *unpacked) if isinstance(node, ast.Name)}
-    appended = [
-        node.args[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("append", "add_module")
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id in lists
-        and node.args
-    ]
+    appended = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="append" | "add_module"),
+                args=[new, *_],
+            ) if name in lists:
+                appended.append(new)
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="extend"),
+                    args=[ast.List(elts=several) | ast.Tuple(elts=several)],
+                )
+                | ast.AugAssign(
+                    target=ast.Name(id=name), op=ast.Add(), value=ast.List(elts=several)
+                )
+            ) if name in lists:
+                appended += several
     local = locals_of(tree)
     assigned_values = [each for name in sorted(lists) for each in local.get(name, ())]
     return (
@@ -207,8 +215,8 @@ def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:
 
 
 @cache
-def appended_until(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
-    """Ends of the loops that append to a list of a class: `depth` of `for i in range(depth)`.
+def appending_loops(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
+    """Expressions that the loops go over that append to a list of a class: `range(depth)`, `widths`.
 
     The list is the attribute, or a local one that the attribute is made of.
     """
@@ -217,11 +225,11 @@ def appended_until(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
         # A list with local parts stands behind the expression that has its name.
         whole = expression.elts[0] if isinstance(expression, ast.Tuple) else expression
         lists |= {node.id for node in ast.walk(whole) if isinstance(node, ast.Name)}
-    ends: list[ast.expr] = []
+    iterables: list[ast.expr] = []
     for tree in constructors(cls):
         for node in ast.walk(tree):
             match node:
-                case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[*_, end]), body=body):
+                case ast.For(iter=iterable, body=body):
                     appends = [
                         inner
                         for statement in body
@@ -231,8 +239,8 @@ def appended_until(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
                         and inner.func.attr == "append"
                         and ast.unparse(inner.func.value) in lists
                     ]
-                    ends += [end] if len(appends) == 1 else []
-    return tuple(ends)
+                    iterables += [iterable] if len(appends) == 1 else []
+    return tuple(iterables)
 
 
 def member(expression: ast.expr, keys: Sequence[str]) -> ast.expr | None:

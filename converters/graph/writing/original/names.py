@@ -7,6 +7,7 @@ import inspect
 import keyword
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -561,6 +562,30 @@ def parts_of(name: str, forward: Any) -> tuple[str, ...]:
     function = inspect.unwrap(forward)
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     return _parts_in(source_tree(forward), name) or _parts_in(tree_of(file), name)
+
+
+def elements_of(name: str, count: int, frame: Frame) -> tuple[str, ...]:
+    """Names of the elements of a local variable, where a function gives each one: `q = parts[0]`.
+
+    An element without a name, or with several, is `parts_1`; one of a name for two of them, too.
+
+    Args:
+        name: the variable.
+        count: number of its elements.
+        frame: a line of the function.
+    """
+    named: dict[int, list[str]] = {}
+    for variable, values in assigned(function_at(frame)).items():
+        for value in values:
+            match value:
+                case ast.Subscript(value=ast.Name(id=holder), slice=at) if holder == name:
+                    if (place := integer(at)) is not None and -count <= place < count:
+                        named.setdefault(place % count, []).append(variable)
+    used = Counter(variable for variables in named.values() for variable in variables)
+    return tuple(
+        said[0] if len(said := named.get(at, [])) == 1 and used[said[0]] == 1 else f"{name}_{at}"
+        for at in range(count)
+    )
 
 
 def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,10 @@ from converters.graph.writing.original.turns import (
     Index,
     entry_of,
     entry_text,
+    joined_first,
+    length_of,
+    loops_over,
+    place_in_turn,
     text_at,
     turned,
     variables,
@@ -60,6 +64,19 @@ _OPERATORS: Mapping[type, tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Add: ("+", operator.add),
     ast.Sub: ("-", operator.sub),
     ast.Pow: ("**", operator.pow),
+}
+
+# Functions of the module `math`.
+_REAL: Mapping[str, Callable[[float], float]] = {
+    name: getattr(math, name) for name in ("sqrt", "exp", "log", "log2", "log10", "cos", "sin")
+}
+_COMPARED: Mapping[type, Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
 }
 
 # Functions that make an integer of a number → how the port spells them, and what they do.
@@ -135,7 +152,8 @@ class Settings:
         self.paths = {id(module): path for path, module in self.modules.items()}
         # Calls that create modules, with the variables of their turn: (path, path of the constructor, number
         # of the call) → the call itself, so that its number stays its own, and the one that is read.
-        self._turned: dict[tuple[str, str, int], tuple[ast.Call, ast.Call]] = {}
+        # None in its place: it makes another member of the list.
+        self._turned: dict[tuple[str, str, int], tuple[ast.Call, ast.Call | None]] = {}
         # Whether a number may follow from the place of a module in its list. Small numbers equal that by
         # chance: only arguments of layers and rates do.
         self._listed = False
@@ -153,13 +171,26 @@ class Settings:
 
     # What is asked.
 
+    def arguments_with(self, paths: Sequence[str], values: Sequence[Any]) -> list[str]:
+        """Arguments of the constructors of modules that these were called with: one value for each module."""
+        first = self._arguments.get(paths[0], {})
+        return [
+            name
+            for name in first
+            if all(
+                type(passed := self._arguments.get(path, {}).get(name)) is type(value)
+                and passed == value
+                for path, value in zip(paths, values, strict=True)
+            )
+        ]
+
     @contextmanager
     def _in_lists(self) -> Iterator[None]:
-        self._listed = True
+        before, self._listed = self._listed, True
         try:
             yield
         finally:
-            self._listed = False
+            self._listed = before
 
     def of_rate(self, value: float, module: Any, frames: Sequence[Frame]) -> Any:
         """A rate of dropout in a module's forward as a setting; itself if nothing says what gives it."""
@@ -180,7 +211,8 @@ class Settings:
         """
         path = self.paths.get(id(module))
         for frame in reversed(frames) if path is not None else ():
-            said = self._on_line(str(path), value, frame)
+            with self._in_lists() if _is_fraction(value) else nullcontext():
+                said = self._on_line(str(path), value, frame)
             if said is not None:
                 return _number(value, said)
         return None
@@ -217,8 +249,9 @@ class Settings:
         if value in (0, 1, -1, 2, 0.5):
             return value
         for name in self._attributes(value, module, frames):
-            said = self._attribute(path, name, value, 0)
-            if said is not None and said.parts:
+            with self._in_lists() if _is_fraction(value) else nullcontext():
+                said = self._attribute(path, name, value, 0)
+            if said is not None and not said.is_constant:
                 return _number(value, said)
         return value
 
@@ -295,6 +328,9 @@ class Settings:
                         said = self._resolve(str(path), argument, value, 0)
                         if said is not None and said.parts:
                             return _number(value, said)
+                        length = self._length(str(path), argument, 0)
+                        if length is not None and length[0] == value:
+                            return _number(value, length[1])
                     if isinstance(node, ast.Attribute) and node.attr in owner._buffers:
                         seen += [] if node.attr in seen else [node.attr]
         return self.of_number(value, owner)
@@ -307,18 +343,23 @@ class Settings:
         path = self.paths.get(id(owner))
         for expression in constructors.assigned(_class(owner), name) if path is not None else ():
             for node in ast.walk(expression):
-                if not isinstance(node, ast.comprehension) or not isinstance(node.iter, ast.Call):
-                    continue
-                if node.iter.args:
-                    said = self._resolve(str(path), node.iter.args[-1], value, 0)
+                if isinstance(node, ast.comprehension):
+                    said = self._of_length(str(path), node.iter, value)
                     if said is not None:
                         return _number(value, said)
-                    return _called(value, node.iter.args[-1])
-        for end in constructors.appended_until(_class(owner), name) if path is not None else ():
-            said = self._resolve(str(path), end, value, 0)
+                    if isinstance(node.iter, ast.Call) and node.iter.args:
+                        return _called(value, node.iter.args[-1])
+        for iterable in (
+            constructors.appending_loops(_class(owner), name) if path is not None else ()
+        ):
+            said = self._of_length(str(path), iterable, value)
             if said is not None:
                 return _number(value, said)
         return value
+
+    def _of_length(self, path: str, iterable: ast.expr, value: int) -> _Said | None:
+        """Origin of the number of turns of a constructor's loop."""
+        return self._first(path, length_of(iterable), value, 0, None)
 
     def of_local(self, owner: Any, name: str, value: int | float) -> Any:
         """A number that some method of the owner calls `name` on the way."""
@@ -366,7 +407,29 @@ class Settings:
         """Origin of a number on a running line; without settings if the line has the number itself."""
         axes = names.axes_named(frame)
         nodes = [node for node in names.reached(frame) if node not in axes]
-        return self._of_nodes(path, value, nodes)
+        return self._of_nodes(path, value, nodes) or self._of_entries(path, value, frame, nodes)
+
+    def _of_entries(
+        self, path: str, value: int | float, frame: Frame, nodes: Sequence[ast.AST]
+    ) -> _Said | None:
+        """Origin of a number in a loop over a sequence of settings: that of its only entry that gives it."""
+        function = names.function_at(frame)
+        if function is None or not _is_fraction(value):
+            return None
+        for name in dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name)):
+            for over in loops_over(function, name):
+                joined = self._sequence(path, over, {}, 0)
+                count = 0 if joined is None else sum(len(entry.values) for entry in joined[0])
+                entries = [ast.Subscript(over, ast.Constant(at), ast.Load()) for at in range(count)]
+                for node in nodes:
+                    if not isinstance(node, ast.BinOp | ast.Name) or not _reads(node, name):
+                        continue
+                    turns = [turned(node, {name: entry}) for entry in entries]
+                    said = [self._resolve(path, turn, value, 0) for turn in turns]
+                    origins = [origin for origin in said if origin is not None and origin.parts]
+                    if len(origins) == 1:
+                        return origins[0]
+        return None
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
         wanted = (type(value), value)
@@ -386,7 +449,7 @@ class Settings:
                 isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
             ):
                 said = self._resolve(path, node, value, 0)
-                if said is not None and said.parts:
+                if said is not None and not said.is_constant:
                     return said
         return None
 
@@ -500,8 +563,10 @@ class Settings:
                     key = path, above, id(node)
                     if key not in self._turned:
                         turn = self._turn(creation, within, above, expression, node)
-                        self._turned[key] = node, turned(node, turn) if turn else node
-                    yield above, self._turned[key][1]
+                        other = turned(node, turn) if turn else node
+                        self._turned[key] = node, None if turn is None else other
+                    if (call := self._turned[key][1]) is not None:
+                        yield above, call
 
     def _turn(
         self,
@@ -510,13 +575,20 @@ class Settings:
         above: str,
         expression: ast.expr,
         call: ast.Call,
-    ) -> Mapping[str, ast.expr]:
-        """Values of the variables of the loop in which a constructor makes a member of a list."""
+    ) -> Mapping[str, ast.expr] | None:
+        """Values of the variables of the loop in which a constructor makes a member of a list; None if the
+        call makes another member.
+        """
         if len(within) != 1 or not within[0].isdigit():
             return {}
         path = f"{creation.above}.{creation.attribute}".strip(".")
         trees = constructors.constructors(_class(self.modules[above]))
-        return variables((expression, *trees), call, Index(int(within[0]), path))
+        place = int(within[0])
+        turn = place_in_turn((expression, *trees), expression, call, place)
+        if turn is None or turn[0] < 0:
+            return None
+        index = Index(turn[0], path if turn[1] else "")
+        return variables((expression, *trees), call, index)
 
     def _handed(
         self, path: str, expression: ast.expr, depth: int
@@ -597,6 +669,8 @@ class Settings:
             return None
         match node:
             case Index():
+                if not node.holder:
+                    return _Said(repr(value), {}) if _is(node.number, value) else None
                 same = self._listed and _is(node.number, value)
                 return _Said(INDEX, {}, holder=node.holder, place=node.number) if same else None
             case ast.Constant():
@@ -640,7 +714,10 @@ class Settings:
             case ast.BinOp():
                 return self._binary(path, node, value, depth)
             case ast.IfExp():
-                return self._first(path, [node.body, node.orelse], value, depth, index)
+                entry = joined_first(node)
+                origin = None if entry is None else self._resolve(path, entry, value, depth + 1)
+                branches = self._branches(path, node, depth)
+                return origin or self._first(path, branches, value, depth, index)
             case ast.BoolOp():
                 return self._first(path, node.values, value, depth, index)
             case ast.Tuple() | ast.List():
@@ -649,6 +726,16 @@ class Settings:
             case ast.Subscript(value=inner, slice=at) if (place := names.integer(at)) is not None:
                 origin = self._joined(path, inner, place, value, depth)
                 return origin or self._resolve(path, inner, value, depth + 1, place)
+            case ast.Subscript(
+                value=inner,
+                slice=ast.BinOp(
+                    left=Index() as at,
+                    op=ast.Add() | ast.Sub() as sign,
+                    right=ast.Constant(value=int(step)),
+                ),
+            ):
+                step = step if isinstance(sign, ast.Add) else -step
+                return self._joined(path, inner, at, value, depth, step)
             case ast.Subscript(value=inner, slice=Index() as at):
                 origin = self._first(path, self._entries(path, inner, at), value, depth, None)
                 origin = origin or self._joined(path, inner, at, value, depth)
@@ -674,29 +761,68 @@ class Settings:
                 return [entry] if (entry := entry_of(node, at)) is not None else []
         return [entry for each in held if (entry := entry_of(each, at)) is not None]
 
+    def _branches(self, path: str, node: ast.IfExp, depth: int) -> list[ast.expr]:
+        """The branches of a choice that may have given its value: one, if the test is known."""
+        test = self._evaluated(path, node.test, depth + 1)
+        both = [node.body, node.orelse]
+        return both if not isinstance(test, bool) else [both[not test]]
+
     def _joined(
-        self, path: str, node: ast.expr, at: Index | int, value: int | float, depth: int
+        self,
+        path: str,
+        node: ast.expr,
+        at: Index | int,
+        value: int | float,
+        depth: int,
+        step: int = 0,
     ) -> _Said | None:
         """Entry of a list that is put together of settings: `(channels, *widths)[i]`, `widths[-1]`.
 
-        A sequence that is a setting itself has an entry for each member: `widths[0]`.
+        `step`: so many entries further on (`widths[i + 1]`).
         """
         parts: dict[str, Any] = {}
         joined = self._sequence(path, node, parts, depth + 1)
         if joined is None or not parts:
             return None
         entries, shift = joined
-        if len(entries) == 1 and not shift:
-            return None
         values = [number for entry in entries for number in entry.values][shift:]
         if isinstance(at, int):
             return self._joined_at(entries, shift, at, values, value, parts)
-        if at.number >= len(values) or not _is(values[at.number], value):
+        place = at.number + step
+        if not 0 <= place < len(values) or not _is(values[place], value):
             return None
-        text = entry_text(entries, shift)
-        if not self._listed:
+        text = entry_text(entries, shift + step)
+        if not self._listed or not at.holder:
             return _Said(text_at(text, at.number), parts)
         return _Said(text, parts, holder=at.holder, place=at.number)
+
+    def _length(self, path: str, node: ast.expr, depth: int) -> tuple[int, _Said] | None:
+        """The length of a sequence of settings: `len(widths)`; None if no setting gives it."""
+        match node:
+            case ast.Subscript(
+                value=inner,
+                slice=ast.Slice(
+                    lower=None,
+                    upper=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(left_out))),
+                    step=None,
+                ),
+            ):
+                whole = self._length(path, inner, depth + 1)
+                if whole is None:
+                    return None
+                return whole[0] - left_out, replace(whole[1], text=f"{whole[1].text} - {left_out}")
+        parts: dict[str, Any] = {}
+        joined = self._sequence(path, node, parts, depth + 1)
+        if joined is None or not parts:
+            return None
+        entries, shift = joined
+        count = sum(len(entry.values) for entry in entries) - shift
+        rest = sum(not entry.whole for entry in entries) - shift
+        text = " + ".join(f"len({entry.text})" for entry in entries if entry.whole)
+        if not text or count < 0:
+            return None
+        text += f" {'+' if rest > 0 else '-'} {abs(rest)}" if rest else ""
+        return count, _Said(text, parts)
 
     @staticmethod
     def _joined_at(
@@ -750,7 +876,12 @@ class Settings:
                 said = [each for tree in trees for each in names.assigned(tree).get(name, ())]
                 if len(said) == 1:
                     return self._sequence(path, said[0], parts, depth + 1)
-                return None if said else self._setting_sequence(path, node, parts)
+                if said:
+                    return None
+                for above, argument in self._given(path, name):
+                    if (joined := self._sequence(above, argument, parts, depth + 1)) is not None:
+                        return joined
+                return self._setting_sequence(path, node, parts)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 said = list(constructors.assigned(_class(self.modules[path]), name))
                 if len(said) == 1:
@@ -860,6 +991,19 @@ class Settings:
                 if len(known) < len(said):
                     return None
                 return _said_of(f"{name}({', '.join(origin.text for origin in known)})", known)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math" | "np"), attr=name),
+                args=[inner],
+                keywords=[],
+            ) if name in _REAL:
+                real = self._evaluated(path, inner, depth + 1)
+                if not isinstance(real, int | float) or not _is(_of(_REAL[name], real), value):
+                    return None
+                origin = self._resolve(path, inner, real, depth + 1)
+                return origin and replace(origin, text=f"math.{name}({origin.text})")
+            case ast.Call(func=ast.Name(id="len"), args=[inner], keywords=[]):
+                length = self._length(path, inner, depth + 1)
+                return None if length is None or not _is(length[0], value) else length[1]
             case ast.Call(args=[inner], keywords=[]) if index is not None:
                 return self._resolve(path, inner, value, depth + 1, index)
         return None
@@ -878,6 +1022,13 @@ class Settings:
             origin = self._first(path, said, value, depth, index)
             if origin is not None:
                 return origin
+            # Behind a loop its variable has the last entry.
+            for over in loops_over(tree, name):
+                origin = self._resolve(
+                    path, ast.Subscript(over, ast.Constant(-1), ast.Load()), value, depth + 1
+                )
+                if origin is not None:
+                    return origin
         if name in constructors.arguments(cls):
             held = self._passed(path, name, index)
             held = getattr(self.modules[path], name, None) if held is None else held
@@ -1010,6 +1161,21 @@ class Settings:
             ):
                 real = self._evaluated(path, inner, depth + 1)
                 return spelled[1](real) if isinstance(real, int | float) else None
+            case ast.Call(func=ast.Name(id="len"), args=[inner], keywords=[]):
+                length = self._length(path, inner, depth + 1)
+                return None if length is None else length[0]
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math" | "np"), attr=name),
+                args=[inner],
+                keywords=[],
+            ) if name in _REAL:
+                real = self._evaluated(path, inner, depth + 1)
+                return _of(_REAL[name], real) if isinstance(real, int | float) else None
+            case ast.Compare(left=left, ops=[compared], comparators=[right]):
+                sides = [self._evaluated(path, side, depth + 1) for side in (left, right)]
+                compare = _COMPARED.get(type(compared))
+                known = compare is not None and all(isinstance(side, int | float) for side in sides)
+                return compare(*sides) if compare is not None and known else None
             case ast.Call(func=ast.Name(id="max" | "min" as name), args=[_, _, *_], keywords=[]):
                 numbers = [self._evaluated(path, each, depth + 1) for each in node.args]
                 known = all(isinstance(number, int | float) for number in numbers)
@@ -1086,6 +1252,15 @@ def _class(module: Any) -> Any:
     return class_before(module)
 
 
+def _reads(tree: ast.AST, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+
+
+def _is_fraction(value: Any) -> bool:
+    """Whether a number is no whole one: by chance, no place in a list gives it."""
+    return isinstance(value, float) and math.isfinite(value) and not value.is_integer()
+
+
 def _is(held: Any, value: int | float) -> bool:
     if isinstance(held, bool) or not isinstance(held, int | float):
         return False
@@ -1097,6 +1272,13 @@ def _is(held: Any, value: int | float) -> bool:
 def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     try:
         return compute(left, right)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _of(function: Callable[[float], float], number: float) -> float | None:
+    try:
+        return function(number)
     except (ArithmeticError, ValueError):
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -44,9 +45,10 @@ def table(
     for tree in constructors.constructors(cls):
         for variable, values in names.assigned(tree).items():
             local.setdefault(variable, set()).update(values)
-    written = _TableWriter(
-        number, {key: min(of, key=id) for key, of in local.items() if len(of) == 1}
-    )
+    single = {key: min(of, key=id) for key, of in local.items() if len(of) == 1}
+    for tree in constructors.constructors(cls):
+        single |= _updated(tree)
+    written = _TableWriter(number, single)
     for expression in constructors.assigned(cls, name):
         # With a variable come the values that it was given.
         for way in expression.elts if isinstance(expression, ast.Tuple) else [expression]:
@@ -57,6 +59,49 @@ def table(
             if pair is not None and _agrees(pair, tensor):
                 return pair.visible
     return None
+
+
+def _updated(tree: ast.AST) -> dict[str, ast.expr]:
+    """Local variables of a constructor that get several values, or parts of them: the last value.
+
+    `pe = zeros(n, d)`, `pe[:, 0::2] = sin(x)` and `pe = pe[None]` are
+    `zeros(n, d).at[:, 0::2].set(sin(x))[None]`. Only what always runs counts.
+    """
+    function = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+    last: dict[str, ast.expr] = {}
+    count: dict[str, int] = {}
+    for statement in function.body if function is not None else ():
+        for each in statement.body if isinstance(statement, ast.With) else [statement]:
+            match each:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    last[name] = _WithValue(name, last.get(name)).visit(copy.deepcopy(value))
+                    count[name] = count.get(name, 0) + 1
+                case ast.Assign(
+                    targets=[ast.Subscript(value=ast.Name(id=name), slice=index)], value=value
+                ) if name in last:
+                    part = ast.Subscript(
+                        ast.Attribute(last[name], "at", ast.Load()), index, ast.Load()
+                    )
+                    put = ast.Attribute(part, "set", ast.Load())
+                    last[name] = ast.Call(put, [value], [])
+                    count[name] = 2
+                case _:
+                    for node in ast.walk(each):
+                        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                            last.pop(node.id, None)
+                        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                            last.pop(ast.unparse(node.value), None)
+    return {name: value for name, value in last.items() if count[name] > 1}
+
+
+class _WithValue(ast.NodeTransformer):
+    """A variable's value before, in the expression of its next one."""
+
+    def __init__(self, name: str, value: ast.expr | None) -> None:
+        self.name, self.value = name, value
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.value if node.id == self.name and self.value is not None else node
 
 
 def with_variables(setup: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -134,7 +179,8 @@ class _TableWriter:
 
     def _any(self, node: ast.expr) -> _Pair:
         number = self.number(node)
-        if number is not None:
+        text: str = getattr(number, "text", "")
+        if number is not None and (text or not _calls(node)):
             return _Pair(as_code(number), ast.Constant(number + 0), False)
         match node:
             case ast.Name(id=name) if name in self.local and self.depth < _DEPTH:
@@ -152,6 +198,16 @@ class _TableWriter:
                 )
             case ast.Subscript(value=value, slice=index) if _is_new_axes(index):
                 return self._joined(lambda x: ast.Subscript(x, index, ast.Load()), self._any(value))
+            case ast.Subscript(value=value, slice=index):
+                return self._joined(_subscripted, self._any(value), *self._bounds(index))
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Subscript(value=ast.Attribute(value=value, attr="at"), slice=index),
+                    attr="set",
+                ),
+                args=[part],
+            ):
+                return self._joined(_put, self._any(value), self._any(part), *self._bounds(index))
             case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name)):
                 return self._function(name, node.args, node.keywords)
             case ast.Call(func=ast.Name(id="float" | "int") as rounded, args=[inner]):
@@ -170,6 +226,24 @@ class _TableWriter:
             case ast.Call(func=ast.Attribute(value=value, attr=name)):
                 return self._function(name, [value, *node.args], node.keywords)
         raise _UnknownError
+
+    def _bounds(self, index: ast.expr) -> list[_Pair]:
+        """The slices of an index, as pairs of expressions."""
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        pairs = []
+        for part in parts:
+            if not isinstance(part, ast.Slice):
+                raise _UnknownError
+            sides = [
+                None if side is None else self._any(side)
+                for side in (part.lower, part.upper, part.step)
+            ]
+            if any(side is not None and side.is_array for side in sides):
+                raise _UnknownError
+            visible = ast.Slice(*(side.visible if side else None for side in sides))
+            plain = ast.Slice(*(side.plain if side else None for side in sides))
+            pairs.append(_Pair(visible, plain, False))
+        return pairs
 
     def _as_float(self, value: ast.expr) -> _Pair:
         inner = self._any(value)
@@ -205,6 +279,36 @@ class _TableWriter:
             )
         if named:
             raise _UnknownError
+        if name in ("zeros", "empty") and arguments:
+            listed = arguments[0] if len(arguments) == 1 else None
+            shape = listed.elts if isinstance(listed, ast.Tuple | ast.List) else arguments
+            sides = [self._any(side) for side in shape]
+            if any(side.is_array for side in sides):
+                raise _UnknownError
+            return self._joined(
+                lambda *x: ast.Call(_jnp("zeros"), [ast.Tuple(list(x), ast.Load())], []),
+                *sides,
+                array=True,
+            )
+        if name == "unsqueeze" and len(arguments) == 2:
+            index = _NEW_AXES.get(names.integer(arguments[1]))
+            if index is None:
+                raise _UnknownError
+            new = ast.parse(f"x[{index}]", mode="eval").body.slice  # type: ignore[attr-defined]
+            inner = self._any(arguments[0])
+            return self._joined(lambda x: ast.Subscript(x, new, ast.Load()), inner)
+        if name == "transpose" and len(arguments) == 3:
+            swapped = [names.integer(axis) for axis in arguments[1:]]
+            if None in swapped:
+                raise _UnknownError
+            return self._joined(
+                lambda x: ast.Call(
+                    ast.Attribute(x, "swapaxes", ast.Load()),
+                    [as_code(axis) for axis in swapped],
+                    [],
+                ),
+                self._any(arguments[0]),
+            )
         if name == "einsum" and _is_outer(arguments[0]):
             name, arguments = "outer", arguments[1:]
         if name == "pow" and len(arguments) == 2:
@@ -224,6 +328,45 @@ class _TableWriter:
             write(*(part.plain for part in parts)),
             array or any(part.is_array for part in parts),
         )
+
+
+def _calls(node: ast.expr) -> bool:
+    """Whether an expression calls a function: a number is then written as the original does."""
+    return any(isinstance(each, ast.Call) for each in ast.walk(node))
+
+
+# Axis that `unsqueeze` adds → the index that does.
+_NEW_AXES: Mapping[int | None, str] = {0: "None", 1: ":, None", -1: "..., None"}
+
+
+def _subscripted(array: ast.expr, *slices: ast.expr) -> ast.expr:
+    index = slices[0] if len(slices) == 1 else ast.Tuple(list(slices), ast.Load())
+    return ast.Subscript(array, index, ast.Load())
+
+
+def _put(array: ast.expr, part: ast.expr, *slices: ast.expr) -> ast.expr:
+    """`array.at[slices].set(part)`."""
+    place = _subscripted(ast.Attribute(array, "at", ast.Load()), *slices)
+    return ast.Call(ast.Attribute(place, "set", ast.Load()), [part], [])
+
+
+class _Settable(np.ndarray[Any, Any]):
+    """An array of numpy with JAX's `x.at[index].set(part)`."""
+
+    @property
+    def at(self) -> Any:
+        array = self
+
+        class At:
+            def __getitem__(self, index: Any) -> Any:
+                def put(part: Any) -> _Settable:
+                    changed = array.copy()
+                    changed[index] = part
+                    return changed
+
+                return SimpleNamespace(set=put)
+
+        return At()
 
 
 def _jnp(name: str) -> ast.expr:
@@ -257,7 +400,10 @@ def _agrees(pair: _Pair, tensor: torch.Tensor) -> bool:
         def arange(*sides: Any, dtype: Any = None, kind: Any = kind) -> Any:
             return np.arange(*sides).astype(dtype or kind)
 
-        space = SimpleNamespace(**functions, arange=arange, float32=kind)
+        def zeros(shape: tuple[int, ...], kind: Any = kind) -> Any:
+            return np.zeros(shape, kind).view(_Settable)
+
+        space = SimpleNamespace(**functions, arange=arange, zeros=zeros, float32=kind)
         try:
             runs.append(
                 np.asarray(

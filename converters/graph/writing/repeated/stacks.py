@@ -73,9 +73,8 @@ def _layers(value: ast.expr, at: str) -> Iterator[tuple[str, str]]:
                     yield from _layers(part, f"{at}_{ast.literal_eval(key)}")
         case ast.Call(
             func=ast.Attribute(attr="Sequential") | ast.Name(id="Sequential"),
-            args=[ast.List(elts=parts)],
+            args=[inner],
         ):
-            for number, part in enumerate(parts):
-                yield from _layers(part, f"{at}/layers_{number}")
+            yield from _layers(inner, f"{at}/layers")
         case ast.Call(func=ast.Name(id=name)):
             yield name, at
