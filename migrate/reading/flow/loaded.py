@@ -52,7 +52,8 @@ def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
         return says_where or not facts.uses_xla
     here = facts.context.called(call)
     if here:
-        returns = (part.value for function in here for part in nodes_of(function, cst.Return))
+        below = facts.context.below
+        returns = (part.value for function in here for part in below(function, cst.Return))
         return any(is_loaded(value, facts, depth + 1) for value in returns)
     if facts.context.place(call) in facts.context.calls.loading:
         return True

@@ -165,7 +165,7 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
         or effects.of(loop.body) != Effect.NONE
     ):
         return False
-    if any(effects.has_steps(call) for call in nodes_of(loop.body, cst.Call)):
+    if any(effects.has_steps(call) for call in facts.context.below(loop.body, cst.Call)):
         return False
     if effects.on_cpu(loop) == 0 or facts.steps.trains(loop):
         return False
@@ -482,7 +482,7 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
     return depth < DEEPEST and any(
         _ends_by(inner, facts, depth + 1)
         for function in context.called(call)
-        for inner in nodes_of(function.body, cst.Call)
+        for inner in context.below(function.body, cst.Call)
         if not _is_of_held(inner, facts)
     )
 

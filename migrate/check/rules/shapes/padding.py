@@ -536,13 +536,14 @@ def _is_packed(call: cst.Call, facts: Facts) -> bool:
 
 def _generating(node: cst.CSTNode, facts: Facts) -> cst.ClassDef | cst.FunctionDef | None:
     """Return the class around `node` whose iterator yields, or the function around it that does."""
+    below = facts.context.below
     class_ = facts.context.class_around(node)
     if class_ is not None and not any("Sampler" in code(base.value) for base in class_.bases):
-        for method in nodes_of(class_.body, cst.FunctionDef):
-            if method.name.value == "__iter__" and next(nodes_of(method.body, cst.Yield), None):
+        for method in below(class_.body, cst.FunctionDef):
+            if method.name.value == "__iter__" and below(method.body, cst.Yield):
                 return class_
     function = facts.context.function_around(node)
-    if isinstance(function, cst.FunctionDef) and next(nodes_of(function.body, cst.Yield), None):
+    if isinstance(function, cst.FunctionDef) and below(function.body, cst.Yield):
         return function
     return None
 

@@ -286,13 +286,13 @@ def _readings(node: cst.CSTNode, context: Workspace) -> Sequence[cst.Call]:
 def _calls(node: cst.CSTNode, does: Does, context: Workspace) -> tuple[cst.Call, ...]:
     return tuple(
         call
-        for call in nodes_of(node, cst.Call)
+        for call in context.below(node, cst.Call)
         if does(call, context)
         or any(
             does(inner, context)
             for function in context.called(call)
             if len(function.body.body) <= MOST_LINES
-            for inner in nodes_of(function.body, cst.Call)
+            for inner in context.below(function.body, cst.Call)
         )
     )
 

@@ -310,10 +310,10 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     # Statements of an arrangement are not in the script's tree: the tree cannot be asked for their function.
     defined = {
         id(call)
-        for function in nodes_of(node, cst.FunctionDef)
-        for call in nodes_of(function.body, cst.Call)
+        for function in context.below(node, cst.FunctionDef)
+        for call in context.below(function.body, cst.Call)
     }
-    for call in nodes_of(node, cst.Call):
+    for call in context.below(node, cst.Call):
         if id(call) in defined:
             continue
         if context.place(call) in context.calls.forwarding:
