@@ -20,7 +20,7 @@ class Script(Placed):
     """Facts about a script, collected before any rule or hazard inspects it.
 
     Attributes:
-        entered: the last facts that also know its functions that steps of other files run, while they are kept.
+        entered: the last facts that also know its functions that steps of other files run.
     """
 
     entered: Facts | None = None

@@ -21,7 +21,7 @@ from migrate.draws import FILLS, LIKES
 from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.names.entries import entries_of
 from migrate.reading.values.devices import is_accelerator
-from migrate.syntax.tree import code, keyword, nodes_of, string_value
+from migrate.syntax.tree import code, keyword, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -580,7 +580,7 @@ def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
         (facts.names.of(call.func) or "").startswith("torch.nn.")
         and (facts.names.of(call.func) or "")[9:10].isupper()
         and not _holds_transforms(call, facts)
-        for call in facts.context.below(around, cst.Call)
+        for call in facts.below(around, cst.Call)
     )
 
 

@@ -21,7 +21,7 @@ from migrate.reading.values.values import (
     option_names,
     type_with_index,
 )
-from migrate.syntax.tree import code, keyword, nodes_of
+from migrate.syntax.tree import code, keyword
 
 __all__ = [
     "ACCELERATOR",

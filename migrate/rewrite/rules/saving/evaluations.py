@@ -9,7 +9,6 @@ import libcst as cst
 
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.reading.values.saved import is_save
-from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -18,7 +18,7 @@ from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part, nodes_of
+from migrate.syntax.tree import code, last_part
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -43,7 +43,7 @@ def share_of(call: cst.Call, context: Workspace) -> Share | None:
 
 def _gives_turns(test: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `test` lets each replica pass in some turns: `i % world_size == rank`."""
-    for comparison in nodes_of(test, cst.Comparison):
+    for comparison in context.below(test, cst.Comparison):
         sides = [comparison.left, *(target.comparator for target in comparison.comparisons)]
         for side in sides:
             others = [other for other in sides if other is not side]
@@ -142,7 +142,7 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
     returned = [
         statement.value
         for function in (context.called(value) if depth else ())
-        for statement in nodes_of(function.body, cst.Return)
+        for statement in context.below(function.body, cst.Return)
     ]
     return all(
         expression is not None and _is_one_tensor(expression, context, depth - 1)
