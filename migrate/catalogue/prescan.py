@@ -17,12 +17,12 @@ SHORT = 6
 
 def seen_by(words: bytes, entries: Iterable[CatalogueEntry]) -> re.Pattern[bytes]:
     """Return the expression for `words`, and for the names of `entries` without any of them."""
-    given = re.compile(words)
+    pattern = re.compile(words)
     parts: list[bytes] = []  # long last parts, which also count within a word
     whole: set[bytes] = set()  # short ones
     for name in sorted((entry.name for entry in entries), key=lambda name: (name.count("."), name)):
         text = name.encode()
-        if given.search(text) is not None or any(part in text for part in parts):
+        if pattern.search(text) is not None or any(part in text for part in parts):
             continue
         if not whole.isdisjoint(re.findall(rb"\w+", text)):
             continue
