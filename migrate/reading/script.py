@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from migrate.reading.replicas.for_cuda import guarded
 from migrate.reading.replicas.guards import Guards
@@ -12,18 +11,15 @@ from migrate.reading.replicas.partly_bound import PartlyBound
 from migrate.reading.steps.effects import Effects
 from migrate.reading.values.devices import Placed
 
-if TYPE_CHECKING:
-    from migrate.reading.facts import Facts
-
 
 class Script(Placed):
     """Facts about a script, collected before any rule or hazard inspects it.
 
     Attributes:
-        entered: the last facts that also know its functions that steps of other files run.
+        entered: the last `Facts` that also know its functions that steps of other files run.
     """
 
-    entered: Facts | None = None
+    entered: object = None
 
     @property
     def portable(self) -> bool:

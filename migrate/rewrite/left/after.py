@@ -324,7 +324,7 @@ def found_at(look: FileAnalysis) -> tuple[Left, ...]:
     """Return the remaining manual work in functions of a file that steps of other files run."""
     script = kept(look.path, look.after)
     facts = script.entered if script is not None else None
-    if facts is None or facts.entries != look.entries:
+    if not isinstance(facts, Facts) or facts.entries != look.entries:
         facts = _facts(look)
         if facts is None:
             return ()
