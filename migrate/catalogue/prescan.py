@@ -17,10 +17,22 @@ SHORT = 6
 
 def seen_by(words: bytes, entries: Iterable[CatalogueEntry]) -> re.Pattern[bytes]:
     """Return the expression for `words`, and for the names of `entries` without any of them."""
+    pattern = re.compile(words)
+    parts: list[bytes] = []  # long last parts, which also count within a word
+    whole: set[bytes] = set()  # short ones
     for name in sorted((entry.name for entry in entries), key=lambda name: (name.count("."), name)):
-        if re.search(words, name.encode()) is None:
-            last = re.escape(name.rpartition(".")[2]).encode()
-            words += rb"|\b" + last + rb"\b" if len(last) < SHORT else b"|" + last
+        text = name.encode()
+        if pattern.search(text) is not None or any(part in text for part in parts):
+            continue
+        if not whole.isdisjoint(re.findall(rb"\w+", text)):
+            continue
+        last = name.rpartition(".")[2].encode()
+        expression = re.escape(last)
+        words += rb"|\b" + expression + rb"\b" if len(last) < SHORT else b"|" + expression
+        if len(last) < SHORT:
+            whole.add(last)
+        else:
+            parts.append(last)
     return re.compile(words)
 
 

@@ -164,8 +164,8 @@ def _all_cuda(body: cst.BaseSuite, facts: Facts) -> bool:
 
 
 def _mentions(node: cst.CSTNode, facts: Facts) -> bool:
-    names = (facts.names.of(call.func) or "" for call in nodes_of(node, cst.Call))
-    flags = (facts.names.of(attribute) or "" for attribute in nodes_of(node, cst.Attribute))
+    names = (facts.names.of(call.func) or "" for call in facts.below(node, cst.Call))
+    flags = (facts.names.of(attribute) or "" for attribute in facts.below(node, cst.Attribute))
     return any(name.startswith("torch.cuda.") for name in names) or any(
         name.startswith("torch.backends.cudnn.") for name in flags
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import libcst as cst
 
@@ -19,6 +20,8 @@ from migrate.reading.steps.in_step import StepCode
 from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.values import Values
 from migrate.syntax.tree import dotted
+
+Node = TypeVar("Node", bound=cst.CSTNode)
 
 EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
 RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "coremltools"})
@@ -68,6 +71,10 @@ class Facts:
         if id(statement) not in self._imported:
             self._imported[id(statement)] = _imported(statement)
         return self._imported[id(statement)]
+
+    def below(self, root: cst.CSTNode, kind: type[Node]) -> Sequence[Node]:
+        """Return the nodes of a type at and below `root`, in the order of the source: as `Parsed.below`."""
+        return self.context.below(root, kind)
 
     @property
     def guards(self) -> Guards:

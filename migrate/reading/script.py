@@ -13,7 +13,13 @@ from migrate.reading.values.devices import Placed
 
 
 class Script(Placed):
-    """Facts about a script, collected before any rule or hazard inspects it."""
+    """Facts about a script, collected before any rule or hazard inspects it.
+
+    Attributes:
+        entered: the last `Facts` that also know its functions that steps of other files run.
+    """
+
+    entered: object = None
 
     @property
     def portable(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeGuard
 
 import libcst as cst
@@ -166,6 +167,13 @@ def code(node: cst.CSTNode) -> str:
         plain = _plain(node)
         if plain:
             return plain
+    return _written(node)
+
+
+@lru_cache(
+    maxsize=1024
+)  # a node is asked for its text again and again; equal are only the same nodes
+def _written(node: cst.CSTNode) -> str:
     return " ".join(_EMPTY.code_for_node(node).split())
 
 

@@ -13,7 +13,8 @@ from migrate.model.calls.callers import reaching
 from migrate.model.calls.kinds import ClassInstance, Value
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
-from migrate.syntax.walk_ast import children, walk
+from migrate.model.project.project import SourceModule
+from migrate.syntax.walk_ast import children
 
 NAMES = RANKS | CLUSTER.keys()
 PROPERTIES = ("property", "cached_property", "classproperty")
@@ -103,7 +104,7 @@ class _Reads:
         for scope in analysis.scopes.values():
             if not any(word in scope.module.data for word in WORDS):
                 continue
-            aliases = _aliases(scope.module.tree)
+            aliases = _aliases(scope.module)
             for function, body in _bodies(scope):
                 if any(_reads(node, aliases) for node in body):
                     first[function] = True
@@ -118,7 +119,7 @@ class _Reads:
 
     def at_import(self, scope: ModuleScope, early: list[ast.AST]) -> bool:
         """Whether the nodes that run when a file is imported read a rank."""
-        aliases = _aliases(scope.module.tree)
+        aliases = _aliases(scope.module)
         if any(_reads(node, aliases) for node in early):
             return True
         names = any(isinstance(n, ast.Constant) and n.value in NAMES for n in early)
@@ -213,10 +214,10 @@ def _asked(node: ast.AST, aliases: frozenset[str]) -> ast.expr | None:
     return None
 
 
-def _aliases(tree: ast.Module) -> frozenset[str]:
+def _aliases(module: SourceModule) -> frozenset[str]:
     """Return the names under which a file keeps the environment: `env = os.environ`."""
     aliases = set()
-    for node in walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.Assign) and any(
             _is_environment(inner, frozenset()) for inner in _of_copy(node.value)
         ):

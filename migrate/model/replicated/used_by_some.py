@@ -57,6 +57,8 @@ def _used_in(function: ast.FunctionDef, scope: Scope, evaluator: RankEvaluator) 
 
 def _with_origins(used: set[str], function: ast.FunctionDef) -> set[str]:
     """Return `used` with the names from which the function computes those names: `mean = x.mean()`."""
+    if not used:
+        return used
     origins: dict[str, set[str]] = defaultdict(set)
     for node in walk(function):
         if isinstance(node, ast.Assign):

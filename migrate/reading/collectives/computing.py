@@ -109,14 +109,19 @@ def is_flag(node: cst.BaseExpression, facts: Facts) -> bool:
         if node.func.attr.value not in SAME or not isinstance(node.func.value, cst.Call):
             break
         node = node.func.value
-    if not isinstance(node, cst.Call) or not node.args:
-        return False
-    if facts.names.of(node.func) not in ("torch.tensor", "torch.as_tensor"):
+    if not isinstance(node, cst.Call) or not makes_bit(node, facts):
         return False
     value = node.args[0].value
     asked = value.test if isinstance(value, cst.IfExp) else value
     by_rank = any(map(facts.guards.is_index, nodes_of(asked, cst.Name)))
-    return _is_condition(value, facts) and (by_rank or not same_everywhere(asked))
+    return by_rank or not same_everywhere(asked)
+
+
+def makes_bit(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` makes a tensor of one number that is 0 or 1 by a condition: `torch.tensor(x > 0)`."""
+    if not call.args or facts.names.of(call.func) not in ("torch.tensor", "torch.as_tensor"):
+        return False
+    return _is_condition(call.args[0].value, facts)
 
 
 def _is_condition(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:

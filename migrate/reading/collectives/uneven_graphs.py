@@ -166,10 +166,23 @@ class UnevenGraphs:
         context = self.facts.context
         if not (self.facts.guards.any or v.COLLECTIVE.search(context.source.data)):
             return []
+        if not self._has_lone_operation():
+            return []
         roots: list[Root] = [*context.all_of(cst.FunctionDef), context.module]
         for root in roots:
             self.effects_of(root)
         return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
+
+    def _has_lone_operation(self) -> bool:
+        """Whether anything makes an operation of some replicas: a guard, a bit, or a function elsewhere."""
+        context = self.facts.context
+        if self.facts.guards.any or context.calls.held_by_some:
+            return True
+        return any(
+            computing.makes_bit(call, self.facts)
+            or any(definition.used_by_some for definition in context.run_by(call))
+            for call in self.facts.calls
+        )
 
     def effects_of(self, root: Root) -> _FunctionEffects:
         """Return the effects of running `root`; empty while it is being analyzed."""

@@ -12,7 +12,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue.words import ACTS, NO_TENSORS, READS_FILES, SAVE
 from migrate.syntax.tree import base_name, code, is_attribute_of_self, is_dotted_name, last_part
-from migrate.syntax.walk import children, nodes_of
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -76,11 +76,11 @@ def flow(node: cst.CSTNode, values: DeviceValues, context: Script) -> Flow:
 
 def meet_in_a_file(earlier: cst.CSTNode, later: cst.CSTNode, context: Script) -> bool:
     """Whether `later` may read from a file what `earlier` writes: `image.save(path)`, `open(path)`."""
-    writes = [call for call in nodes_of(earlier, cst.Call) if _writes(call, context)]
+    writes = [call for call in context.below(earlier, cst.Call) if _writes(call, context)]
     if not writes:
         return False
     paths = {code(arg.value) for call in writes for arg in call.args if _may_be_path(arg.value)}
-    for call in nodes_of(later, cst.Call):
+    for call in context.below(later, cst.Call):
         if any(code(arg.value) in paths for arg in call.args):
             return True
         if _may_read(call, context):
@@ -97,7 +97,7 @@ def _may_read(call: cst.Call, context: Script) -> bool:
     if not functions:
         return READS_FILES.fullmatch(last_part(call.func)) is not None
     bodies = [function.body for function in context.called(call)]
-    names = {last_part(inner.func) for body in bodies for inner in nodes_of(body, cst.Call)}
+    names = {last_part(inner.func) for body in bodies for inner in context.below(body, cst.Call)}
     names.update(name for function in functions for name in function.calls)
     return any(READS_FILES.fullmatch(name) for name in names)
 

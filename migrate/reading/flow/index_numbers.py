@@ -11,7 +11,7 @@ import libcst as cst
 
 from migrate.catalogue.words import RANK_NAME
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import last_part, nodes_of
+from migrate.syntax.tree import last_part
 
 # Names of the number of replicas: a `rank` beside one of them is the index of the replica.
 SIZES = frozenset({"num_replicas", "num_tasks", "world_size", "world"})
@@ -110,4 +110,4 @@ def _is_beside_size(node: cst.CSTNode, facts: Facts) -> bool:
     around = facts.context.class_around(node) or facts.context.function_around(node)
     if around is None:
         return False
-    return any(name.value in SIZES for name in nodes_of(around, cst.Name))
+    return any(name.value in SIZES for name in facts.below(around, cst.Name))

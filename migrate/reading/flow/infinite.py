@@ -102,7 +102,7 @@ class Infinite:
         return any(
             last_part(call.func) in ("isinf", "isfinite", "isneginf", "isposinf")
             or self._is_infinite(call, 0)
-            for call in nodes_of(test, cst.Call)
+            for call in self._facts.below(test, cst.Call)
         ) or any(
             self._facts.names.of(node) in INFINITIES
             for kind in (cst.Name, cst.Attribute)
@@ -130,7 +130,9 @@ class Infinite:
             return False
         name = self._facts.names.of(call.func)
         operand = call.args[0].value if name and call.args else call.func
-        return any(last_part(inner.func) in TRIANGLES for inner in nodes_of(operand, cst.Call))
+        return any(
+            last_part(inner.func) in TRIANGLES for inner in self._facts.below(operand, cst.Call)
+        )
 
     def _is_named(self, name: cst.Name, depth: int) -> bool:
         bindings = self._facts.bindings

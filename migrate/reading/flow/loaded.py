@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import OF_CHECKPOINTS, words
 from migrate.reading.names.bindings import Assignment, How, passed_for
 from migrate.reading.values.devices import LOADERS
-from migrate.syntax.tree import code, is_none, keyword, nodes_of, string_value
+from migrate.syntax.tree import code, is_none, keyword, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -52,7 +52,8 @@ def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
         return says_where or not facts.uses_xla
     here = facts.context.called(call)
     if here:
-        returns = (part.value for function in here for part in nodes_of(function, cst.Return))
+        below = facts.context.below
+        returns = (part.value for function in here for part in below(function, cst.Return))
         return any(is_loaded(value, facts, depth + 1) for value in returns)
     if facts.context.place(call) in facts.context.calls.loading:
         return True
@@ -200,7 +201,7 @@ def _parts(
     """Return the values at `index` of a tuple, or of the tuples that a function of the script returns."""
     values = [value]
     if isinstance(value, cst.Call) and (here := facts.context.called(value)):
-        values = [part.value for function in here for part in nodes_of(function, cst.Return)]
+        values = [part.value for function in here for part in facts.below(function, cst.Return)]
     return [
         value.elements[index].value
         if isinstance(value, cst.Tuple | cst.List) and index < len(value.elements)

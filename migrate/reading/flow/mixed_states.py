@@ -116,4 +116,4 @@ def _is_walked(call: cst.Call, facts: Facts) -> bool:
     if not isinstance(above, cst.For | cst.CompFor) or above.iter is not call:
         return False
     keys = last_part(call.func) == "keys"
-    return keys or any(put(inner) is not None for inner in nodes_of(above, cst.Assign))
+    return keys or any(put(inner) is not None for inner in facts.below(above, cst.Assign))

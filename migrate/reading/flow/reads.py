@@ -113,7 +113,7 @@ class DeviceReads:
 
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the reads that happen with any arguments."""
-        for call in nodes_of(node, cst.Call):
+        for call in self._context.below(node, cst.Call):
             if _is_method(call, READ_METHODS - {"cpu", "numpy"}):
                 receiver = cst.ensure_type(call.func, cst.Attribute).value
                 if self._context.values.kind(receiver) not in (Kind.HOST, Kind.CPU):
@@ -198,12 +198,12 @@ class DeviceReads:
             names = {parameter.name.value for parameter in handed.params.params}
             return any(
                 _is_method(call, READ_METHODS) and not names.isdisjoint(_names(call.func))
-                for call in nodes_of(handed.body, cst.Call)
+                for call in self._context.below(handed.body, cst.Call)
             ) or any(
                 isinstance(call.func, cst.Name)
                 and call.func.value in NUMBERS
                 and any(not names.isdisjoint(_names(arg.value)) for arg in call.args)
-                for call in nodes_of(handed.body, cst.Call)
+                for call in self._context.below(handed.body, cst.Call)
             )
         if isinstance(handed, cst.Attribute):
             return (self._context.qualified_name(handed) or "") in OF_TENSORS

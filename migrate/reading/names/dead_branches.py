@@ -128,7 +128,7 @@ def _set(test: cst.BaseExpression, script: Parsed) -> tuple[object] | None:
 
 
 def _is_set_elsewhere(test: cst.BaseExpression, script: Parsed) -> bool:
-    variables = [name for name in nodes_of(test, cst.Name) if name.value not in WORDS]
+    variables = [name for name in script.below(test, cst.Name) if name.value not in WORDS]
     if not variables:
         return False
     if any(name.value in script.calls.set_elsewhere for name in variables):

@@ -118,7 +118,7 @@ def _filled(name: cst.Name, key: str, facts: Facts, depth: int) -> Iterator[cst.
     if depth > DEEPEST:
         return
     around = facts.bindings.owner(name)
-    for call in nodes_of(around, cst.Call):
+    for call in facts.below(around, cst.Call):
         if not any(
             isinstance(a.value, cst.Name) and a.value.value == name.value for a in call.args
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -445,6 +446,43 @@ class Parsed:
         for node in self.nodes:
             nodes[type(node)].append(node)
         return dict(nodes)
+
+    def below(self, root: cst.CSTNode, kind: type[Node]) -> Sequence[Node]:
+        """Return the nodes of a type at and below `root`, in the order of the source.
+
+        In a long function this is much faster than `nodes_of`, which visits every node.
+
+        Args:
+            root: a node, also one that is not in the script's tree.
+            kind: a type that has no subtypes: `cst.Call`, not `cst.BaseExpression`.
+        """
+        first = self._numbers.get(id(root))
+        if first is None:
+            return list(nodes_of(root, kind))
+        numbers = self._numbers_of(kind)
+        start = bisect_left(numbers, first)
+        stop = bisect_right(numbers, self._last_below[first], start)
+        return self.all_of(kind)[start:stop]
+
+    def _numbers_of(self, kind: type[cst.CSTNode]) -> list[int]:
+        """Return the indices of the nodes of a type among all nodes."""
+        if kind not in self._kind_numbers:
+            self._kind_numbers[kind] = [self._number(node) for node in self.all_of(kind)]
+        return self._kind_numbers[kind]
+
+    @cached_property
+    def _kind_numbers(self) -> dict[type[cst.CSTNode], list[int]]:
+        return {}
+
+    @cached_property
+    def _last_below(self) -> list[int]:
+        """Index of the last node at and below each node, by its index."""
+        nodes, above = self._tree
+        last = list(range(len(nodes)))
+        for number in range(len(nodes) - 1, 0, -1):  # all nodes below come first
+            parent = self._numbers[id(above[id(nodes[number])])]
+            last[parent] = max(last[parent], last[number])
+        return last
 
     @cached_property
     def functions(self) -> dict[str, cst.FunctionDef]:

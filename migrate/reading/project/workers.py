@@ -161,8 +161,13 @@ def keep(script: Script) -> None:
 
 def let_go(script: Script) -> None:
     """Release the facts about a finished script, unless they are kept."""
-    if _kept.get(script.file) is not script:
+    if not is_kept(script):
         script.forget()
+
+
+def is_kept(script: Script) -> bool:
+    """Whether the facts about a script are kept for the next job on its file."""
+    return _kept.get(script.file) is script
 
 
 def kept(path: Path, data: bytes) -> Script | None:

@@ -33,7 +33,7 @@ def recurrence(loop: cst.For, facts: Facts) -> tuple[str, str] | None:
     size = _turns(loop.iter, facts)
     if size is None or _goes_through_layers(loop):
         return None
-    counters = {name.value for name in nodes_of(loop.target, cst.Name)}
+    counters = {name.value for name in facts.below(loop.target, cst.Name)}
     for name in sorted(carried(loop) - counters - {"self"}):
         if _is_tensor(name, loop, facts) and _depends_on_itself(name, counters, loop, facts):
             return name, size
@@ -141,7 +141,7 @@ def _is_tensor(name: str, loop: cst.For, facts: Facts) -> bool:
     """Whether the variable `name`, which the turns of `loop` bind, is a tensor."""
     mentions = [
         node
-        for node in nodes_of(loop.body, cst.Name)
+        for node in facts.below(loop.body, cst.Name)
         if node.value == name and facts.context.bindings(node)
     ]
     values = (
@@ -175,17 +175,17 @@ def _depends_on_itself(name: str, counters: set[str], loop: cst.For, facts: Fact
             into = [target.target for target in assign.targets]
             stores.update(id(part) for part in _summands(assign.value) if code(part) == name)
         for target in into:
-            stores.update(id(name) for name in nodes_of(target, cst.Name))
+            stores.update(id(name) for name in facts.below(target, cst.Name))
             if _is_own_part(target, counters):  # `out[:, t] = out[:, t] * 2`
                 same = (
                     subscript
-                    for subscript in nodes_of(assign.value, cst.Subscript)
+                    for subscript in facts.below(assign.value, cst.Subscript)
                     if code(subscript) == code(target)
                 )
                 stores.update(
-                    id(part) for subscript in same for part in nodes_of(subscript, cst.Name)
+                    id(part) for subscript in same for part in facts.below(subscript, cst.Name)
                 )
-    reads = (mention for mention in nodes_of(loop.body, cst.Name) if mention.value == name)
+    reads = (mention for mention in facts.below(loop.body, cst.Name) if mention.value == name)
     return any(id(mention) not in stores and not _is_described(mention, facts) for mention in reads)
 
 

@@ -319,9 +319,11 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        results: list[cst.CSTNode | None] = [r.value for r in nodes_of(function.body, cst.Return)]
+        results: list[cst.CSTNode | None] = [
+            r.value for r in self._context.below(function.body, cst.Return)
+        ]
         if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
-            results = [y.value for y in nodes_of(function.body, cst.Yield)]
+            results = [y.value for y in self._context.below(function.body, cst.Yield)]
         is_first = any(map(self._tells, results))
         self._under_way.discard(id(function))
         return is_first
@@ -338,7 +340,7 @@ class Guards:
     def _asked_in(self, test: cst.BaseExpression) -> Iterator[cst.Call]:
         """Yield the calls in `test`, and in the values of its names."""
         yield from nodes_of(test, cst.Call)
-        for name in nodes_of(test, cst.Name):
+        for name in self._context.below(test, cst.Name):
             for value in self._context.bound_values(name):
                 if isinstance(value, cst.BaseExpression):
                     yield from nodes_of(value, cst.Call)
@@ -419,7 +421,7 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        returns = [r for r in nodes_of(function.body, cst.Return) if r.value is not None]
+        returns = [r for r in self._context.below(function.body, cst.Return) if r.value is not None]
         constants = {
             code(r.value) for r in returns if r.value is not None and _is_constant(r.value)
         }
@@ -600,7 +602,9 @@ class Guards:
             return False
         parameter = function.params.params[0].name
         mentions = [
-            name for name in nodes_of(function.body, cst.Name) if name.value == parameter.value
+            name
+            for name in self._context.below(function.body, cst.Name)
+            if name.value == parameter.value
         ]
         self._under_way.add(id(function))
         called = [

@@ -246,7 +246,7 @@ class Launch:
                 yield from node.decorators
                 yield from (
                     parameter.default
-                    for parameter in nodes_of(node.params, cst.Param)
+                    for parameter in self._context.below(node.params, cst.Param)
                     if parameter.default is not None
                 )
             elif isinstance(node, cst.ClassDef):
@@ -388,7 +388,9 @@ class Launch:
             return frozenset(id(node) for node in self._context.nodes)
         if any("run_path" in code(worker) for worker in workers):  # the launcher of a whole file
             return frozenset(id(node) for node in self._context.nodes)
-        joining = [f for f in nodes_of(self._context.module, cst.FunctionDef) if self._inits(f)]
+        joining = [
+            f for f in self._context.below(self._context.module, cst.FunctionDef) if self._inits(f)
+        ]
         return frozenset(id(node) for node in self.reached(workers or joining))
 
     def _inits(self, function: cst.FunctionDef) -> bool:

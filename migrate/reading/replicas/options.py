@@ -46,7 +46,7 @@ class _Followed:
             return False
         if same_everywhere(value):
             return True
-        if not all(code(call.func) in PLAIN for call in nodes_of(value, cst.Call)):
+        if not all(code(call.func) in PLAIN for call in self._context.below(value, cst.Call)):
             return False
         return all(self._follows(name) for name in leaves(value))
 

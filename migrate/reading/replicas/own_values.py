@@ -321,7 +321,7 @@ class _Own:
         if id(function) in self._seen or id(function) in self._equal:
             return False
         self._seen.add(id(function))
-        for result in nodes_of(function.body, cst.Return):
+        for result in self._context.below(function.body, cst.Return):
             if self.of(result.value) is not None or self._decided(result):
                 self._own[id(function)] = function
                 return True
@@ -482,7 +482,7 @@ class _Own:
 
     def _methods(self, root: cst.CSTNode) -> dict[str, list[cst.Call]]:
         calls: dict[str, list[cst.Call]] = {}
-        for call in nodes_of(root, cst.Call):
+        for call in self._context.below(root, cst.Call):
             if isinstance(call.func, cst.Attribute):
                 calls.setdefault(code(call.func.value), []).append(call)
         return calls
@@ -573,7 +573,7 @@ class _Own:
 
     def _made_equal(self, around: cst.CSTNode) -> Iterator[tuple[cst.Call, str]]:
         """Yield the collectives of a function, with the text of what each makes the same on all replicas."""
-        for call in nodes_of(around, cst.Call):
+        for call in self._context.below(around, cst.Call):
             if not self._equalizes(call):
                 continue
             first_only = called(call, self._context) is not None
@@ -596,7 +596,9 @@ class _Own:
         return self._are_equal[key]
 
     def _is_of_equal(self, value: cst.BaseExpression, depth: int) -> bool:
-        if any(self._equalizes(c) or self._of_weights(c) for c in nodes_of(value, cst.Call)):
+        if any(
+            self._equalizes(c) or self._of_weights(c) for c in self._context.below(value, cst.Call)
+        ):
             return True
         for name in nodes_of(value, cst.Name) if depth else ():
             if self._is_reduced(name, name.value):
@@ -623,7 +625,7 @@ class _Own:
         return any(
             isinstance(part, cst.Attribute) and part.attr.value in OF_WEIGHTS
             for arg in call.args
-            for part in nodes_of(arg, cst.Attribute)
+            for part in self._context.below(arg, cst.Attribute)
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.syntax.tree import is_attribute_of_self, is_none, nodes_of, used
+from migrate.syntax.tree import is_attribute_of_self, is_none, used
 
 if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards
@@ -153,7 +153,7 @@ class PartlyBound:
             if asked is None or asked is function or not self._is_in(asked, (function,)):
                 return name, guard
         seen |= {id(function)}
-        for call in nodes_of(function.body, cst.Call):
+        for call in self._context.below(function.body, cst.Call):
             for inner in self._context.called(call):
                 missing = None if id(inner) in seen else self.in_function(inner, seen)
                 if missing is not None:

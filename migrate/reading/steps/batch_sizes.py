@@ -73,7 +73,7 @@ def chooses_size(branch: cst.If | cst.IfExp, facts: Facts) -> bool:
         branch.body,
         *([branch.orelse] if branch.orelse is not None else []),
     ]
-    calls = [call for side in sides for call in nodes_of(side, cst.Call)]
+    calls = [call for side in sides for call in facts.below(side, cst.Call)]
     if any(decides_size(call, facts) for call in calls):
         return True
     names = {
@@ -87,7 +87,7 @@ def chooses_size(branch: cst.If | cst.IfExp, facts: Facts) -> bool:
         name.value in names
         for call in (nodes_of(function.body, cst.Call) if function is not None else ())
         for size in _sizes(call, facts)
-        for name in nodes_of(size, cst.Name)
+        for name in facts.below(size, cst.Name)
         if decides_size(call, facts)
     )
 

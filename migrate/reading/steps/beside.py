@@ -36,7 +36,7 @@ class EveryStepFunctions:
         if id(function.body) in self.functions:
             return
         self.functions[id(function.body)] = origin
-        for call in nodes_of(function.body, cst.Call):
+        for call in self._script.below(function.body, cst.Call):
             if unconditional(call, id(function.body), self._script):
                 self.take(call, origin)
 

@@ -38,21 +38,21 @@ def _of_loss(block: cst.IndentedBlock, context: Script) -> frozenset[int]:
         for assign in nodes_of(statement, cst.Assign) if names else ():
             if names.isdisjoint(map(base_name, targets(assign))):
                 continue
-            names |= {name.value for name in nodes_of(assign.value, cst.Name)}
+            names |= {name.value for name in context.below(assign.value, cst.Name)}
             calls |= {
                 id(call)
-                for call in nodes_of(assign.value, cst.Call)
+                for call in context.below(assign.value, cst.Call)
                 if not any(_without_gradients(callee, context) for callee in context.called(call))
             }
-        for call in nodes_of(statement, cst.Call):
+        for call in context.below(statement, cst.Call):
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
-                names |= {name.value for name in nodes_of(call, cst.Name)}
+                names |= {name.value for name in context.below(call, cst.Name)}
     return frozenset(calls)
 
 
 def _without_gradients(function: cst.FunctionDef, context: Script) -> bool:
     items = [decorator.decorator for decorator in function.decorators]
-    items += [item.item for block in nodes_of(function, cst.With) for item in block.items]
+    items += [item.item for block in context.below(function, cst.With) for item in block.items]
     return context.names_any(items, NO_GRADIENTS)
 
 
@@ -102,7 +102,7 @@ class Body:
     def state(self) -> frozenset[str]:
         """Names of models and optimizers: a step changes them without binding them."""
         names = set()
-        for call in nodes_of(self.block, cst.Call):
+        for call in self.context.below(self.block, cst.Call):
             if isinstance(call.func, cst.Attribute) and ON_STATE.fullmatch(call.func.attr.value):
                 names.add(base_name(call.func.value))
             elif self.values.is_state(call):
@@ -187,14 +187,14 @@ class Body:
             id(name)
             for call in moves(statement.node, self.context)
             if isinstance(call.func, cst.Attribute)
-            for name in nodes_of(call.func.value, cst.Name)
+            for name in self.context.below(call.func.value, cst.Name)
         }
         if not sources:
             return set(statement.flow.used)
         bound = {id(n) for t in nodes_of(statement.node, cst.AssignTarget) for n in nodes(t.target)}
         others = {
             name.value
-            for name in nodes_of(statement.node, cst.Name)
+            for name in self.context.below(statement.node, cst.Name)
             if id(name) not in sources | bound or self.is_on_device(name.value, index, False)
         }
         return {name for name in statement.flow.used if name.split(".")[0] in others}
@@ -231,7 +231,7 @@ class Body:
         calls = list(nodes_of(value, cst.Call))
         if any(self.values.is_state(call) or self.context.effects.moves(call) for call in calls):
             return True
-        names = {name.value for name in nodes_of(value, cst.Name)}
+        names = {name.value for name in self.context.below(value, cst.Name)}
         return any(self.is_on_device(name, index, batch) for name in names)
 
     def ends(self) -> list[int]:

@@ -28,7 +28,7 @@ def computed_with_later(condition: cst.If, facts: Facts) -> Iterator[cst.CSTNode
     graph: another number makes no other graph.
     """
     branches = [condition.body, *([condition.orelse] if condition.orelse is not None else [])]
-    assigns = [assign for branch in branches for assign in nodes_of(branch, cst.Assign)]
+    assigns = [assign for branch in branches for assign in facts.below(branch, cst.Assign)]
     places = {_place(assign, facts) for assign in assigns}
     filled = {name for branch in branches for name in _filled(branch)}
     if places or filled:
@@ -41,7 +41,7 @@ def _uses_after(
     """Yield the computations after `statement` that use names set at `places`, or containers of a name."""
     around = facts.context.function_around(statement) or facts.context.module
     end = facts.context.end(statement)
-    for name in nodes_of(around, cst.Name):
+    for name in facts.below(around, cst.Name):
         start = facts.context.position(name)
         if (start.line, start.column) < (end.line, end.column) or not facts.steps.inside(name):
             continue

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.catalogue.drawing import ORDERS
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.drawn import drawn_of
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -50,7 +50,7 @@ def is_in_drawn_order(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -
             (facts.names.of(call.func) or "").endswith("random.shuffle")
             and bool(call.args)
             and code(call.args[0].value) == turns.value
-            for call in nodes_of(around, cst.Call)
+            for call in facts.below(around, cst.Call)
         )
         return shuffled or any(
             is_in_drawn_order(value, facts, depth + 1) for value in _values(turns, facts)

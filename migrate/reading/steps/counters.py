@@ -113,12 +113,14 @@ class Counters:
             path = _path(loop.target, name.value)
             if path is not None:
                 return self._counts(loop.iter, path, depth + 1)
-        for node in nodes_of(loop.body, cst.AugAssign):
+        for node in self._facts.below(loop.body, cst.AugAssign):
             if isinstance(node.target, cst.Name) and node.target.value == name.value:
                 return isinstance(node.value, cst.Integer) or self._advances(name.value, node, loop)
-        for assign in nodes_of(loop.body, cst.Assign):
+        for assign in self._facts.below(loop.body, cst.Assign):
             if any(code(target.target) == name.value for target in assign.targets):
-                mentions = [n for n in nodes_of(assign.value, cst.Name) if n.value == name.value]
+                mentions = [
+                    n for n in self._facts.below(assign.value, cst.Name) if n.value == name.value
+                ]
                 if mentions and self._advances(name.value, assign, loop):
                     return True
                 is_made = not any(node is name for node in mentions)
@@ -130,8 +132,14 @@ class Counters:
         target = step.target if isinstance(step, cst.AugAssign) else step.targets[0].target
         if not isinstance(target, cst.Name) or not isinstance(loop, cst.While):
             return False
-        ends = [part.test for part in nodes_of(loop.body, cst.If) if any(nodes_of(part, cst.Break))]
-        asked = {node.value for test in (loop.test, *ends) for node in nodes_of(test, cst.Name)}
+        ends = [
+            part.test
+            for part in self._facts.below(loop.body, cst.If)
+            if any(nodes_of(part, cst.Break))
+        ]
+        asked = {
+            node.value for test in (loop.test, *ends) for node in self._facts.below(test, cst.Name)
+        }
         starts = (assignment.value for assignment in self._facts.bindings.given(target))
         return name in asked and any(isinstance(value, cst.Integer) for value in starts)
 
@@ -175,13 +183,13 @@ class Counters:
 
     def _yields(self, function: cst.FunctionDef, path: Path, depth: int) -> bool:
         """Whether a generator yields such numbers, or a function returns a list of them."""
-        for node in nodes_of(function.body, cst.Yield):
+        for node in self._facts.below(function.body, cst.Yield):
             if isinstance(node.value, cst.From):
                 if self._counts(node.value.item, path, depth):
                     return True
             elif node.value is not None and self._part_changes(node.value, path, depth):
                 return True
-        returned = (statement.value for statement in nodes_of(function.body, cst.Return))
+        returned = (statement.value for statement in self._facts.below(function.body, cst.Return))
         return any(value is not None and self._counts(value, path, depth) for value in returned)
 
     def _part_changes(self, value: cst.BaseExpression, path: Path, depth: int) -> bool:
@@ -201,7 +209,7 @@ class Counters:
         script = self._script
         if self._facts.steps.in_marked_block(loop):
             return False  # unrolled in the graph of that step
-        if any(is_step(block, script) for block in nodes_of(loop.body, cst.With)):
+        if any(is_step(block, script) for block in self._facts.below(loop.body, cst.With)):
             return True
         inner = nodes_of(loop, cst.For | cst.While)  # type: ignore[arg-type]
         if any(script.effects.is_step_loop(inner_loop) for inner_loop in inner):
@@ -236,7 +244,7 @@ class Counters:
             self._is_counted(part)
             for value in values
             if value is not None
-            for part in nodes_of(value, cst.Attribute)
+            for part in self._facts.below(value, cst.Attribute)
             if value is part or isinstance(self._script.parent(part), cst.BinaryOperation)
         )
 

@@ -21,7 +21,7 @@ from migrate.draws import FILLS, LIKES
 from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.names.entries import entries_of
 from migrate.reading.values.devices import is_accelerator
-from migrate.syntax.tree import code, keyword, nodes_of, string_value
+from migrate.syntax.tree import code, keyword, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -461,7 +461,7 @@ class Drawn:
         for function in script.here(script.run_by(call)):
             if not isinstance(function, cst.FunctionDef):
                 continue
-            for returned in nodes_of(function.body, cst.Return):
+            for returned in script.below(function.body, cst.Return):
                 value = returned.value
                 parts = (
                     [element.value for element in value.elements]
@@ -580,7 +580,7 @@ def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
         (facts.names.of(call.func) or "").startswith("torch.nn.")
         and (facts.names.of(call.func) or "")[9:10].isupper()
         and not _holds_transforms(call, facts)
-        for call in nodes_of(around, cst.Call)
+        for call in facts.below(around, cst.Call)
     )
 
 

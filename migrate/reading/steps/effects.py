@@ -14,7 +14,6 @@ import libcst as cst
 from migrate.model.calls.effect import BOTH, Effect
 from migrate.model.replicated.saves import Saved
 from migrate.model.replicated.shares import Share
-from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -161,7 +160,9 @@ class Effects:
 
     def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
         """Return the functions of the script with an effect that `statements` call."""
-        calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
+        calls = [
+            call for statement in statements for call in self._context.below(statement, cst.Call)
+        ]
         functions = {
             id(function): function
             for call in calls

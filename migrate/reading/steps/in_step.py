@@ -280,7 +280,9 @@ class StepCode:
         if id(node) not in self._inside or (trains and id(node) not in self._trains):
             self._inside.setdefault(id(node), origin)
             calls = [
-                call for call in nodes_of(node, cst.Call) if not self._in_evaluation(call, node)
+                call
+                for call in self._context.below(node, cst.Call)
+                if not self._in_evaluation(call, node)
             ]
             self.calls.extend((call, origin) for call in calls)
             if marked:
@@ -353,7 +355,7 @@ class StepCode:
         effects = self._context.effects
         return [
             call
-            for call in nodes_of(statement, cst.Call)
+            for call in self._context.below(statement, cst.Call)
             if effects.of(call) == BOTH and self._context.run_by(call)
         ]
 

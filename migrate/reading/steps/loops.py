@@ -314,7 +314,7 @@ def _used_as_numbers(loop: Loop, names: Collection[str], context: Script) -> set
     if not names:
         return set()
     used: set[str] = set()
-    for call in nodes_of(loop.body, cst.Call):
+    for call in context.below(loop.body, cst.Call):
         name = context.qualified_name(call.func) or _called(call) or ""
         module, _, last = name.rpartition(".")
         if (last in SIZED and module == "torch") or name in ("range", *SEEDS):

@@ -45,7 +45,7 @@ def why_outside(
     """
     if _has_steps(statement, context):
         return Outside.STEPS
-    for test in (node.test for node in nodes_of(statement, cst.If)):
+    for test in (node.test for node in context.below(statement, cst.If)):
         if context.guards.asks(test):
             return Outside.GUARD
     calls = _calls(statement)

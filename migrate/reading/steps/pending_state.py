@@ -29,9 +29,9 @@ def growing_names(loop: Loop, facts: Facts) -> list[str]:
         return []
     models = list(models_in(loop.body, facts))
     over = loop.target if isinstance(loop, cst.For) else None
-    anew = {name.value for name in nodes_of(over, cst.Name)} if over is not None else set()
+    anew = {name.value for name in facts.below(over, cst.Name)} if over is not None else set()
     passed = {
-        name.value for call in models for arg in call.args for name in nodes_of(arg, cst.Name)
+        name.value for call in models for arg in call.args for name in facts.below(arg, cst.Name)
     }
     read = {name.value for name in _read_itself(loop)}
     tensors = _computed(loop, models, facts)
@@ -62,7 +62,7 @@ def _computed(loop: Loop, models: list[cst.Call], facts: Facts) -> list[str]:
         for assign in assigns:
             if _is_tensor(assign.value, names, models, facts):
                 for target in targets(assign):
-                    names |= {name.value: None for name in nodes_of(target, cst.Name)}
+                    names |= {name.value: None for name in facts.below(target, cst.Name)}
     return list(names)
 
 

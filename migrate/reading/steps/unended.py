@@ -84,8 +84,8 @@ def unended_element(comprehension: Comprehension, facts: Facts) -> cst.Call | No
         return None
     if context.effects.of(comprehension) != Effect.NONE or is_in_optimizer(comprehension, context):
         return None
-    elements = {name.value for name in nodes_of(over.target, cst.Name)}
-    iterated = {id(call) for call in nodes_of(over, cst.Call)}
+    elements = {name.value for name in facts.below(over.target, cst.Name)}
+    iterated = {id(call) for call in facts.below(over, cst.Call)}
     calls = (c for c in models_in(comprehension, facts) if id(c) not in iterated)
     call = next((c for c in calls if code(c.func).partition(".")[0] not in elements), None)
     if call is None or not _is_gradient_free_call(call, facts) or not _is_on_accelerator(facts):
@@ -101,13 +101,15 @@ def is_sampling(loop: Loop, facts: Facts) -> bool:
         return False
     carries = carried(loop)
     if isinstance(loop, cst.For):  # a turn starts with these anew
-        carries -= {name.value for name in nodes_of(loop.target, cst.Name)}
+        carries -= {name.value for name in facts.below(loop.target, cst.Name)}
     if not carries or not _accelerated(loop, facts):
         return False
     return any(
         without_gradients(call, facts)
         for call in models_in(loop.body, facts)
-        if any(name.value in carries for arg in call.args for name in nodes_of(arg.value, cst.Name))
+        if any(
+            name.value in carries for arg in call.args for name in facts.below(arg.value, cst.Name)
+        )
     )
 
 
@@ -165,7 +167,7 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
         or effects.of(loop.body) != Effect.NONE
     ):
         return False
-    if any(effects.has_steps(call) for call in nodes_of(loop.body, cst.Call)):
+    if any(effects.has_steps(call) for call in facts.below(loop.body, cst.Call)):
         return False
     if effects.on_cpu(loop) == 0 or facts.steps.trains(loop):
         return False
@@ -258,7 +260,7 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     loop = facts.context.parent(block)
     if not isinstance(loop, cst.For | cst.While):
         return False
-    names = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    names = {name.value for arg in call.args for name in facts.below(arg.value, cst.Name)}
     return not names.isdisjoint(carried(loop))
 
 
@@ -295,8 +297,8 @@ def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
         return False
     if OF_HOST.search(code(func).rpartition(".")[2]):
         return False
-    over = {name.value for name in nodes_of(loop.target, cst.Name)}
-    used = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    over = {name.value for name in facts.below(loop.target, cst.Name)}
+    used = {name.value for arg in call.args for name in facts.below(arg.value, cst.Name)}
     return not over.isdisjoint(used) and not _counts(loop)
 
 
@@ -326,7 +328,7 @@ def _is_layer(call: cst.Call, facts: Facts) -> bool:
     root = code(func).partition(".")[0]
     for above in facts.context.ancestors(call):
         if isinstance(above, cst.For):
-            if root in {name.value for name in nodes_of(above.target, cst.Name)}:
+            if root in {name.value for name in facts.below(above.target, cst.Name)}:
                 return True
         elif isinstance(above, cst.FunctionDef):
             return False
@@ -372,7 +374,7 @@ def _is_gradient_free_call(node: cst.CSTNode, facts: Facts) -> bool:
         return True
     for above in context.ancestors(node):
         if isinstance(above, cst.FunctionDef) and any(
-            _evaluates(call, facts) for call in nodes_of(above.body, cst.Call)
+            _evaluates(call, facts) for call in facts.below(above.body, cst.Call)
         ):
             return True
     switches = _evaluates if context.function_around(node) is None else _is_switched_off
@@ -438,14 +440,14 @@ def ends_graph(loop: Loop, facts: Facts) -> bool:
     context = facts.context
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
         return True
-    if any(is_step(block, context) for block in nodes_of(loop.body, cst.With)):
+    if any(is_step(block, context) for block in facts.below(loop.body, cst.With)):
         return True
     values = computed_in(loop, facts)
     if next(DeviceReads(values, context).inside(loop.body), None) is not None:
         return True
     if isinstance(loop, cst.While) and values.mentions(loop.test):
         return True
-    return any(_ends_by(call, facts) for call in nodes_of(loop, cst.Call))
+    return any(_ends_by(call, facts) for call in facts.below(loop, cst.Call))
 
 
 def _bound(loop: Loop, facts: Facts) -> list[str]:
@@ -455,11 +457,11 @@ def _bound(loop: Loop, facts: Facts) -> list[str]:
     """
     return [
         name.value
-        for assign in nodes_of(loop.body, cst.Assign)
+        for assign in facts.below(loop.body, cst.Assign)
         if isinstance(assign.value, cst.Call)
         and (facts.names.of(assign.value.func) or "").partition(".")[0] not in HOST_ROOTS
         for target in targets(assign)
-        for name in nodes_of(target, cst.Name)
+        for name in facts.below(target, cst.Name)
     ]
 
 
@@ -482,7 +484,7 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
     return depth < DEEPEST and any(
         _ends_by(inner, facts, depth + 1)
         for function in context.called(call)
-        for inner in nodes_of(function.body, cst.Call)
+        for inner in context.below(function.body, cst.Call)
         if not _is_of_held(inner, facts)
     )
 

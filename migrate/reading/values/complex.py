@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.words import words
-from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -53,7 +52,9 @@ def _is_complex_call(call: cst.Call, facts: Facts, depth: int) -> bool:
     if name or not isinstance(call.func, cst.Attribute) or call.func.attr.value in REAL:
         return False
     if call.func.attr.value == "to" and any(
-        facts.names.of(part) in TYPES for arg in call.args for part in nodes_of(arg, cst.Attribute)
+        facts.names.of(part) in TYPES
+        for arg in call.args
+        for part in facts.below(arg, cst.Attribute)
     ):
         return True
     return is_complex(call.func.value, facts, depth + 1)

@@ -93,7 +93,8 @@ class DeviceValues:
 
     def _from_before(self, root: cst.CSTNode, bound: Set[str]) -> set[str]:
         """Return the names of values put on the device before `root`, such as an agent's rollouts."""
-        free = {name.value: name for name in nodes_of(root, cst.Name) if name.value not in bound}
+        names = self._context.below(root, cst.Name)
+        free = {name.value: name for name in names if name.value not in bound}
         return {
             name
             for name, node in free.items()
@@ -179,7 +180,7 @@ def is_text_method(call: cst.Call) -> bool:
 
 def _is_only_written(name: str, root: cst.CSTNode, context: Script) -> bool:
     """Whether the variable `name` is only used in texts at and below `root`: it is no batch tensor."""
-    uses = [node for node in nodes_of(root, cst.Name) if node.value == name]
+    uses = [node for node in context.below(root, cst.Name) if node.value == name]
     return bool(uses) and all(_is_in_text(use, context) for use in uses)
 
 

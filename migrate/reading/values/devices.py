@@ -21,7 +21,7 @@ from migrate.reading.values.values import (
     option_names,
     type_with_index,
 )
-from migrate.syntax.tree import code, keyword, nodes_of
+from migrate.syntax.tree import code, keyword
 
 __all__ = [
     "ACCELERATOR",
@@ -176,7 +176,7 @@ def is_move(call: cst.Call, context: Placed) -> bool:
 
 def moves(root: cst.CSTNode, context: Placed) -> Iterator[cst.Call]:
     """Yield the calls at and below `root` that move a value to an accelerator."""
-    return (call for call in nodes_of(root, cst.Call) if is_move(call, context))
+    return (call for call in context.below(root, cst.Call) if is_move(call, context))
 
 
 def pins(call: cst.Call, context: Placed) -> bool:

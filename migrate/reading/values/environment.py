@@ -107,7 +107,7 @@ def _comes_after(node: cst.CSTNode, read: cst.CSTNode, context: Parsed) -> bool:
     root = context.module if around is None else around
     earlier = (
         call
-        for call in nodes_of(root, cst.Call)
+        for call in context.below(root, cst.Call)
         if context.function_around(call) is around and context.place(call) <= end
     )
     return any(function is reading for call in earlier for function in _run_by(call, context))
@@ -118,7 +118,7 @@ def _run_by(call: cst.CSTNode, context: Parsed) -> Iterator[cst.FunctionDef]:
     seen: set[int] = set()
     waiting: list[cst.CSTNode] = [call]
     while waiting:
-        for inner in nodes_of(waiting.pop(), cst.Call):
+        for inner in context.below(waiting.pop(), cst.Call):
             for function in context.called(inner):
                 if id(function) not in seen:
                     seen.add(id(function))
@@ -230,13 +230,13 @@ def _asks(test: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
     Variables of other launchers count too.
     """
     roots = [test, *(function.body for function in _run_by(test, context))]
-    called = (call for root in roots for call in nodes_of(root, cst.Call))
+    called = (call for root in roots for call in context.below(root, cst.Call))
     if any(last_part(call.func) == BY_TORCHRUN for call in called):
         return True
     asked = {
         name
         for root in roots
-        for string in nodes_of(root, cst.SimpleString)
+        for string in context.below(root, cst.SimpleString)
         if (name := environment_name(string, context)) is not None
     }
     return any(name not in RANKS or (spawns and not sets(name, context)) for name in asked)

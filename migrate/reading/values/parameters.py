@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.words import words
-from migrate.syntax.tree import bind, dotted, nodes, nodes_of, string_value
+from migrate.syntax.tree import bind, dotted, nodes, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -37,7 +37,7 @@ def holds_parameters(
             return True
     return any(
         _binds_parameters(part, context, seen)
-        for part in nodes_of(node, cst.Name)
+        for part in context.below(node, cst.Name)
         if not _is_attribute_name(part, context)
     )
 
@@ -46,7 +46,7 @@ def goes_over_weights(loop: cst.CSTNode, context: Script) -> bool:
     """Whether `loop` goes over the weights of a model: its parameters, or `model.state_dict().values()`."""
     return isinstance(loop, cst.For) and (
         holds_parameters(loop.iter, context)
-        or any(part.attr.value == "state_dict" for part in nodes_of(loop.iter, cst.Attribute))
+        or any(part.attr.value == "state_dict" for part in context.below(loop.iter, cst.Attribute))
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -60,7 +60,7 @@ def _parts(value: cst.BaseExpression, context: Parsed) -> Iterable[cst.CSTNode |
             return entries and [*entries, *(arg.value for arg in value.args[1:])]
         case cst.Call():
             functions = context.called(value)
-            returns = [r for f in functions for r in nodes_of(f, cst.Return)]
+            returns = [r for f in functions for r in context.below(f, cst.Return)]
             return [r.value for r in returns] or None
     return None
 

@@ -10,7 +10,7 @@ from migrate.catalogue.drawing import HOST_STATES
 from migrate.catalogue.words import DATASETS, READ_METHODS, SAFETENSORS_SAVES, TORCH_SAVES
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.values.host import MOVING, is_dataset, is_on_the_cpu, items_put
-from migrate.syntax.tree import bind, is_none, keyword, last_part, nodes_of, string_value
+from migrate.syntax.tree import bind, is_none, keyword, last_part, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -73,7 +73,7 @@ def _is_in_dataset(call: cst.Call, context: Script) -> bool:
     return not any(
         (isinstance(inner.func, cst.Attribute) and inner.func.attr.value in MOVING)
         or keyword(inner, "device") is not None
-        for inner in nodes_of(around, cst.Call)
+        for inner in context.below(around, cst.Call)
     )
 
 
@@ -113,7 +113,7 @@ def _returns_host(call: cst.Call, context: Script, depth: int) -> bool:
     returned = [
         statement.value
         for function in context.called(call)
-        for statement in nodes_of(function.body, cst.Return)
+        for statement in context.below(function.body, cst.Return)
     ]
     return bool(returned) and all(
         _is_dict_of_host(value, context, depth)

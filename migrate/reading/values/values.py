@@ -371,7 +371,10 @@ class Values:
         functions = self._context.called(call)
         return bool(functions) and all(
             function.name.value == last_part(call.func)
-            and all(code(inner.func) in v.DESCRIBING for inner in nodes_of(function.body, cst.Call))
+            and all(
+                code(inner.func) in v.DESCRIBING
+                for inner in self._context.below(function.body, cst.Call)
+            )
             for function in functions
         )
 
@@ -904,7 +907,7 @@ class Values:
 
     def _is_read_from_tensor(self, value: cst.CSTNode, depth: int = 3) -> bool:
         """Whether `value` is computed with `.item()` or a similar read."""
-        if any(last_part(call.func) in v.READS for call in nodes_of(value, cst.Call)):
+        if any(last_part(call.func) in v.READS for call in self._context.below(value, cst.Call)):
             return True
         values = (
             assignment.value

@@ -78,7 +78,7 @@ def asked_part(call: cst.Call, context: Workspace) -> cst.BaseExpression:
 
 def first_of(condition: cst.BaseExpression, call: cst.Call, context: Workspace) -> bool:
     """Whether `call` is the first test in `condition`."""
-    return next(c for c in nodes_of(condition, cst.Call) if is_asked(c, context)) is call
+    return next(c for c in context.below(condition, cst.Call) if is_asked(c, context)) is call
 
 
 def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspace) -> Answer:

@@ -21,7 +21,7 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import Facts
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
-from migrate.reading.project.workers import keep, kept, let_go
+from migrate.reading.project.workers import is_kept, keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.values.entries import StepFunction
 from migrate.rewrite.left.codes import code_of, is_at
@@ -260,8 +260,8 @@ def left_in_functions(
         target: the package that drives the TPU.
     """
     calls = dict(calls)
-    # Results for a file, with their entries. Most files are analyzed once all their entries are known.
-    seen: dict[Path, tuple[Mapping[int, StepFunction], tuple[Left, ...]]] = {}
+    # Results for a file, with their entries; None until all entries of the file are known.
+    seen: dict[Path, tuple[Mapping[int, StepFunction], tuple[Left, ...] | None]] = {}
 
     def looks(paths: Sequence[Path], entries: Entries) -> list[FileAnalysis]:
         looks = []
@@ -288,30 +288,52 @@ def left_in_functions(
 
     starting = [path for path in starts(last, calls) if path in before]
     entries = reached(starting, look)
-    again = [path for path in entries if path not in seen or seen[path][0] != entries[path]]
-    jobs = looks(again, entries)
-    for job, (_, left) in zip(jobs, run(looked_at, jobs), strict=True):
-        seen[job.path] = job.entries, left
-    return {path: seen[path][1] for path in entries}
+    done = {
+        path: left
+        for path, (known, left) in seen.items()
+        if left is not None and known == entries.get(path)
+    }
+    jobs = looks([path for path in entries if path not in done], entries)
+    for job, left in zip(jobs, run(found_at, jobs), strict=True):
+        done[job.path] = left
+    return {path: done[path] for path in entries}
 
 
 @deep
-def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
+def looked_at(look: FileAnalysis) -> tuple[tuple[Leaving, ...], tuple[Left, ...] | None]:
     """Return the functions that steps of a file run elsewhere, and its remaining findings at original lines.
-
-    Both are returned at once, because parsing the file takes most of the time.
 
     Returns:
         The functions of other files, and the remaining manual work in functions of this file that steps of
-        other files run.
+        other files run. It is None if the facts about the file are kept for `found_at`: more steps may lead
+        into the file. If they are not kept, both are returned at once: parsing the file takes long.
     """
     facts = _facts(look)
     if facts is None:
         return (), ()
+    script = facts.context
     leads_to = left_for(facts, look.name, look.before, look.after)
-    left = _left_in(facts, look) if look.entries else ()
-    let_go(facts.context)
+    left = () if not look.entries else None if is_kept(script) else _left_in(facts, look)
+    script.entered = facts if left is None else None
+    let_go(script)
     return leads_to, left
+
+
+@deep
+def found_at(look: FileAnalysis) -> tuple[Left, ...]:
+    """Return the remaining manual work in functions of a file that steps of other files run."""
+    script = kept(look.path, look.after)
+    facts = script.entered if script is not None else None
+    if not isinstance(facts, Facts) or facts.entries != look.entries:
+        facts = _facts(look)
+        if facts is None:
+            return ()
+        # What a value is may depend on what was asked before: the questions come in one order.
+        left_for(facts, look.name, look.before, look.after)
+    left = _left_in(facts, look)
+    facts.context.entered = None
+    let_go(facts.context)
+    return left
 
 
 def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leaving, ...]:

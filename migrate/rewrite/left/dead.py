@@ -102,7 +102,7 @@ def _assigned_to(
         function = script.function_around(edit.node)
         if isinstance(function, cst.FunctionDef) and not isinstance(edit.node, cst.FunctionDef):
             _, rules = by_function.setdefault(id(function), (function, {}))
-            for name in nodes_of(edit.node, cst.Name):
+            for name in script.below(edit.node, cst.Name):
                 rules.setdefault(name.value, edit.rule)
     for function, rules in by_function.values():
         for assign in nodes_of(function, cst.Assign) if rules else ():
@@ -140,7 +140,7 @@ def _only_asks(value: cst.BaseExpression, script: Workspace) -> bool:
     """Whether computing `value` has no effect, except that it may raise."""
     if any(isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) for node in nodes(value)):
         return False
-    for call in nodes_of(value, cst.Call):
+    for call in script.below(value, cst.Call):
         name = script.qualified_name(call.func) or ""
         last = code(call.func).rpartition(".")[2]
         asks = name.startswith("torch.cuda.") and last.startswith(ASKS)

@@ -179,7 +179,7 @@ def _launched(script: Workspace) -> str:
         )
         # Without them it is a part of a program that another file starts.
         return f"; {NO_MAIN}" if runs else ""
-    called = dict.fromkeys(code(call.func) for call in nodes_of(guard, cst.Call))
+    called = dict.fromkeys(code(call.func) for call in script.below(guard, cst.Call))
     below = [functions[name] for name in called if name in functions]
     training = [function for function in below if _trains(function, script)] or below
     if not training:

@@ -222,7 +222,7 @@ def _is_put_into_saved(node: cst.Call, facts: Facts) -> bool:
             return False
     return any(
         isinstance(call.args[0].value, cst.Name) and call.args[0].value.value in names
-        for call in nodes_of(function.body, cst.Call)
+        for call in facts.below(function.body, cst.Call)
         if call.args and is_save(call, facts.context, also_xla=True)
     )
 

@@ -13,7 +13,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.manual_work import ManualWork
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import last_part, nodes_of, string_value
+from migrate.syntax.tree import last_part, string_value
 
 NAMED = re.compile(r"_?attn_implementation(_internal)?")
 KERNEL = re.compile(
@@ -100,7 +100,7 @@ def _kernel(value: cst.BaseExpression, facts: Facts) -> str:
         values = [v for v in facts.context.bound_values(value) if isinstance(v, cst.BaseExpression)]
     for origin in values:
         if isinstance(origin, cst.BaseString | cst.IfExp):
-            for string in nodes_of(origin, cst.SimpleString):
+            for string in facts.below(origin, cst.SimpleString):
                 text = string_value(string) or ""
                 if KERNEL.fullmatch(text):
                     return text

@@ -10,7 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import device_argument, is_move
-from migrate.syntax.tree import code, keyword, last_part, nodes_of
+from migrate.syntax.tree import code, keyword, last_part
 
 RAISE = frozenset({"safetensors.torch.save_model", "safetensors.torch.load_model"})
 LOAD_OTHERWISE = "model.load_state_dict(load_file(path)), or load before the model moves"
@@ -132,7 +132,7 @@ def is_on_host(model: cst.BaseExpression, node: cst.Call, facts: Facts) -> bool:
     root, here = _root(model), facts.context.position(node).line
     above: cst.Call | None = None
     below = False
-    for call in nodes_of(around, cst.Call):
+    for call in facts.below(around, cst.Call):
         moves = _goes_to_host(call) or is_move(call, facts.context)
         if moves and _root(call.func) == root and call is not node:
             if facts.context.position(call).line < here:

@@ -12,7 +12,7 @@ from migrate.model.calls.effect import BOTH
 from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import COMPUTING
 from migrate.reading.steps.leaving import leaves_loop
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 # Functions of torch that compute no tensor, and read none.
 OTHERS = PLAIN - {"allclose", "equal"} | {"load"}
@@ -134,7 +134,7 @@ def _left_loop(test: cst.If, facts: Facts) -> cst.For | cst.While | None:
 
 def _computes(loop: cst.For | cst.While, facts: Facts) -> bool:
     """Whether a turn of `loop` computes tensors."""
-    for call in nodes_of(loop.body, cst.Call):
+    for call in facts.below(loop.body, cst.Call):
         module, _, name = (facts.names.of(call.func) or "").rpartition(".")
         if facts.values.is_tensor(call) or (module in COMPUTING and name not in OTHERS):
             return True
@@ -145,7 +145,7 @@ def _reads_clock(test: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `test` compares what a clock says."""
     return any(
         _follows_clock(side, facts)
-        for comparison in nodes_of(test, cst.Comparison)
+        for comparison in facts.below(test, cst.Comparison)
         for side in _sides(comparison)
     )
 
@@ -157,7 +157,7 @@ def _sides(comparison: cst.Comparison) -> Iterator[cst.BaseExpression]:
 
 def _follows_clock(value: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
     """Whether `value` is computed from what a clock says."""
-    if any(facts.names.of(call.func) in CLOCKS for call in nodes_of(value, cst.Call)):
+    if any(facts.names.of(call.func) in CLOCKS for call in facts.below(value, cst.Call)):
         return True
     if depth == 0:
         return False

@@ -12,7 +12,7 @@ from migrate.reading.collectives.computing import updates_copy
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 
 class AverageOfOne(Hazard):
@@ -134,4 +134,4 @@ class AverageOfOne(Hazard):
 
 def _ends(guard: cst.CSTNode, facts: Facts) -> bool:
     """Whether the code below `guard` ends the graph itself."""
-    return any(facts.names.of(call.func) in STEPS for call in nodes_of(guard, cst.Call))
+    return any(facts.names.of(call.func) in STEPS for call in facts.below(guard, cst.Call))

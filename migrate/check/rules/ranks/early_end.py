@@ -29,7 +29,7 @@ def ended_early(call: cst.Call, facts: Facts) -> tuple[Guard, cst.Call] | None:
         return None
     if isinstance(guard, cst.If) and guard.orelse is not None:
         branches = (guard.body, guard.orelse)
-        if all(any(_waits(c, facts) for c in nodes_of(b, cst.Call)) for b in branches):
+        if all(any(_waits(c, facts) for c in facts.below(b, cst.Call)) for b in branches):
             return None  # the graph ends in all replicas
     collective = _pending_at(call, facts, DEPTH)
     return None if collective is None else (guard, collective)
@@ -65,7 +65,7 @@ def _before(at: cst.Call, inside: cst.FunctionDef | None, facts: Facts) -> Itera
     place = facts.context.position(at)
     calls = [
         call
-        for call in nodes_of(inside.body if inside else facts.context.module, cst.Call)
+        for call in facts.below(inside.body if inside else facts.context.module, cst.Call)
         if facts.context.function_around(call) is facts.context.function_around(at)
     ]
     for call in calls:
@@ -103,7 +103,7 @@ def _made_with(method: cst.FunctionDef, facts: Facts) -> cst.Call | None:
     owner = facts.context.class_around(method)
     for function in nodes_of(owner, cst.FunctionDef) if owner is not None else ():
         if function.name.value == "__init__" and function is not method:
-            for call in nodes_of(function.body, cst.Call):
+            for call in facts.below(function.body, cst.Call):
                 if _begins(call, facts):
                     return call
     return None

@@ -13,7 +13,7 @@ from migrate.reading.replicas.barrier_pairs import is_half, is_met
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.values.collectives import MPI_WORLD, OBJECTS, OF_MPI, OF_XLA, TENSORS
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, keyword, nodes_of
+from migrate.syntax.tree import code, keyword
 
 COLLECTIVE = frozenset(
     [f"torch.distributed.{name}" for name in (*TENSORS, *OBJECTS, "barrier")]
@@ -243,7 +243,7 @@ class GuardedCollective(Hazard):
         around = facts.context.function_around(node) or facts.context.module
         halves = [
             call
-            for call in nodes_of(around, cst.Call)
+            for call in facts.below(around, cst.Call)
             if facts.names.of(call.func) == name and is_half(call, facts.context)
         ]
         own = next((half for half in halves if half.func is node), None)
@@ -297,7 +297,7 @@ def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
         first, second = (_meetings(block, facts, depth) for block in (branch.body, branch.orelse))
         return first if first == second else [*first, "or", *second]
     names: list[str] = []
-    for call in nodes_of(branch, cst.Call):
+    for call in facts.below(branch, cst.Call):
         name = facts.names.of(call.func) or ""
         if name in COLLECTIVE:
             names.append(name)

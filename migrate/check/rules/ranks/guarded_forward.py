@@ -16,7 +16,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import bind, code, dotted, nodes_of
+from migrate.syntax.tree import bind, code, dotted
 
 
 class GuardedForward(Hazard):
@@ -256,7 +256,7 @@ def _is_in_both(node: cst.Call, guard: cst.CSTNode, facts: Facts) -> bool:
     return any(here is branch for branch in branches) and all(
         any(
             isinstance(line, cst.SimpleStatementLine)
-            and any(call.func.deep_equals(node.func) for call in nodes_of(line, cst.Call))
+            and any(call.func.deep_equals(node.func) for call in facts.below(line, cst.Call))
             for line in branch.body
         )
         for branch in branches
@@ -293,7 +293,7 @@ def _runs(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
     passed = {name for name, argument in bound.items() if argument is arg}
     return any(
         isinstance(inner.func, cst.Name) and inner.func.value in passed
-        for inner in nodes_of(function.body, cst.Call)
+        for inner in facts.below(function.body, cst.Call)
     )
 
 

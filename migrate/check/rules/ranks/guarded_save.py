@@ -188,7 +188,7 @@ class GuardedSave(Hazard):
     def _inner(self, call: cst.Call, facts: Facts) -> Iterator[cst.Call]:
         """Yield the saves in functions of this file that `call` runs, without those under own conditions."""
         for function in facts.context.called(call):
-            for inner in nodes_of(function.body, cst.Call):
+            for inner in facts.below(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
                 if is_save(inner, facts.context, also_xla=True) and (
                     own_guard is None or own_guard is function

@@ -14,7 +14,7 @@ from migrate.reading.collectives.uneven_graphs import uneven_graphs
 from migrate.reading.facts import Facts
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import keyword, last_part, nodes_of
+from migrate.syntax.tree import keyword, last_part
 
 BROADCASTS = frozenset({"torch.distributed.broadcast", "torch.distributed.all_reduce"})
 SYNCS = frozenset(
@@ -213,7 +213,7 @@ class LoadedBroadcast(Hazard):
 
 def _loads(body: cst.CSTNode, facts: Facts) -> bool:
     """Whether `body` loads the weights of a model, itself or by a function of the project."""
-    return any(_loads_weights(call, facts) for call in nodes_of(body, cst.Call))
+    return any(_loads_weights(call, facts) for call in facts.below(body, cst.Call))
 
 
 def _loads_weights(call: cst.Call, facts: Facts) -> bool:
@@ -221,7 +221,7 @@ def _loads_weights(call: cst.Call, facts: Facts) -> bool:
         return True
     functions = facts.context.called(call)
     if functions:
-        return any(_copies(c, facts) for f in functions for c in nodes_of(f.body, cst.Call))
+        return any(_copies(c, facts) for f in functions for c in facts.below(f.body, cst.Call))
     named = LOADING.search(last_part(call.func)) is not None and facts.context.run_by(call)
     return bool(named) and any(facts.values.kind(arg.value) is Kind.MODEL for arg in call.args)
 
@@ -236,9 +236,9 @@ def _copies(call: cst.Call, facts: Facts) -> bool:
 def _next_collectives(node: cst.If, facts: Facts) -> Iterator[cst.Call]:
     """Yield the collectives of the device below `node` in its function, up to the end of a graph."""
     around = facts.context.function_around(node) or facts.context.module
-    inside = {id(below) for below in nodes_of(node, cst.Call)}
+    inside = {id(below) for below in facts.below(node, cst.Call)}
     start = facts.context.position(node).line
-    for call in nodes_of(around, cst.Call):
+    for call in facts.below(around, cst.Call):
         if id(call) in inside or facts.context.position(call).line <= start:
             continue
         name = facts.names.of(call.func) or ""

@@ -14,7 +14,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.index_numbers import follows_index
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
-from migrate.syntax.tree import code, nodes, nodes_of, string_value
+from migrate.syntax.tree import code, nodes, string_value
 
 MESSAGE = (
     "each replica computes with other parameters than the others, so that their graphs differ, and "
@@ -293,8 +293,10 @@ def _is_shared_list(node: cst.Subscript, facts: Facts) -> bool:
         return False
     if isinstance(facts.context.parent(node), cst.AssignTarget):
         return False
-    gathers = [c for c in nodes_of(function.body, cst.Call) if called(c, facts.context) in TENSORS]
-    filled = {part.value for c in gathers for arg in c.args for part in nodes_of(arg, cst.Name)}
+    gathers = [
+        c for c in facts.below(function.body, cst.Call) if called(c, facts.context) in TENSORS
+    ]
+    filled = {part.value for c in gathers for arg in c.args for part in facts.below(arg, cst.Name)}
     return bool(gathers) and node.value.value not in filled and _is_list(node.value, facts, 0)
 
 

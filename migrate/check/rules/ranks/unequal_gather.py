@@ -208,14 +208,14 @@ def _is_padded(sent: cst.Name, gather: cst.Call, facts: Facts, *, gathers: bool)
     at = facts.context.position(gather).line
     lines = [
         facts.context.position(filled).line
-        for filled in nodes_of(function.body, cst.Assign)
+        for filled in facts.below(function.body, cst.Assign)
         if _pads(filled, sent.value, facts, joins=gathers)
     ]
     last = max((line for line in lines if line < at), default=None)
     if last is None:
         return False
     exchanged = ended = False
-    for call in nodes_of(function.body, cst.Call):
+    for call in facts.below(function.body, cst.Call):
         name, line = facts.names.of(call.func), facts.context.position(call).line
         exchanged = exchanged or (name in GATHERS | REDUCES and line < last)
         ended = ended or (name in ENDS and last <= line < at)

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import bind, code, nodes_of
+from migrate.syntax.tree import bind, code
 
 MAKERS = frozenset({"torch.as_tensor", "torch.tensor", "torch.stack", "torch.cat"})
 
@@ -121,7 +121,7 @@ def _makes(call: cst.Call, arg: cst.Arg, facts: Facts) -> bool:
 
 def _made(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Call]:
     """Yield the calls in `function` that make a tensor from their first argument."""
-    for call in nodes_of(function, cst.Call):
+    for call in facts.below(function, cst.Call):
         if call.args and facts.names.of(call.func) in MAKERS:
             yield call
 

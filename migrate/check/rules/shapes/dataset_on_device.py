@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import keyword, nodes_of
+from migrate.syntax.tree import keyword
 
 TENSOR_DATASETS = frozenset({"torch.utils.data.TensorDataset", "torch.utils.data.StackDataset"})
 
@@ -142,11 +142,11 @@ def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
 def _taken(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Subscript]:
     """Yield where `function` indexes a tensor on the device by the index that it is given."""
     names = {parameter.name.value for parameter in function.params.params[1:2]}
-    for taken in nodes_of(function.body, cst.Subscript):
+    for taken in facts.below(function.body, cst.Subscript):
         index = taken.slice[0].slice
         if not isinstance(index, cst.Index) or not facts.values.on_device(taken.value):
             continue
-        if any(name.value in names for name in nodes_of(index.value, cst.Name)):
+        if any(name.value in names for name in facts.below(index.value, cst.Name)):
             yield taken
 
 

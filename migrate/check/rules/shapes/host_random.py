@@ -337,8 +337,8 @@ def _is_handed_device(call: cst.Call, facts: Facts) -> bool:
 
 def _runs_elements(loop: cst.For, facts: Facts) -> bool:
     """Whether a loop runs the elements that it iterates over, or what they name, on the device."""
-    names = {name.value for name in nodes_of(loop.target, cst.Name)}
-    for call in nodes_of(loop.body, cst.Call):
+    names = {name.value for name in facts.below(loop.target, cst.Name)}
+    for call in facts.below(loop.body, cst.Call):
         function = call.func
         by_name = isinstance(function, cst.Name) and function.value == "getattr"
         asked = nodes_of(call.args[1], cst.Name) if by_name and len(call.args) > 1 else ()
@@ -349,7 +349,7 @@ def _runs_elements(loop: cst.For, facts: Facts) -> bool:
         if isinstance(function, cst.Name) and function.value in names:
             return True
         if isinstance(function, cst.Subscript) and any(
-            name.value in names for part in function.slice for name in nodes_of(part, cst.Name)
+            name.value in names for part in function.slice for name in facts.below(part, cst.Name)
         ):
             return True
     return False
@@ -394,7 +394,7 @@ def _computes(
         )
     ):
         return True
-    assigned = (a.value for branch in branches for a in nodes_of(branch, cst.Assign))
+    assigned = (a.value for branch in branches for a in facts.below(branch, cst.Assign))
     return _in_a_model(node, facts) and any(_may_compute(value, facts) for value in assigned)
 
 
@@ -441,13 +441,13 @@ def _is_work(branch: cst.CSTNode, facts: Facts) -> bool:
     """Whether a block computes on the device, or writes to a part of a tensor there."""
     written = (
         target.target.value
-        for assign in nodes_of(branch, cst.Assign)
+        for assign in facts.below(branch, cst.Assign)
         for target in assign.targets
         if isinstance(target.target, cst.Subscript)
     )
     if any(facts.values.kind(tensor) in TENSORS for tensor in written):
         return True
-    assigned = [a.value for a in nodes_of(branch, cst.Assign) if isinstance(a.value, cst.Call)]
+    assigned = [a.value for a in facts.below(branch, cst.Assign) if isinstance(a.value, cst.Call)]
     if any(facts.values.kind(arg.value) in TENSORS for call in assigned for arg in call.args):
         return True
     parts = (

@@ -43,7 +43,7 @@ def sizes_in(value: cst.BaseExpression, facts: Facts) -> cst.Call | None:
 
 def first_of(sizes: cst.Call, function: cst.FunctionDef, facts: Facts) -> cst.Call | None:
     """Return the first call in `function` that makes something of these sizes."""
-    for call in nodes_of(function.body, cst.Call):
+    for call in facts.below(function.body, cst.Call):
         is_filled = (facts.names.of(call.func) or "") in FILLED
         inside = is_filled and facts.context.function_around(call) is function
         if inside and largest_sizes(call, facts) is sizes:
@@ -70,7 +70,7 @@ def is_left_as_lists(call: cst.Call, function: cst.FunctionDef, facts: Facts) ->
     }
     return len(replaced) < 2 and any(
         code(_inner(result.value)) in names
-        for result in nodes_of(function.body, cst.Return)
+        for result in facts.below(function.body, cst.Return)
         if result.value is not None
     )
 
@@ -94,7 +94,7 @@ def _inner(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _sizes(value: cst.BaseExpression, facts: Facts, depth: int) -> cst.Call | None:
-    for call in nodes_of(value, cst.Call):
+    for call in facts.below(value, cst.Call):
         if _compares_sizes(call, facts):
             return call
     for name in nodes_of(value, cst.Name) if depth else ():
@@ -121,7 +121,7 @@ def _compares_sizes(call: cst.Call, facts: Facts) -> bool:
         code(inner.func) in ("max", "torch.max", "np.max", "np.maximum", "torch.maximum")
         or (isinstance(inner.func, cst.Attribute) and inner.func.attr.value in ("max", "amax"))
         for function in functions
-        for inner in nodes_of(function.body, cst.Call)
+        for inner in facts.below(function.body, cst.Call)
     )
 
 
@@ -143,5 +143,5 @@ def _has_shapes(value: cst.BaseExpression, facts: Facts) -> bool:
         and node.attr.value == "shape"
         and not isinstance(facts.context.parent(node), cst.Subscript)
         for value in values
-        for node in nodes_of(value, cst.Attribute)
+        for node in facts.below(value, cst.Attribute)
     )

@@ -558,13 +558,14 @@ def _is_packed(call: cst.Call, facts: Facts) -> bool:
 
 def _generating(node: cst.CSTNode, facts: Facts) -> cst.ClassDef | cst.FunctionDef | None:
     """Return the class around `node` whose iterator yields, or the function around it that does."""
+    below = facts.context.below
     class_ = facts.context.class_around(node)
     if class_ is not None and not any("Sampler" in code(base.value) for base in class_.bases):
-        for method in nodes_of(class_.body, cst.FunctionDef):
-            if method.name.value == "__iter__" and next(nodes_of(method.body, cst.Yield), None):
+        for method in below(class_.body, cst.FunctionDef):
+            if method.name.value == "__iter__" and below(method.body, cst.Yield):
                 return class_
     function = facts.context.function_around(node)
-    if isinstance(function, cst.FunctionDef) and next(nodes_of(function.body, cst.Yield), None):
+    if isinstance(function, cst.FunctionDef) and below(function.body, cst.Yield):
         return function
     return None
 
@@ -643,7 +644,7 @@ def _is_handed_out(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> b
     if not isinstance(above, cst.AssignTarget | cst.Assign):
         return False
     names = [code(target.target) for target in nodes_of(above, cst.AssignTarget)]
-    for name in nodes_of(function.body, cst.Name):
+    for name in facts.below(function.body, cst.Name):
         holder = facts.context.parent(name)
         if name.value in names and isinstance(holder, cst.DictElement | cst.Element | cst.Return):
             return True
@@ -652,7 +653,7 @@ def _is_handed_out(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> b
 
 def _pads_on(function: cst.FunctionDef, facts: Facts) -> bool:
     """Whether the function pads to a length that is no longest one: `F.pad(x, (0, n - len(x)))`."""
-    for call in nodes_of(function.body, cst.Call):
+    for call in facts.below(function.body, cst.Call):
         name = facts.names.of(call.func) or ""
         if name != "torch.nn.functional.pad" or len(call.args) < 2:
             continue
@@ -672,7 +673,7 @@ def _is_longest_of(value: cst.BaseExpression, facts: Facts) -> bool:
         ]
     return any(
         sizes_in(origin, facts) is not None
-        or any(code(call.func) == "max" for call in nodes_of(origin, cst.Call))
+        or any(code(call.func) == "max" for call in facts.below(origin, cst.Call))
         for origin in origins
     )
 
@@ -772,13 +773,13 @@ def _sizes(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.BaseExpressi
 
 def _follows(value: cst.BaseExpression, call: cst.Call, facts: Facts, depth: int) -> bool:
     """Whether `value` has `call` in it, or a name that is bound to such a value."""
-    if any(node is call for node in nodes_of(value, cst.Call)):
+    if any(node is call for node in facts.below(value, cst.Call)):
         return True
     return depth > 0 and any(
         assignment.how is How.VALUE
         and assignment.value is not None
         and _follows(assignment.value, call, facts, depth - 1)
-        for name in nodes_of(value, cst.Name)
+        for name in facts.below(value, cst.Name)
         for assignment in facts.bindings.given(name)
     )
 
@@ -789,18 +790,18 @@ def _is_rounded(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool
     places: list[cst.CSTNode] = [statement]
     names = {
         name.value
-        for assign in nodes_of(statement, cst.Assign)
+        for assign in facts.below(statement, cst.Assign)
         for target in assign.targets
-        for name in nodes_of(target, cst.Name)
+        for name in facts.below(target, cst.Name)
     }
     places += [
         part
         for part in nodes_of(function.body, cst.BinaryOperation)
-        if not names.isdisjoint({name.value for name in nodes_of(part, cst.Name)})
+        if not names.isdisjoint({name.value for name in facts.below(part, cst.Name)})
     ]
     places += [
         part
-        for part in nodes_of(function.body, cst.Call)
+        for part in facts.below(function.body, cst.Call)
         if facts.context.run_by(part)
         and not names.isdisjoint({code(arg.value) for arg in part.args})
     ]

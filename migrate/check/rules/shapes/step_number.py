@@ -16,7 +16,7 @@ from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.growing import JOINS, growing_list
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import SIZED
-from migrate.syntax.tree import code, keyword, nodes_of, string_value
+from migrate.syntax.tree import code, keyword, string_value
 
 # Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
 PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}
@@ -432,5 +432,5 @@ def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
         method(call) == "register_buffer"
         and bool(call.args)
         and string_value(call.args[0].value) == code(value)[5:]
-        for call in nodes_of(around.body, cst.Call)
+        for call in facts.below(around.body, cst.Call)
     )

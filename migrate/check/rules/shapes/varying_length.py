@@ -333,7 +333,7 @@ def _read(
     """
     if facts.values.is_tensor(bound):
         return bound
-    for call in nodes_of(bound, cst.Call):
+    for call in facts.below(bound, cst.Call):
         reads = method(call) in READS and facts.values.is_tensor(receiver(call))
         if reads or is_read(call, facts):
             return receiver(call)
@@ -354,7 +354,7 @@ def _read(
             value, is_element = assignment.value, assignment.how is How.ELEMENT
             if value is None or not (is_element or assignment.how is How.VALUE):
                 continue
-            has_read = any(method(call) in READS for call in nodes_of(value, cst.Call))
+            has_read = any(method(call) in READS for call in facts.below(value, cst.Call))
             if elements or not is_element or not has_read:
                 read = _read(value, facts, depth + 1, elements)
                 if read is not None:

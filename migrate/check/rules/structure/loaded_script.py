@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import code, keyword, nodes_of, string_value
+from migrate.syntax.tree import code, keyword, string_value
 
 MOVES = frozenset({"cuda", "to"})
 
@@ -135,7 +135,7 @@ def _moves(load: cst.Call, facts: Facts) -> bool:
         isinstance(call.func, cst.Attribute)
         and code(call.func.value) == code(target)
         and _is_move(call)
-        for call in nodes_of(place, cst.Call)
+        for call in facts.below(place, cst.Call)
     )
 
 

@@ -150,17 +150,17 @@ def _moves_all(loop: cst.For, name: str, script: Script) -> bool:
     """Whether the loop uses `name` only to move it, or after it was moved."""
     moved = False
     for statement in _statements(loop.body):
-        mentions = [n for n in nodes_of(statement, cst.Name) if n.value == name]
+        mentions = [n for n in script.below(statement, cst.Name) if n.value == name]
         if not mentions:
             continue
         calls = [*moves(statement, script), *_movers(statement, script)]
-        inside = {id(part) for call in calls for part in nodes_of(call, cst.Name)}
+        inside = {id(part) for call in calls for part in script.below(call, cst.Name)}
         comprehensions = {
             id(part)
             for kind in (cst.DictComp, cst.ListComp, cst.GeneratorExp)
             for comprehension in nodes_of(statement, kind)
             if next(moves(comprehension, script), None) is not None
-            for part in nodes_of(comprehension, cst.Name)
+            for part in script.below(comprehension, cst.Name)
         }
         rest = [n for n in mentions if id(n) not in inside | comprehensions]
         rebinds = any(_is_target(n, script) for n in rest)
@@ -183,7 +183,7 @@ def _statements(suite: cst.BaseSuite) -> Iterator[cst.CSTNode]:
 
 def _movers(statement: cst.CSTNode, script: Script) -> Iterable[cst.Call]:
     """Yield the calls of functions that move their arguments and do not train."""
-    for call in nodes_of(statement, cst.Call):
+    for call in script.below(statement, cst.Call):
         if script.effects.moves(call) and not script.effects.of(call):
             yield call
 

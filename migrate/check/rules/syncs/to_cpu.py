@@ -13,7 +13,7 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.parameters import holds_parameters
 from migrate.reading.values.values import device_argument
-from migrate.syntax.tree import bind, code, keyword, nodes_of
+from migrate.syntax.tree import bind, code, keyword
 
 # Averages of weights of timm that copy each weight to their `device`: the position of that argument.
 AVERAGES = {
@@ -246,7 +246,9 @@ def _is_weight(value: cst.BaseExpression, facts: Facts) -> bool:
         binding.loop is not None
         and (
             holds_parameters(binding.loop.iter, facts.context)
-            or any(method(call) == "state_dict" for call in nodes_of(binding.loop.iter, cst.Call))
+            or any(
+                method(call) == "state_dict" for call in facts.below(binding.loop.iter, cst.Call)
+            )
         )
         for binding in facts.bindings.reaching(value)
     )

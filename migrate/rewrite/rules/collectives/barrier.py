@@ -318,7 +318,7 @@ def _barriers(around: cst.FunctionDef | cst.Module, context: Workspace) -> list[
     """Return the barriers in `around`, those in functions inside it left out."""
     return [
         call
-        for call in nodes_of(around, cst.Call)
+        for call in context.below(around, cst.Call)
         if called(call, context) == "barrier"
         and (context.function_around(call) or context.module) is around
     ]

@@ -16,7 +16,7 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, r
 from migrate.rewrite.rules.collectives.inert_options import INERT
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, dotted, nodes_of, string_value
+from migrate.syntax.tree import bind, code, dotted, string_value
 
 WRONG = 'the backend on XLA is "xla", not "nccl": compare with "gloo"'
 BACKEND = re.compile(r"(.*_)?backend", re.IGNORECASE)
@@ -259,7 +259,7 @@ def kept_as(node: cst.CSTNode, context: Workspace) -> str | None:
     """Return the name under which the script keeps `node`, or passes it on to a function of its own."""
     above = context.parent(node)
     if isinstance(above, cst.IfExp) and node is not above.test:
-        chosen = any("cuda" in code(leaf) for leaf in nodes_of(above.test, cst.Name))
+        chosen = any("cuda" in code(leaf) for leaf in context.below(above.test, cst.Name))
         # On torch_tpu the choice is right: it asks for the accelerator.
         return None if chosen and not context.for_torch_tpu else kept_as(above, context)
     if isinstance(above, cst.Element) and context.for_torch_tpu:

@@ -149,7 +149,9 @@ class PickledGather(Rule):
         start = next(
             (i for i, s in enumerate(statements) if any(_named(s, ("pickle.dumps",), context))), -1
         )
-        gathers = [c for c in nodes_of(node.body, cst.Call) if called(c, context) == "all_gather"]
+        gathers = [
+            c for c in context.below(node.body, cst.Call) if called(c, context) == "all_gather"
+        ]
         if (
             pickled is None
             or result is None
@@ -202,14 +204,14 @@ class PickledGather(Rule):
 
 def _named(root: cst.CSTNode, names: Iterable[str], context: Workspace) -> list[cst.Call]:
     wanted = frozenset(names)
-    return [c for c in nodes_of(root, cst.Call) if context.qualified_name(c.func) in wanted]
+    return [c for c in context.below(root, cst.Call) if context.qualified_name(c.func) in wanted]
 
 
 def _pickles_to_gather(function: cst.FunctionDef, context: Workspace) -> bool:
     """Whether `function` pickles to a tensor of bytes, gathers tensors, and unpickles."""
     if not _named(function, ("pickle.dumps",), context):
         return False
-    gathers = (called(call, context) == "all_gather" for call in nodes_of(function, cst.Call))
+    gathers = (called(call, context) == "all_gather" for call in context.below(function, cst.Call))
     return (
         bool(_named(function, BYTES, context))
         and bool(_named(function, ("pickle.loads",), context))
@@ -266,11 +268,11 @@ def _is_seen(statement: cst.BaseStatement, bound_names: set[str], context: Works
     """
     if any(isinstance(node, LEAVING) for node in nodes(statement)):
         return True
-    if any(code(call.func) == "print" for call in nodes_of(statement, cst.Call)):
+    if any(code(call.func) == "print" for call in context.below(statement, cst.Call)):
         return True
     if any(not _is_part(target, bound_names) for target in targets(statement)):
         return True
-    for line in nodes_of(statement, cst.Expr):
+    for line in context.below(statement, cst.Expr):
         call = line.value
         if isinstance(call, cst.BaseString):
             continue

@@ -9,7 +9,6 @@ import libcst as cst
 
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.devices import moves
-from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -43,12 +42,12 @@ def is_in_step(barrier: cst.Call, context: Workspace) -> bool:
 
 def _is_alone(statement: cst.CSTNode, context: Workspace) -> bool:
     """Whether only some replicas run a part of `statement`."""
-    return any(context.guards.asks(branch.test) for branch in nodes_of(statement, cst.If))
+    return any(context.guards.asks(branch.test) for branch in context.below(statement, cst.If))
 
 
 def _communicates(statements: Sequence[cst.CSTNode], context: Workspace) -> bool:
     """Whether the statements make a collective, themselves or in a function of the script."""
-    calls = [call for statement in statements for call in nodes_of(statement, cst.Call)]
+    calls = [call for statement in statements for call in context.below(statement, cst.Call)]
     functions = (function for call in calls for function in context.called(call))
-    inner = (call for function in functions for call in nodes_of(function.body, cst.Call))
+    inner = (call for function in functions for call in context.below(function.body, cst.Call))
     return any(called(call, context) in TENSORS for call in (*calls, *inner))

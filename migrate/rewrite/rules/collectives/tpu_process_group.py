@@ -239,7 +239,7 @@ class TpuProcessGroup(Rule):
         """Yield the edits of the literals among which the backend is chosen."""
         literals = list(dict.fromkeys(_literals(backend, context)))
         values = [string_value(literal) or "" for literal in literals]
-        direct = {id(literal) for literal in nodes_of(backend, cst.SimpleString)}
+        direct = {id(literal) for literal in context.below(backend, cst.SimpleString)}
         only_gloo = bool(values) and all(value == "gloo" for value in values)
         moves = context.moves_to_accelerator or context.calls.run_on_accelerator
         for literal, value in zip(literals, values, strict=True):

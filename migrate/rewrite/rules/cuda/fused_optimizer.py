@@ -191,7 +191,7 @@ class FusedOptimizer(Rule):
             # What another rule edits in a computed value goes with it.
             written: list[cst.CSTNode] = [a for a in gone if isinstance(a.value, cst.Name)]
             written += [
-                call for a in gone for call in nodes_of(a, cst.Call) if is_asked(call, context)
+                call for a in gone for call in context.below(a, cst.Call) if is_asked(call, context)
             ]
 
             def replace(updated: cst.Call) -> cst.Call:

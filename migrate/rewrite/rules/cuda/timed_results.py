@@ -22,7 +22,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.cuda.cuda_timing import is_wait, steps_around
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 # The first of these that the function does not use holds the result.
 NAMES = ("output", "result", "outputs", "results")
@@ -223,7 +223,7 @@ def _returns_pending(function: cst.FunctionDef, call: cst.Call, context: Workspa
         for param in (*function.params.params, *function.params.kwonly_params)
         if plain
     }
-    for node in nodes_of(function.body, cst.Return):
+    for node in context.below(function.body, cst.Return):
         value = node.value
         if value is None or context.values.kind(value) is Kind.HOST:
             continue
@@ -286,13 +286,13 @@ def _readings(node: cst.CSTNode, context: Workspace) -> Sequence[cst.Call]:
 def _calls(node: cst.CSTNode, does: Does, context: Workspace) -> tuple[cst.Call, ...]:
     return tuple(
         call
-        for call in nodes_of(node, cst.Call)
+        for call in context.below(node, cst.Call)
         if does(call, context)
         or any(
             does(inner, context)
             for function in context.called(call)
             if len(function.body.body) <= MOST_LINES
-            for inner in nodes_of(function.body, cst.Call)
+            for inner in context.below(function.body, cst.Call)
         )
     )
 
@@ -350,5 +350,5 @@ def _ends_no_turn(node: cst.CSTNode, context: Workspace) -> bool:
 
 def _free_name(node: cst.CSTNode, context: Workspace) -> str | None:
     """Return the first name for a result that the function around `node` does not use."""
-    used = {name.value for name in nodes_of(_around(node, context), cst.Name)}
+    used = {name.value for name in context.below(_around(node, context), cst.Name)}
     return next((name for name in NAMES if name not in used), None)

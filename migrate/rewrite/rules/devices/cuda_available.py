@@ -577,7 +577,7 @@ class CudaAvailable(Rule):
             return cst.Name(str(left)) if isinstance(left, bool) else left
 
         shown = str(answer) if isinstance(answer, bool) else code(answer)
-        asked = [c for c in nodes_of(test, cst.Call) if is_asked(c, context)]
+        asked = [c for c in context.below(test, cst.Call) if is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
 
@@ -592,7 +592,7 @@ def _tests_of(assign: cst.Assign, answer: Answer, context: Workspace) -> tuple[c
         return ()
     mentions = [
         name
-        for name in nodes_of(function, cst.Name)
+        for name in context.below(function, cst.Name)
         if name.value == target.value and name is not target
     ]
     for name in mentions:
@@ -672,9 +672,9 @@ def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
     if any(is_move(call, context) for call in calls):
         return False
     around = context.function_around(branch) or context.module
-    others = (node for node in nodes_of(around, cst.If) if node.body is not branch)
+    others = (node for node in context.below(around, cst.If) if node.body is not branch)
     return any(
-        any(is_asked(call, context) for call in nodes_of(other.test, cst.Call))
+        any(is_asked(call, context) for call in context.below(other.test, cst.Call))
         and _asks_for_figures(other.body, context)
         for other in others
     )
@@ -686,7 +686,7 @@ def _asks_what_raises(condition: cst.BaseExpression, context: Workspace) -> bool
         return False
     entries = (
         catalogue.of(context.qualified_name(call.func) or "")
-        for call in nodes_of(condition, cst.Call)
+        for call in context.below(condition, cst.Call)
         if not is_asked(call, context)
     )
     return any(
@@ -696,7 +696,7 @@ def _asks_what_raises(condition: cst.BaseExpression, context: Workspace) -> bool
 
 def _is_only_cudas(branch: cst.CSTNode, context: Workspace) -> bool:
     """Whether `branch` does what only CUDA can; in the portable style some of that is done everywhere."""
-    names = (context.qualified_name(call.func) for call in nodes_of(branch, cst.Call))
+    names = (context.qualified_name(call.func) for call in context.below(branch, cst.Call))
     if context.portable and any(name in FIELDS for name in names):
         return False
     return needs_cuda(branch, context)

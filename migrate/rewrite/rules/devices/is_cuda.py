@@ -15,7 +15,7 @@ from migrate.reading.values.devices import is_move
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.device_types import KERNEL
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 WRONG = '.is_cuda is False on XLA: device.type != "cpu"'
 
@@ -145,5 +145,5 @@ class IsCuda(Rule):
 def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:
     return any(
         is_move(call, context) or context.qualified_name(call.func) in TYPES
-        for call in nodes_of(branch, cst.Call)
+        for call in context.below(branch, cst.Call)
     )

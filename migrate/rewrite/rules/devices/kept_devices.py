@@ -16,7 +16,7 @@ from migrate.reading.values.devices import (
     type_with_index,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, bound_call, last_part, nodes_of, string_value
+from migrate.syntax.tree import bind, bound_call, last_part, string_value
 
 # Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
 _OF_NUMBERS = re.compile(
@@ -87,7 +87,9 @@ def device_variable(node: cst.CSTNode, context: Workspace) -> str:
             (binding,) = context.bindings(target)
             if function is None:
                 return target.value
-            names = [name for name in nodes_of(function, cst.Name) if name.value == target.value]
+            names = [
+                name for name in context.below(function, cst.Name) if name.value == target.value
+            ]
             meant = [other.node for name in names for other in context.bindings(name)]
             if meant and all(node is binding.node for node in meant):
                 return target.value

@@ -310,13 +310,13 @@ def _is_restored(statement: cst.CSTNode, context: Workspace, depth: int = 3) -> 
         return True
     names = {
         target.value
-        for assign in nodes_of(statement, cst.Assign)
+        for assign in context.below(statement, cst.Assign)
         for target in (target.target for target in assign.targets)
         if isinstance(target, cst.Name)
     }
     return bool(names) and any(
         last_part(call.func) == "load_state_dict"
-        and any(n.value in names for arg in call.args for n in nodes_of(arg.value, cst.Name))
+        and any(n.value in names for arg in call.args for n in context.below(arg.value, cst.Name))
         for call in context.all_of(cst.Call)
     )
 

@@ -14,7 +14,7 @@ from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 SETTERS = names(*torch_cuda.SETTERS)
 CONTEXTS = names(*torch_cuda.DEVICE_CONTEXTS)
@@ -126,7 +126,7 @@ def _joins(context: Workspace) -> bool:
     """Whether the script joins the process group, for which shims makes the replica's GPU the current one."""
     return any(
         context.qualified_name(call.func) in INIT | {"shims.init_distributed"}
-        for call in nodes_of(context.module, cst.Call)
+        for call in context.below(context.module, cst.Call)
     )
 
 

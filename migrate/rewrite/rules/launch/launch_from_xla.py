@@ -25,7 +25,7 @@ from migrate.rewrite.rules.launch.replica_function import free_name
 from migrate.rewrite.rules.launch.tpu_launch import SET
 from migrate.rewrite.rules.random.tpu_seeds import seed_lines
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of, string_value
+from migrate.syntax.tree import bind, code, string_value
 
 # Options that mp.spawn has only with these values.
 DEFAULTS = {"join": "True", "daemon": "False"}
@@ -371,7 +371,7 @@ def _runs_file(worker: cst.FunctionDef, context: Workspace) -> bool:
         context.qualified_name(call.func) == "runpy.run_path"
         and call.args
         and code(call.args[0].value) == "__file__"
-        for call in nodes_of(worker, cst.Call)
+        for call in context.below(worker, cst.Call)
     )
 
 

@@ -163,7 +163,7 @@ def overwritten_ranks(
         for node in context.all_of(cst.Assign):
             if len(node.targets) == 1:
                 plain = all(
-                    last_part(inner.func) in READS for inner in nodes_of(node.value, cst.Call)
+                    last_part(inner.func) in READS for inner in context.below(node.value, cst.Call)
                 )
                 same = kept_on(node.targets[0].target) == place
                 if same and plain and context.function_around(node) is around:

@@ -174,7 +174,7 @@ class ProcessLaunchers(Rule):
 def _command(call: cst.Call, context: Workspace) -> Iterator[cst.CSTNode]:
     """Yield the call, and the expressions of the command that it runs where a variable holds that."""
     yield call
-    waiting = [name for arg in call.args for name in nodes_of(arg.value, cst.Name)]
+    waiting = [name for arg in call.args for name in context.below(arg.value, cst.Name)]
     seen: set[int] = set()
     for name in waiting:  # grows
         for binding in context.bindings(name):

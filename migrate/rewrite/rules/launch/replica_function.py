@@ -13,7 +13,6 @@ import libcst as cst
 from migrate.reading.replicas.launch import names_in
 from migrate.rewrite.results import START_WITH_PYTHON
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import nodes_of
 
 # Commands that start the ranks of a CUDA script, as texts write them.
 _TORCHRUN = re.compile(r"\btorchrun(?=\s+-)|\btorch\.distributed\.(launch|run)(?=\s+-)")
@@ -28,7 +27,9 @@ def free_name(wanted: str, context: Workspace, beside: Iterable[cst.CSTNode | No
         beside: nodes of the script that go, or bind nothing: they take no name.
     """
     without = {id(node) for node in beside}
-    taken = {name.value for name in nodes_of(context.module, cst.Name) if id(name) not in without}
+    taken = {
+        name.value for name in context.below(context.module, cst.Name) if id(name) not in without
+    }
     while wanted in taken:
         wanted += "_"
     return wanted

@@ -24,7 +24,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.random.tpu_seeds import seed_lines
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of, string_value
+from migrate.syntax.tree import bind, code, string_value
 
 SET = "torch.tpu.distributed.set_tpu_launch_env"
 # Numbers of ranks that some TPU host has.
@@ -204,7 +204,7 @@ class TpuLaunch(Rule):
         last = code(node.func)
 
         def replace(updated: cst.SimpleStatementLine) -> cst.FlattenSentinel[cst.BaseStatement]:
-            calls = (call for call in nodes_of(updated, cst.Call) if code(call.func) == last)
+            calls = (call for call in context.below(updated, cst.Call) if code(call.func) == last)
             now = bind(next(calls, node), SPAWN_PARAMETERS) or bound
             count = now.get("nprocs")
             number = "1" if count is None else code(count.value)

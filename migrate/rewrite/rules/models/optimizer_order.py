@@ -25,7 +25,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
@@ -401,7 +401,7 @@ def _is_replaced(node: cst.Call, context: Workspace) -> bool:
         return False
     below = [*block.body][[*block.body].index(statement) + 1 :]  # type: ignore[arg-type]
     for other in below:
-        uses = [use for use in nodes_of(other, cst.Name) if use.value == name.value]
+        uses = [use for use in context.below(other, cst.Name) if use.value == name.value]
         if not uses:
             continue
         small = other.body[0] if isinstance(other, cst.SimpleStatementLine) else None

@@ -18,7 +18,7 @@ from migrate.rewrite.rules.models.optimizer_order import (
     is_switched_off,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 MEND = "tie again after the move, or call torch.__future__.set_swap_module_params_on_conversion(True) first"
 UNTRAINED = (
@@ -321,7 +321,7 @@ def _may_be_a_move(node: cst.Call, context: Workspace) -> bool:
 
 def _is_first_of(line: cst.CSTNode, node: cst.Call, context: Workspace) -> bool:
     """Whether the move `node` is the first one in `line` of a model that shares weights."""
-    moves = (call for call in nodes_of(line, cst.Call) if _keeps(call, context))
+    moves = (call for call in context.below(line, cst.Call) if _keeps(call, context))
     return next(moves, node) is node
 
 
@@ -331,7 +331,7 @@ def _is_kept(node: cst.Call, context: Workspace) -> bool:
     here = context.position(node).line
     above = [
         call
-        for call in nodes_of(function, cst.Call)
+        for call in context.below(function, cst.Call)
         if call is not node
         and context.position(call).line <= here
         and (context.function_around(call) or context.module) is function

@@ -15,7 +15,7 @@ from migrate.rewrite.rules.old import xla_sources
 from migrate.rewrite.rules.old.leave_torch_xla import XM, XR, is_single, rank_query
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of, string_value
+from migrate.syntax.tree import bind, code, string_value
 
 PL = "torch_xla.distributed.parallel_loader"
 LOADER = f"{PL}.MpDeviceLoader"
@@ -485,7 +485,7 @@ class XlaLibrary(Rule):
         }
         local = options.get("local", "False")
         alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-        shared = [part for part in nodes_of(call, cst.Call) if self._is_shared(part, context)]
+        shared = [part for part in context.below(call, cst.Call) if self._is_shared(part, context)]
         if shared:
             message = f"{code(shared[0])} is computed by all ranks: assign it above the print"
             yield from self.report(call, message)

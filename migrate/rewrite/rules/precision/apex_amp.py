@@ -209,7 +209,7 @@ class ApexAmp(Rule):
                 call, "amp.scale_loss: use the loss itself, bfloat16 has no scale", subject=AMP
             )
             return
-        uses = [name for name in nodes_of(node.body, cst.Name) if name.value == alias.value]
+        uses = [name for name in context.below(node.body, cst.Name) if name.value == alias.value]
         around = context.function_around(node) or context.module
         if _count(around, alias.value) != len(uses) + _others(around, node, alias.value, context):
             message = f"`{alias.value}` is used outside of its block: use the loss itself"
@@ -278,7 +278,7 @@ def _count(root: cst.CSTNode, name: str) -> int:
 def _others(root: cst.CSTNode, this: cst.With, name: str, context: Workspace) -> int:
     """Count the mentions of `name` in the other blocks that scale a loss, and the binding of `this`."""
     count = 1
-    for block in nodes_of(root, cst.With):
+    for block in context.below(root, cst.With):
         call = block.items[0].item
         if block is this or not isinstance(call, cst.Call):
             continue

@@ -751,7 +751,7 @@ def _device_type(arg: cst.Arg, context: Workspace) -> str | None:
 
 
 def _asks(test: cst.BaseExpression, context: Workspace) -> bool:
-    return any(context.qualified_name(call.func) in ASKED for call in nodes_of(test, cst.Call))
+    return any(context.qualified_name(call.func) in ASKED for call in context.below(test, cst.Call))
 
 
 def _is_dropped(node: cst.CSTNode, context: Workspace) -> bool:

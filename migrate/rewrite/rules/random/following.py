@@ -10,7 +10,7 @@ from migrate.model.draws.randomness import Start
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.random.seeds import CUDA_SEED, XLA_SEED
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 OWN = "# XLA starts all replicas at the same seed: each gets its own, as each GPU does."
 WITHOUT = "# Where no seed is given, XLA would start all replicas at the same one."
@@ -135,5 +135,5 @@ def _is_followed(small: cst.CSTNode, context: Workspace) -> bool:
         context.qualified_name(call.func) in (XLA_SEED, "shims.manual_seed")
         for statement in block.body[at + 1 : at + 3]
         if isinstance(statement, cst.SimpleStatementLine)
-        for call in nodes_of(statement, cst.Call)
+        for call in context.below(statement, cst.Call)
     )

@@ -21,7 +21,7 @@ from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.random.following import after_silent_seed
 from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of
+from migrate.syntax.tree import bind, code
 
 OURS = "shims.manual_seed"
 OF_OURS = "generator().device"
@@ -101,7 +101,7 @@ def _is_seeded(node: cst.Call, context: Workspace) -> bool:
     return any(
         (context.qualified_name(call.func) or "") in CPU_SEED | {OURS}
         and [code(arg.value) for arg in call.args] == args
-        for call in nodes_of(around, cst.Call)
+        for call in context.below(around, cst.Call)
     )
 
 

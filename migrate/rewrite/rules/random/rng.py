@@ -41,7 +41,7 @@ from migrate.rewrite.rules.random.seeds import (
     worker_seed,
 )
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, nodes_of
+from migrate.syntax.tree import bind, code
 
 SEEDS_XLA = frozenset(
     {
@@ -623,7 +623,7 @@ def _twins(node: cst.Call, context: Workspace) -> Iterator[cst.Call]:
     """Yield the calls in the same function that give the same seed to CUDA or XLA."""
     around = context.function_around(node) or context.module
     args = [code(arg.value) for arg in node.args]
-    for call in nodes_of(around, cst.Call):
+    for call in context.below(around, cst.Call):
         name = context.qualified_name(call.func) or ""
         seeds = call is not node and (name in CUDA_SEED or name == XLA_SEED)
         arguments = [code(arg.value) for arg in call.args]

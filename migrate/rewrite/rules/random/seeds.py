@@ -47,7 +47,7 @@ def draws(seed: cst.BaseExpression, context: Workspace) -> bool:
     """Whether the expression `seed` gives another number each time it is evaluated."""
     return any(
         (context.qualified_name(call.func) or code(call.func)).startswith((*DRAWS, "next"))
-        for call in nodes_of(seed, cst.Call)
+        for call in context.below(seed, cst.Call)
     )
 
 
@@ -91,7 +91,7 @@ def launches(node: cst.Call, context: Workspace) -> bool:
     return any(
         context.qualified_name(call.func) in LAUNCHERS | PROCESS
         and context.function_around(call) is around
-        for call in nodes_of(around or context.module, cst.Call)
+        for call in context.below(around or context.module, cst.Call)
     )
 
 
@@ -122,7 +122,7 @@ def seeded_by(launch: cst.Call, context: Workspace) -> Iterator[WorkerSeed]:
     """Yield the seeds that are set where `launch` starts the replicas, each once."""
     around = context.function_around(launch)
     seen: list[WorkerSeed] = []
-    for call in nodes_of(around or context.module, cst.Call):
+    for call in context.below(around or context.module, cst.Call):
         if context.qualified_name(call.func) not in CPU_SEED | CUDA_SEED:
             continue
         seed = worker_seed(call, context) if context.function_around(call) is around else None
@@ -166,7 +166,7 @@ def _launch(node: cst.Call, context: Workspace) -> tuple[cst.FunctionDef, Mappin
     around = context.function_around(node)
     calls = [
         call
-        for call in nodes_of(around or context.module, cst.Call)
+        for call in context.below(around or context.module, cst.Call)
         if context.qualified_name(call.func) in LAUNCHERS | PROCESS
         and context.function_around(call) is around
     ]
@@ -203,13 +203,13 @@ def in_worker(
         context: the script.
         calls: Python's functions that it may call.
     """
-    called = {id(call.func): call.func for call in nodes_of(value, cst.Call)}
+    called = {id(call.func): call.func for call in context.below(value, cst.Call)}
     if any(code(function) not in calls for function in called.values()):
         return None
     if any(nodes_of(value, cst.NamedExpr)):
         return None
     renamed: dict[cst.CSTNode, cst.CSTNode] = {}
-    for name in nodes_of(value, cst.Name):
+    for name in context.below(value, cst.Name):
         above = context.parent(name)
         if id(name) in called or (isinstance(above, cst.Attribute) and above.attr is name):
             continue
@@ -224,13 +224,15 @@ def in_worker(
 def _seeds(function: cst.FunctionDef, context: Workspace) -> bool:
     """Whether `function` seeds PyTorch itself, XLA with it."""
     names = CPU_SEED | CUDA_SEED
-    return any(context.qualified_name(call.func) in names for call in nodes_of(function, cst.Call))
+    return any(
+        context.qualified_name(call.func) in names for call in context.below(function, cst.Call)
+    )
 
 
 def seeds_xla(function: cst.FunctionDef, context: Workspace) -> bool:
     """Whether `function` seeds XLA."""
     return any(
-        context.qualified_name(call.func) == XLA_SEED for call in nodes_of(function, cst.Call)
+        context.qualified_name(call.func) == XLA_SEED for call in context.below(function, cst.Call)
     )
 
 
@@ -239,7 +241,7 @@ def launched_worker_seeds(node: cst.Call, context: Workspace) -> bool:
     around = context.function_around(node)
     return any(
         seeds_xla(worker, context)
-        for call in nodes_of(around or context.module, cst.Call)
+        for call in context.below(around or context.module, cst.Call)
         if context.qualified_name(call.func) in LAUNCHERS and call.args
         if (worker := context.functions.get(code(call.args[0].value))) is not None
     )

@@ -136,7 +136,7 @@ def _is_environment(value: cst.BaseExpression, context: Workspace) -> bool:
 
 def _asks(root: cst.CSTNode, name: str, context: Workspace) -> bool:
     """Whether `root` asks whether the variable called `name` is set: `n in os.environ`, `os.getenv(n)`."""
-    for comparison in nodes_of(root, cst.Comparison):
+    for comparison in context.below(root, cst.Comparison):
         target = comparison.comparisons[0]
         membership = isinstance(target.operator, cst.In | cst.NotIn)
         if membership and code(comparison.left) == name and _of(target.comparator, context):
@@ -145,7 +145,7 @@ def _asks(root: cst.CSTNode, name: str, context: Workspace) -> bool:
         context.qualified_name(call.func) in CALLS | {f"{ENVIRON}.get"}
         and len(call.args) == 1
         and code(call.args[0].value) == name
-        for call in nodes_of(root, cst.Call)
+        for call in context.below(root, cst.Call)
     )
 
 
@@ -155,7 +155,7 @@ def _fails(whole: cst.CSTNode, loop: cst.CompFor, context: Workspace) -> bool:
         _is_environment(taken.value, context)
         and code(taken.slice[0]) == code(loop.target)
         and not _asks(whole, code(loop.target), context)
-        for taken in nodes_of(whole, cst.Subscript)
+        for taken in context.below(whole, cst.Subscript)
     )
 
 
@@ -164,7 +164,7 @@ def _loop_decides(loop: cst.For, context: Workspace) -> bool:
     if not isinstance(loop.target, cst.Name):
         return False
     name = loop.target.value
-    for test in nodes_of(loop.body, cst.If):
+    for test in context.below(loop.body, cst.If):
         if not _asks(test.test, name, context):
             continue
         branches = [test.body, *([test.orelse] if test.orelse is not None else [])]
@@ -172,10 +172,10 @@ def _loop_decides(loop: cst.For, context: Workspace) -> bool:
             if any(nodes_of(branch, cst.Raise)) or any(nodes_of(branch, cst.Return)):
                 return True
             kept = [code(target.target) for target in nodes_of(branch, cst.AssignTarget)]
-            kept += [code(statement.target) for statement in nodes_of(branch, cst.AugAssign)]
+            kept += [code(statement.target) for statement in context.below(branch, cst.AugAssign)]
             kept += [
                 code(call.func.value)
-                for call in nodes_of(branch, cst.Call)
+                for call in context.below(branch, cst.Call)
                 if isinstance(call.func, cst.Attribute)
                 and call.func.attr.value in ("append", "add")
             ]
@@ -190,7 +190,7 @@ def _is_tested(name: str, place: cst.CSTNode, context: Workspace) -> bool:
     around = context.function_around(place) or context.module
     return any(
         use.value == name and _decides(use, context, DEPTH - 1)
-        for use in nodes_of(around, cst.Name)
+        for use in context.below(around, cst.Name)
         if not isinstance(context.parent(use), cst.AssignTarget)
     )
 

@@ -13,7 +13,7 @@ from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.rank_environment import WORDS
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 
 class ClusterEnvironment(Rule):
@@ -249,5 +249,5 @@ def _takes_rank(branch: cst.If | cst.Else, context: Workspace) -> bool:
 def _asks(root: cst.CSTNode, names: Container[str], context: Workspace) -> bool:
     return any(
         (environment_name(string, context) or "") in names and is_read(string, context)
-        for string in nodes_of(root, cst.SimpleString)
+        for string in context.below(root, cst.SimpleString)
     )

@@ -9,7 +9,6 @@ import libcst as cst
 from migrate.catalogue.words import IN_A_FORWARD, MOVES, ONLY_TENSORS, words
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
-from migrate.syntax.tree import nodes_of
 
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
 # Functions and methods that give several tensors, or something else than a tensor.
@@ -90,7 +89,7 @@ def _is_used_as_one(name: cst.Name, facts: Facts) -> bool:
     function = context.function_around(name)
     mentions = [
         mention
-        for mention in nodes_of(function or context.module, cst.Name)
+        for mention in facts.below(function or context.module, cst.Name)
         if mention.value == name.value and facts.bindings.nearest(mention) is nearest
     ]
     used = False

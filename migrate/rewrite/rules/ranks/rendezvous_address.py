@@ -291,7 +291,7 @@ class RendezvousAddress(Rule):
 
     def _only_for(self, gone: cst.CSTNode, context: Workspace) -> Iterator[Edit]:
         """Yield the removal of a variable that only `gone` used: the first host of a Slurm job."""
-        used = {name.value: name for name in nodes_of(gone, cst.Name)}
+        used = {name.value: name for name in context.below(gone, cst.Name)}
         for name in used.values():
             bindings = context.bindings(name)
             value = context.bound_to(name)[1]

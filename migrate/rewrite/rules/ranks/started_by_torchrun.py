@@ -158,7 +158,7 @@ class StartedByTorchrun(Rule):
         # Another name where the same test asks for RANK already, and one of its own for each.
         asked = [
             environment_name(s, context)
-            for s in nodes_of(_test_around(node, context), cst.SimpleString)
+            for s in context.below(_test_around(node, context), cst.SimpleString)
         ]
         free = [rank for rank in SET_BY_LAUNCHER if rank not in asked] or ["RANK"]
         missing = [variable for variable in dict.fromkeys(asked) if variable in OF_TORCHRUN]
@@ -232,7 +232,7 @@ def _is_asked_in_turn(node: cst.SimpleString, context: Workspace) -> bool:
                 for target in nodes_of(above.elt, cst.ComparisonTarget)
             ) or any(
                 context.qualified_name(call.func) in ("os.getenv", "os.environ.get")
-                for call in nodes_of(above.elt, cst.Call)
+                for call in context.below(above.elt, cst.Call)
             )
     return False
 
@@ -274,7 +274,7 @@ def _is_asked_later(name: str, context: Workspace) -> bool:
     tests = [
         node
         for node in context.all_of(cst.If)
-        if any(part.value == name for part in nodes_of(node.test, cst.Name))
+        if any(part.value == name for part in context.below(node.test, cst.Name))
     ]
     if not tests:  # another file may ask
         return _is_of_replicas(context.module, context)
@@ -305,13 +305,13 @@ def _branches(first: cst.If) -> Iterator[cst.CSTNode]:
 
 def _is_of_replicas(root: cst.CSTNode, context: Workspace) -> bool:
     """Whether code reads or sets the rank, joins the process group, or assigns what a rank is."""
-    if any(environment_name(s, context) in RANKS for s in nodes_of(root, cst.SimpleString)):
+    if any(environment_name(s, context) in RANKS for s in context.below(root, cst.SimpleString)):
         return True
     if context.launch.style is Style.NONE:
         return False  # whether the file that starts the replicas sets RANK is not known
     if isinstance(root, cst.Module):
         return False
-    if any(context.qualified_name(call.func) in INIT for call in nodes_of(root, cst.Call)):
+    if any(context.qualified_name(call.func) in INIT for call in context.below(root, cst.Call)):
         return True
     return any(
         DECIDES.search(code(part))

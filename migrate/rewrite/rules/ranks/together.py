@@ -330,7 +330,9 @@ def _read_above(lines: Sequence[cst.BaseStatement]) -> Callable[[cst.BaseStateme
 
 def _fresh(value: cst.BaseExpression, taken: set[str], context: Workspace) -> str:
     """Return a name that the script does not use for what is read of `value`."""
-    names = [name for name in nodes_of(value, cst.Name) if context.qualified_name(name) is None]
+    names = [
+        name for name in context.below(value, cst.Name) if context.qualified_name(name) is None
+    ]
     base = f"{names[0].value if names else 'value'}_read"
     name, number = base, 1
     while name in taken:

@@ -168,7 +168,9 @@ class _Branch:
                 raise CannotError(f"`{code(part)}` may differ between the replicas")
         self._leaves = list(_leaves(guard.body))
         self._local = {name for leaf in self._leaves for name in _bound(leaf)}
-        self._local |= {name for loop in nodes_of(guard, cst.For) for name in _names(loop.target)}
+        self._local |= {
+            name for loop in self._facts.below(guard, cst.For) for name in _names(loop.target)
+        }
         needed = set(self._needed or ())
         for leaf in self._leaves:
             if not self._only:
@@ -500,7 +502,7 @@ class _Branch:
         bound = {name for leaf in going for name in _bound(leaf)}
         bound |= {
             name
-            for loop in nodes_of(self._guard, cst.For)
+            for loop in self._facts.below(self._guard, cst.For)
             if self._is_out(loop)
             for name in _names(loop.target)
         }

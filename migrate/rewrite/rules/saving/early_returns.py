@@ -16,7 +16,7 @@ from migrate.model.pure import PURE_CALLS, is_pure
 from migrate.reading.replicas.own_values import own_value
 from migrate.reading.steps.leaving import ends_program, leaves_turn
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part, nodes_of
+from migrate.syntax.tree import code, last_part
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -100,5 +100,5 @@ def _is_same(test: cst.BaseExpression, context: Workspace) -> bool:
         return False
     return all(
         last_part(call.func) in PURE_CALLS or code(call.func) in ("any", "all", "callable")
-        for call in nodes_of(test, cst.Call)
+        for call in context.below(test, cst.Call)
     )

@@ -9,7 +9,6 @@ import libcst as cst
 
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.reading.values.saved import is_save
-from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -45,7 +44,7 @@ def _evaluates(function: cst.FunctionDef, context: Workspace) -> bool:
     if context.effects.of(function):
         return False
     runs = False
-    for call in nodes_of(function.body, cst.Call):
+    for call in context.below(function.body, cst.Call):
         name = context.qualified_name(call.func) or ""
         plain = call.func.value if isinstance(call.func, cst.Name) else ""
         if name.startswith(TOGETHER) or is_save(call, context) or plain in TELLS:

@@ -12,7 +12,7 @@ import libcst as cst
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
-from migrate.syntax.tree import last_part, nodes_of
+from migrate.syntax.tree import last_part
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -127,9 +127,9 @@ def _holds_given(value: cst.CSTNode, context: Workspace, seen: frozenset[str]) -
         return False  # on the CPU, or the script uses devices
     positions = {
         id(name)
-        for part in nodes_of(value, cst.Subscript)
+        for part in context.below(value, cst.Subscript)
         for element in part.slice
-        for name in nodes_of(element, cst.Name)
+        for name in context.below(element, cst.Name)
     }
-    names = (name for name in nodes_of(value, cst.Name) if id(name) not in positions)
+    names = (name for name in context.below(value, cst.Name) if id(name) not in positions)
     return any(_is_given(name, context, seen) for name in names)

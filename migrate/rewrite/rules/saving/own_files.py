@@ -19,7 +19,7 @@ from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.saved import arguments
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part, nodes_of, string_value
+from migrate.syntax.tree import code, last_part, string_value
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -48,7 +48,7 @@ def share_of(call: cst.Call, context: Workspace) -> Share | None:
 
 def _gives_turns(test: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `test` lets each replica pass in some turns: `i % world_size == rank`."""
-    for comparison in nodes_of(test, cst.Comparison):
+    for comparison in context.below(test, cst.Comparison):
         sides = [comparison.left, *(target.comparator for target in comparison.comparisons)]
         for side in sides:
             others = [other for other in sides if other is not side]
@@ -149,7 +149,7 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
     returned = [
         statement.value
         for function in (context.called(value) if depth else ())
-        for statement in nodes_of(function.body, cst.Return)
+        for statement in context.below(function.body, cst.Return)
     ]
     return all(
         expression is not None and _is_one_tensor(expression, context, depth - 1)
@@ -160,7 +160,7 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
 def _holds_items(name: cst.Name, context: Workspace) -> bool:
     """Whether the function around says that `name` is a container: `batch: dict`, or `batch["x"]`."""
     function = context.function_around(name)
-    for param in nodes_of(function.params, cst.Param) if function is not None else ():
+    for param in context.below(function.params, cst.Param) if function is not None else ():
         if param.name.value == name.value and param.annotation is not None:
             annotation = code(param.annotation.annotation).strip("'\"")
             if CONTAINER.match(annotation):
@@ -173,7 +173,7 @@ def _holds_items(name: cst.Name, context: Workspace) -> bool:
             isinstance(element.slice, cst.Index) and string_value(element.slice.value) is not None
             for element in item.slice
         )
-        for item in nodes_of(inside, cst.Subscript)
+        for item in context.below(inside, cst.Subscript)
     )
 
 

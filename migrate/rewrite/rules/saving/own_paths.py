@@ -43,7 +43,7 @@ def key_in_path(call: cst.Call, context: Workspace) -> str | None:
     path = (arguments(call, context) or {}).get("f")
     if path is None:
         return None
-    in_path = {name.value for name in nodes_of(path.value, cst.Name)}
+    in_path = {name.value for name in context.below(path.value, cst.Name)}
     for above in context.ancestors(call):
         if isinstance(above, cst.FunctionDef):
             return None
@@ -134,7 +134,7 @@ def _values(name: cst.Name | cst.Attribute, context: Workspace) -> Iterator[cst.
                 if more is not None:
                     added.append(more)
                     continue
-                for nested in nodes_of(statement, cst.AugAssign):
+                for nested in context.below(statement, cst.AugAssign):
                     if code(nested.target) == name.value:
                         yield nested.value  # on one way only
                 assigned = list(_assigned(statement, name.value, context))

@@ -38,7 +38,7 @@ from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, 
 from migrate.rewrite.rules.saving.unknown_conditions import unseen_condition
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.origins import at_line, at_lines
-from migrate.syntax.tree import bind, code, first_line, nodes_of, targets, used
+from migrate.syntax.tree import bind, code, first_line, targets, used
 
 ON_ALL_RANKS = "must be called on all ranks"
 MAY_DIFFER = "may differ between the replicas"
@@ -429,7 +429,7 @@ class Saving:
         return ways_out(function, self._saves, self._context)
 
     def _saves_in(self, statement: cst.CSTNode) -> Iterator[cst.Call]:
-        for call in nodes_of(statement, cst.Call):
+        for call in self._context.below(statement, cst.Call):
             if is_save(call, self._context):
                 yield call
 
@@ -467,7 +467,9 @@ class Saving:
             if needs is None or self._saves(statement):
                 continue
             moved.add(id(statement))
-            targeted = {n.value for t in targets(statement) for n in nodes_of(t, cst.Name)}
+            targeted = {
+                n.value for t in targets(statement) for n in self._context.below(t, cst.Name)
+            }
             names |= dict.fromkeys(targeted - set(names), names[needs])
         return names, moved
 
@@ -657,7 +659,7 @@ class Saving:
         """Return the expressions in the statements of `guarded` that only the replica that writes needs."""
         expressions: list[cst.BaseExpression] = []
         for statement in guarded.statements:
-            for call in nodes_of(statement, cst.Call):
+            for call in self._context.below(statement, cst.Call):
                 if any(call is save for save in moved):
                     path = self._path(call)
                     expressions += [path] if path is not None else []
@@ -756,8 +758,8 @@ class Saving:
     def _may_split(self, function: cst.FunctionDef) -> bool:
         """Whether what follows the save in `function` may be left to the first replica."""
         results = [
-            *(node.value for node in nodes_of(function.body, cst.Return)),
-            *(node.value for node in nodes_of(function.body, cst.Yield)),
+            *(node.value for node in self._context.below(function.body, cst.Return)),
+            *(node.value for node in self._context.below(function.body, cst.Yield)),
         ]
         has_result = any(result is not None for result in results)
         return not has_result and isinstance(function.body, cst.IndentedBlock)

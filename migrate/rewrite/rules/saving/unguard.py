@@ -79,7 +79,7 @@ def without_guard(
 def _draw(statement: cst.BaseStatement, context: Workspace) -> cst.Call | None:
     """Return a call of `statement` that draws on the host: first of those that not only torch makes."""
     draws = context.calls.shifting
-    calls = [c for c in nodes_of(statement, cst.Call) if context.place(c) in draws]
+    calls = [c for c in context.below(statement, cst.Call) if context.place(c) in draws]
     return min(calls, key=lambda call: draws[context.place(call)], default=None)
 
 
@@ -131,7 +131,7 @@ def or_none(test: cst.BaseExpression) -> Callable[[cst.BaseExpression], cst.IfEx
 def _first(rest: Rest, context: Workspace) -> cst.BaseExpression:
     """Return an expression that is true on the replica that passes `rest`: the script's own, if it stays."""
     test = joined(rest.asked)
-    names = (context.qualified_name(call.func) for call in nodes_of(test, cst.Call))
+    names = (context.qualified_name(call.func) for call in context.below(test, cst.Call))
     if any(nodes_of(test, cst.Subscript)) or any(name is not None for name in names):
         return context.vocabulary.expression(
             "is first here" if is_local(rest.asked) else "is first"

@@ -135,7 +135,7 @@ def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpre
     """
     for scope, names in _batches_around(call, context):
         moved = [*moves(scope.body, context)]
-        parts = [part for move in moved for part in nodes_of(move, cst.Subscript)]
+        parts = [part for move in moved for part in context.below(move, cst.Subscript)]
         batch = {base_name(part) or "" for part in parts if _is_part(part, names)}
         if not batch or _moves_whole(scope, batch, call, context):
             continue
@@ -177,7 +177,7 @@ def _moves_whole(
         context.effects.moves(other)
         and any(code(arg.value) in batch for arg in other.args)
         and context.place(other) < here
-        for other in nodes_of(scope.body, cst.Call)
+        for other in context.below(scope.body, cst.Call)
     )
 
 
@@ -207,7 +207,7 @@ def _parts(
             yield from _parts(arg.value, batch, context, depth)
     elif isinstance(value, cst.Name) and depth:
         values = [v for v in context.bound_values(value) if isinstance(v, cst.BaseExpression)]
-        again = any(n.value == value.value for v in values for n in nodes_of(v, cst.Name))
+        again = any(n.value == value.value for v in values for n in context.below(v, cst.Name))
         if values and not again:  # `kwargs = {k: v.to(device) for k, v in kwargs.items()}`
             for bound in values:
                 yield from _parts(bound, batch, context, depth - 1)

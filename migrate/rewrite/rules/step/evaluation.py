@@ -229,12 +229,12 @@ def _computing(block: cst.IndentedBlock, batch: list[str], context: Workspace) -
     """
     return frozenset(
         id(call)
-        for call in nodes_of(block, cst.Call)
+        for call in context.below(block, cst.Call)
         if context.place(call) in context.calls.sampling
         and any(
             isinstance(name, cst.Name) and name.value in batch
             for arg in call.args
-            for name in nodes_of(arg.value, cst.Name)
+            for name in context.below(arg.value, cst.Name)
         )
         and (callees := context.called(call))
         and not any(
@@ -280,7 +280,7 @@ def _answers(body: Body, first: int, index: int) -> bool:
 
 def _reads(body: Body, index: int, context: Workspace) -> bool:
     node = body.statements[index].node
-    return any(context.effects.reads(call) for call in nodes_of(node, cst.Call))
+    return any(context.effects.reads(call) for call in context.below(node, cst.Call))
 
 
 def _computes(body: Body, index: int) -> bool:
@@ -310,10 +310,10 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     # Statements of an arrangement are not in the script's tree: the tree cannot be asked for their function.
     defined = {
         id(call)
-        for function in nodes_of(node, cst.FunctionDef)
-        for call in nodes_of(function.body, cst.Call)
+        for function in context.below(node, cst.FunctionDef)
+        for call in context.below(function.body, cst.Call)
     }
-    for call in nodes_of(node, cst.Call):
+    for call in context.below(node, cst.Call):
         if id(call) in defined:
             continue
         if context.place(call) in context.calls.forwarding:
@@ -352,10 +352,10 @@ def _takes_batch(call: cst.Call, context: Script) -> bool:
         return False
     moved = {
         name.value
-        for assign in nodes_of(loop.body, cst.Assign)
+        for assign in context.below(loop.body, cst.Assign)
         if next(moves(assign.value, context), None) is not None
         for target in assign.targets
-        for name in nodes_of(target, cst.Name)
+        for name in context.below(target, cst.Name)
     }
     return any(
         (isinstance(arg.value, cst.Name) and arg.value.value in moved)
@@ -386,14 +386,14 @@ def _without_gradients(loop: Loop, context: Workspace) -> bool:
     places = [context.place(call) for call, _ in _models(loop.body, context)]
     if all(place in context.calls.evaluating for place in places):
         return True
-    blocks = (block for block in nodes_of(loop, cst.With) if any(_models(block.body, context)))
+    blocks = (block for block in context.below(loop, cst.With) if any(_models(block.body, context)))
     items = [item.item for block in blocks for item in block.items]
     for above in context.ancestors(loop):
         if isinstance(above, cst.With):
             items.extend(item.item for item in above.items)
         elif isinstance(above, cst.FunctionDef):
             items.extend(decorator.decorator for decorator in above.decorators)
-            if any(_is_eval(call) for call in nodes_of(above.body, cst.Call)):
+            if any(_is_eval(call) for call in context.below(above.body, cst.Call)):
                 return True
     return context.names_any(items, NO_GRADIENTS)
 
@@ -415,11 +415,11 @@ def _is_over_models(loop: Loop, context: Workspace) -> bool:
     """Whether the turns run one model each on what the loop does not yield: `for net in nets: net(x)`."""
     if not isinstance(loop, cst.For):
         return False
-    yielded = {name.value for name in nodes_of(loop.target, cst.Name)}
+    yielded = {name.value for name in context.below(loop.target, cst.Name)}
     called, passed = set(), set()
     for call, _ in _models(loop.body, context):
         called.add((get_full_name_for_node(call.func) or "").partition(".")[0])
-        passed |= {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+        passed |= {name.value for arg in call.args for name in context.below(arg.value, cst.Name)}
     return called <= yielded and not (passed & yielded)
 
 

@@ -11,7 +11,7 @@ import libcst as cst
 
 from migrate.reading.flow.dataflow import is_view
 from migrate.rewrite.rules.step.detached_read import TensorRead
-from migrate.syntax.tree import code, nodes, nodes_of
+from migrate.syntax.tree import code, nodes
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -133,7 +133,7 @@ def _name(
     names.append("batch_value")
     function = context.function_around(line)
     places = [function] if function is not None else [context.module]
-    mentioned = {name.value for place in places for name in nodes_of(place, cst.Name)}
+    mentioned = {name.value for place in places for name in context.below(place, cst.Name)}
     outside = {name for name in names if _is_of_module(name, context)}
     return next((n for n in names if n not in mentioned | outside | set(taken)), None)
 

@@ -63,7 +63,9 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
         unmoved = [name for name in unmoved if name in with_model - moved]
         mentioned = set(unmoved)
         # A list has no `to`: of crops, which the model may move one by one (swav).
-        parts = (subscript.value for part in block for subscript in nodes_of(part, cst.Subscript))
+        parts = (
+            subscript.value for part in block for subscript in context.below(part, cst.Subscript)
+        )
         in_parts = {part.value for part in parts if isinstance(part, cst.Name)}
         if unmoved and (with_model & moved or in_parts & mentioned):
             listed = ", ".join(unmoved)
@@ -128,8 +130,8 @@ def left_to_the_wrapper(loop: cst.CSTNode, context: Workspace) -> UnknownInputs 
     before = -1
     while before < len(derived):
         before = len(derived)
-        for assign in nodes_of(loop.body, cst.Assign):
-            if derived & {name.value for name in nodes_of(assign.value, cst.Name)}:
+        for assign in context.below(loop.body, cst.Assign):
+            if derived & {name.value for name in context.below(assign.value, cst.Name)}:
                 derived |= {*filter(None, _targets(assign))}
     passed = {
         arg.value.value
@@ -158,14 +160,14 @@ def _inputs(step: TrainingStep, context: Workspace) -> list[str]:
     assert not isinstance(step.loop, cst.FunctionDef)
     batch = set(batch_names(step.loop, context))
     names: set[str] = set()
-    for call in nodes_of(step.loop.body, cst.Call):
+    for call in context.below(step.loop.body, cst.Call):
         if not any(callee is function for callee in context.called(call)):
             continue
         bound = bind(call, parameters_of(function, call))
         if bound is None:
             return list(step.batch)
         for name, arg in bound.items():
-            if any(name.value in batch for name in nodes_of(arg.value, cst.Name)):
+            if any(name.value in batch for name in context.below(arg.value, cst.Name)):
                 names.add(name)
     return [name for name in step.batch if name in names]
 
@@ -197,7 +199,7 @@ def _unpacks(assign: cst.Assign) -> bool:
 
 def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
     """Return the names that, as they are, a model is given which moves its inputs to the GPU itself."""
-    calls = (call for part in block for call in nodes_of(part, cst.Call))
+    calls = (call for part in block for call in context.below(part, cst.Call))
     arguments = (call.args for call in calls if context.effects.moves_inputs(call))
     values = (arg.value for args in arguments for arg in args if not arg.star)
     return {value.value for value in values if isinstance(value, cst.Name)}
@@ -215,7 +217,7 @@ def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseE
         if values.kind(value) in LOADERS:
             continue
         yield value
-        for name in nodes_of(value, cst.Name):
+        for name in context.below(value, cst.Name):
             if context.function_around(name) is not owner:
                 continue
             for assignment in values.bindings.given(name):
@@ -239,12 +241,12 @@ def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        for call in nodes_of(value, cst.Call):
+        for call in context.below(value, cst.Call):
             if context.place(call) in context.calls.moving:
                 return True
             for function in context.called(call):
                 waiting += bindings.returns.get(id(function), [])
-        for name in nodes_of(value, cst.Name):
+        for name in context.below(value, cst.Name):
             waiting += (
                 assignment.value
                 for assignment in bindings.given(name)
@@ -260,9 +262,9 @@ def _yields_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
         return False
     yields = [
         node.value
-        for call in nodes_of(loop.iter, cst.Call)
+        for call in context.below(loop.iter, cst.Call)
         for function in context.called(call)
-        for node in nodes_of(function.body, cst.Yield)
+        for node in context.below(function.body, cst.Yield)
     ]
     return bool(yields) and all(_is_moved(value, context) for value in yields)
 
@@ -289,7 +291,7 @@ def _given(
     """
     receivers: list[cst.FunctionDef | None] = []
     for name in names:
-        mentions = [m for part in block for m in nodes_of(part, cst.Name) if m.value == name]
+        mentions = [m for part in block for m in context.below(part, cst.Name) if m.value == name]
         functions = [_function_given(mention, context) for mention in mentions]
         if functions and all(is_given for is_given, _ in functions):
             receivers += [function for _, function in functions]
@@ -313,7 +315,7 @@ def _function_given(mention: cst.Name, context: Workspace) -> tuple[bool, cst.Fu
 
 def _rebound(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
     """Yield the names bound to something that is moved: `x = [part.cuda() for part in x]`."""
-    for assign in nodes_of(root, cst.Assign):
+    for assign in context.below(root, cst.Assign):
         if next(moves(assign.value, context), None) is not None:
             yield from (name for name in _targets(assign) if name)
 
@@ -334,25 +336,27 @@ def _given_to_mover(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
 
     `to_device(batch, device)`, `batch.cuda(device)` of a class of the project.
     """
-    for call in nodes_of(root, cst.Call):
+    for call in context.below(root, cst.Call):
         if context.effects.moves(call) and not context.effects.of(call):
-            yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
+            yield from (name.value for arg in call.args for name in context.below(arg, cst.Name))
             if isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
                 yield call.func.value.value
 
 
 def _given_to_moving_step(block: Iterable[cst.CSTNode], context: Workspace) -> Iterator[str]:
     """Yield the names given to a function, of any file, that trains and moves something itself."""
-    for call in (call for part in block for call in nodes_of(part, cst.Call)):
+    for call in (call for part in block for call in context.below(part, cst.Call)):
         if context.effects.of(call) and context.effects.moves(call):
-            yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
+            yield from (name.value for arg in call.args for name in context.below(arg, cst.Name))
 
 
 def _fed(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
     """Return the names that the models are called with."""
-    calls = (call for part in block for call in nodes_of(part, cst.Call))
+    calls = (call for part in block for call in context.below(part, cst.Call))
     fed = (call.args for call in calls if context.values.kind(call.func) is Kind.MODEL)
-    return {name.value for args in fed for arg in args for name in nodes_of(arg.value, cst.Name)}
+    return {
+        name.value for args in fed for arg in args for name in context.below(arg.value, cst.Name)
+    }
 
 
 def _targets(assign: cst.Assign) -> Iterator[str | None]:
@@ -380,8 +384,8 @@ def _moved_by_element(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
             elif isinstance(around, cst.For):
                 loops.append(around)
             for loop in loops:
-                if moved & {name.value for name in nodes_of(loop.target, cst.Name)}:
-                    moved |= {name.value for name in nodes_of(loop.iter, cst.Name)}
+                if moved & {name.value for name in context.below(loop.target, cst.Name)}:
+                    moved |= {name.value for name in context.below(loop.iter, cst.Name)}
         yield from moved
 
 

@@ -153,7 +153,7 @@ class TrainingSteps:
         seen: set[int] = set()
         waiting = [node]
         while waiting:
-            for call in nodes_of(waiting.pop(), cst.Call):
+            for call in self._context.below(waiting.pop(), cst.Call):
                 for function in self._context.called(call):
                     if id(function) in seen:
                         continue
@@ -182,7 +182,7 @@ class TrainingSteps:
 
     def _hopeless(self, loop: Loop) -> None:
         """Note the calls of the loop that train in a way that no step can hold."""
-        for call in nodes_of(loop.body, cst.Call):
+        for call in self._context.below(loop.body, cst.Call):
             why = self._context.effects.obstacle(call)
             inner = next(a for a in self._context.ancestors(call) if isinstance(a, Loop))
             if why is not None and inner is loop:

@@ -482,7 +482,7 @@ def _is_not_moved_yet(node: cst.CSTNode, target: cst.BaseExpression, facts: Fact
         )
     else:
         holder = names[0]
-        returned = (statement.value for statement in nodes_of(function.body, cst.Return))
+        returned = (statement.value for statement in facts.below(function.body, cst.Return))
         makes = _is_made(holder, function) and any(
             value is not None and code(value) == holder for value in returned
         )
@@ -501,7 +501,7 @@ def _runs_in_init(function: cst.FunctionDef, facts: Facts) -> bool:
     if function.name.value == "__init__":
         return True
     here = f"self.{function.name.value}"
-    callers = [m for m in methods if any(code(a) == here for a in nodes_of(m, cst.Attribute))]
+    callers = [m for m in methods if any(code(a) == here for a in facts.below(m, cst.Attribute))]
     return bool(callers) and all(method.name.value == "__init__" for method in callers)
 
 
@@ -522,7 +522,7 @@ def _is_moved_above(
     """Whether a statement of the function above `node` moves `holder`, or what it is a part of."""
     line = facts.context.position(node).line
     wholes = {holder, holder.partition(".")[0]}
-    for call in nodes_of(function.body, cst.Call):
+    for call in facts.below(function.body, cst.Call):
         if facts.context.position(call).line >= line or not is_move(call, facts.context):
             continue
         statement = facts.context.statement_around(call)
@@ -530,7 +530,7 @@ def _is_moved_above(
         if isinstance(statement, cst.SimpleStatementLine):
             moved |= {
                 code(t.target)
-                for assignment in nodes_of(statement, cst.Assign)
+                for assignment in facts.below(statement, cst.Assign)
                 for t in assignment.targets
             }
         if any(name in wholes or name.startswith(f"{holder}.") for name in moved):
@@ -545,10 +545,10 @@ def _moves_later(node: cst.CSTNode, target: cst.BaseExpression, facts: Facts) ->
     root = (base_name(target) or "").partition(".")[0]
     around = facts.context.function_around(node) or facts.context.module
     line = facts.context.position(node).line
-    for call in nodes_of(around, cst.Call):
+    for call in facts.below(around, cst.Call):
         if facts.context.position(call).line < line:
             continue
-        names = {name.value for name in nodes_of(call, cst.Name)}
+        names = {name.value for name in facts.below(call, cst.Name)}
         moving = (
             is_move(call, facts.context) or facts.context.place(call) in facts.context.calls.moving
         )

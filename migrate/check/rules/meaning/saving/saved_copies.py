@@ -11,7 +11,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import How
 from migrate.reading.values.host import is_dataset
-from migrate.syntax.tree import code, is_attribute_of_self, nodes_of
+from migrate.syntax.tree import code, is_attribute_of_self
 
 SAVE = "torch_xla.core.xla_model.save"
 RESTORE = "random.setstate"
@@ -248,7 +248,7 @@ def _is_written_here(facts: Facts) -> bool:
         for call in calls
         if facts.names.of(call.func) in FAITHFUL and call.args
         for content in _contents(call.args[0].value, facts)
-        for part in nodes_of(content, cst.Call)
+        for part in facts.below(content, cst.Call)
     }
     return not states or not states <= kept
 

@@ -10,7 +10,7 @@ from migrate.catalogue.target import BOTH
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_accelerator, is_move
-from migrate.syntax.tree import code, keyword, nodes_of
+from migrate.syntax.tree import code, keyword
 
 MAKERS = ("torch.nn.parameter.Uninitialized", "torch.nn.Uninitialized", "torch.Uninitialized")
 MEND = (
@@ -251,7 +251,7 @@ def _makers(layer: cst.CSTNode, facts: Facts) -> Iterator[cst.CSTNode]:
 def _returns(function: cst.FunctionDef, layer: cst.CSTNode, facts: Facts) -> bool:
     """Whether a function returns an object that it creates, directly or through a variable."""
     target = _kept_as(layer, facts)
-    for returned in nodes_of(function.body, cst.Return):
+    for returned in facts.below(function.body, cst.Return):
         if returned.value is None:
             continue
         if _contains(returned.value, layer, facts) or (

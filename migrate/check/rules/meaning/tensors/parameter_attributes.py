@@ -12,7 +12,7 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.devices import is_move
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
-from migrate.syntax.tree import bind, code, nodes_of, string_value
+from migrate.syntax.tree import bind, code, string_value
 
 # Attributes of every tensor: to set them changes the parameter itself.
 OF_TENSORS = frozenset({"data", "grad", "names", "requires_grad"})
@@ -187,7 +187,7 @@ class ParameterAttributes(Hazard):
             return any(
                 context.place(call) in marked
                 for loop in loops
-                for call in nodes_of(loop.iter, cst.Call)
+                for call in facts.below(loop.iter, cst.Call)
             )
         return not _is_after_move(owner, _models(owner, facts), facts)
 
@@ -237,7 +237,7 @@ def _models(node: cst.BaseExpression, facts: Facts) -> set[str]:
         for binding in facts.context.bindings(node):
             value = value_of(binding.node, facts.context)
             if value is not None:
-                names |= {_root(call.func) for call in nodes_of(value, cst.Call)}
+                names |= {_root(call.func) for call in facts.below(value, cst.Call)}
     return names - {"", "self"}
 
 

@@ -76,7 +76,7 @@ def _is_between(statement: cst.CSTNode, body: Sequence[cst.CSTNode], facts: Fact
 def _meets(statement: cst.CSTNode, facts: Facts) -> bool:
     return any(
         facts.names.of(call.func) in COLLECTIVE or facts.context.effects.meets(call)
-        for call in nodes_of(statement, cst.Call)
+        for call in facts.below(statement, cst.Call)
     )
 
 

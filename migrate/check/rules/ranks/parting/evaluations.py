@@ -15,7 +15,6 @@ from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.steps.in_step import is_step
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import nodes_of
 
 
 def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
@@ -58,7 +57,7 @@ def _is_step_of_some(call: cst.Call, facts: Facts) -> bool:
 
 def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
     """Whether `function` reads a value that it has computed on the device."""
-    for node in nodes_of(function.body, cst.Call):
+    for node in facts.below(function.body, cst.Call):
         guard = facts.guards.around(node)
         if guard is not None and facts.context.function_around(guard) is function:
             continue

@@ -66,7 +66,7 @@ def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
     above, _ = ends_beside(guard, ENDS_GRAPHS, facts)
     if above is None or facts.guards.around(above) is not None:
         return False
-    return not any(facts.values.calls_model(call) for call in nodes_of(guard, cst.Call))
+    return not any(facts.values.calls_model(call) for call in facts.below(guard, cst.Call))
 
 
 def handed_on(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
@@ -132,14 +132,14 @@ def _reads_parameter(
         mentions = {kept.name.value}
         loops: list[cst.CompFor | cst.For] = [*nodes_of(function, cst.CompFor)]
         for loop in (*loops, *nodes_of(function, cst.For)):
-            if any(name.value == kept.name.value for name in nodes_of(loop.iter, cst.Name)):
-                mentions |= {name.value for name in nodes_of(loop.target, cst.Name)}
+            if any(name.value == kept.name.value for name in facts.below(loop.iter, cst.Name)):
+                mentions |= {name.value for name in facts.below(loop.target, cst.Name)}
     reading = (*nodes_of(function, cst.Call), *nodes_of(function, cst.FormattedStringExpression))
     for node in reading if mentions != {None} else ():
         reads = any(
             name.value in mentions
             for read in reads_at(node, facts)
-            for name in nodes_of(read, cst.Name)
+            for name in facts.below(read, cst.Name)
         )
         guard = kept_from(node, facts) if reads else None
         runs = guard is not None and never_runs(node, facts.context) is None

@@ -13,7 +13,6 @@ from migrate.reading.names.bindings import Assignment, How
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When
-from migrate.syntax.tree import nodes_of
 
 DEPTH = 3  # maximum number of nested functions to follow
 
@@ -24,7 +23,7 @@ def computed_after(
     """Return where all replicas compute a name that is read after a step, or None if none is pending."""
     if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
         return None
-    for name in nodes_of(read, cst.Name):
+    for name in facts.below(read, cst.Name):
         value = _pending(name, at, facts)
         if value is not None:
             return value
@@ -114,7 +113,7 @@ def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -
         and kept_from(call, facts) is None
         and (facts.names.of(call.func) in SYNCS | COLLECTIVE or _reads_name(call, name))
         and never_runs(call, facts.context) is None
-        for call in nodes_of(facts.bindings.owner(at), cst.Call)
+        for call in facts.below(facts.bindings.owner(at), cst.Call)
     )
 
 

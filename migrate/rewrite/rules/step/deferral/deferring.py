@@ -24,7 +24,7 @@ from migrate.rewrite.rules.step.deferral.reading import (
     why_it_stays,
 )
 from migrate.rewrite.rules.step.deferral.written import RecordedReading, bare
-from migrate.syntax.tree import base_name, code, nodes, nodes_of
+from migrate.syntax.tree import base_name, code, nodes
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -119,7 +119,7 @@ class Deferring:
         for line in self._block[index + 1 :]:
             if not isinstance(line, cst.SimpleStatementLine):
                 continue
-            names = {name.value for name in nodes_of(line, cst.Name)}
+            names = {name.value for name in self._context.below(line, cst.Name)}
             if names & reading.fresh and not reading.take(line):
                 return why_it_stays(line, [line], self._context)
         if (why := self._observers.find(reading)) is not None:
@@ -134,7 +134,7 @@ class Deferring:
         """Return the names that the loop binds or changes."""
         names = set(self._flow(self._loop.body).written)
         if isinstance(self._loop, cst.For):
-            names |= {name.value for name in nodes_of(self._loop.target, cst.Name)}
+            names |= {name.value for name in self._context.below(self._loop.target, cst.Name)}
         return names
 
     def _flow(self, node: cst.CSTNode):  # type: ignore[no-untyped-def]
@@ -161,7 +161,7 @@ class Deferring:
         for statement in statements:
             if overlap(same, self._flow(statement).edited):
                 return True
-            for call in nodes_of(statement, cst.Call):
+            for call in self._context.below(statement, cst.Call):
                 if called(call, self._context) in TENSORS and same & _names(call.args):
                     return True
         return False

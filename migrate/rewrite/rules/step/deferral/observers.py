@@ -13,7 +13,7 @@ from migrate.reading.replicas.first_replica import parts
 from migrate.reading.steps.loops import Loop
 from migrate.rewrite.rules.step.deferral.reading import Reading
 from migrate.rewrite.rules.step.deferral.variables import Variables
-from migrate.syntax.tree import code, nodes, nodes_of
+from migrate.syntax.tree import code, nodes
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -120,7 +120,7 @@ class Observers:
         """Whether `test` asks for counters and options only."""
         lengths = {
             id(node)
-            for call in nodes_of(test, cst.Call)
+            for call in self._context.below(test, cst.Call)
             if code(call.func) == "len"
             for node in nodes(call)
         }
@@ -129,7 +129,7 @@ class Observers:
             for node in nodes(test)
             if isinstance(node, cst.Name | cst.Attribute) and id(node) not in lengths
         ]
-        calls = (call for call in nodes_of(test, cst.Call) if id(call) not in lengths)
+        calls = (call for call in self._context.below(test, cst.Call) if id(call) not in lengths)
         return next(calls, None) is None and all(
             same_everywhere(name)
             or self._is_part(name)

@@ -148,7 +148,7 @@ def _on_the_device(tensor: cst.BaseExpression) -> cst.BaseExpression:
 
 def why_it_stays(line: cst.CSTNode, sites: Sequence[cst.CSTNode], context: Workspace) -> str:
     """Return why what `line` reads is read in every step."""
-    if any(is_log(call, context) for call in nodes_of(line, cst.Call)):
+    if any(is_log(call, context) for call in context.below(line, cst.Call)):
         return "is shown in every step"
     if len(sites) > 1:
         return "reads several values in one statement"

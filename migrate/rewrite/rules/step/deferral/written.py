@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.rewrite.rules.step.deferral.reading import Reading
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -44,7 +44,7 @@ class RecordedReading:
     def __init__(self, reading: Reading, tensor: str, context: Workspace) -> None:
         self.reading = reading
         around = context.function_around(reading.line) or context.module
-        self._taken = {name.value for name in nodes_of(around, cst.Name)}
+        self._taken = {name.value for name in context.below(around, cst.Name)}
         self._tensor = tensor
         name = reading.variable or sorted(reading.watched)[0]
         self._pending = self._free(f"{name}_pending")
