@@ -23,6 +23,12 @@ from migrate.progress import Progress
 from migrate.train.copied_weights import copied_weights
 from migrate.train.data_file import write_data
 from migrate.train.errors import TrainError
+from migrate.train.evaluation import (
+    Evaluations,
+    evaluation_difference,
+    evaluations_of,
+    without_evaluations,
+)
 from migrate.train.factor import settled_factor, with_factor
 from migrate.train.find import find_training, script_text
 from migrate.train.interface_file import write_interface
@@ -31,6 +37,7 @@ from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import names_of_batch, program_facts, require_plain_weights
+from migrate.train.proof.child import EVALUATE
 from migrate.train.proof.interface import names_compared, search_compared
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
@@ -41,6 +48,7 @@ from migrate.train.slice.data import data_slice
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
 from migrate.train.write.batches import has_single_batches
+from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
@@ -126,13 +134,32 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 "modules of data.py would start from other weights than the program",
                 "call torch.manual_seed before the model is built",
             )
+        evaluations = Evaluations()
+        if not facts.rollouts:
+            evaluations = evaluations_of(
+                text,
+                recorded,
+                port.modeling,
+                lambda script, chains: functools.partial(
+                    data_slice,
+                    script,
+                    events,
+                    loss,
+                    names,
+                    trained=recorded["trained"],
+                    evaluations=chains,
+                ),
+            )
         with writing(options.output) as place:
             progress("writing the program")
             methods = {function.method for function in recorded["functions"]}
             modeling = facts.counts.source if facts.counts else port.modeling
-            sources = split(modeling, script.name, methods)
+            ported = {site["label"] for site in recorded.get("evaluations", ())}
+            sources = split(modeling, script.name, methods, evaluations=ported)
             own = {n.name for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef)}
-            of_loss, of_functions = specialized([sources.loss, sources.functions], own)
+            of_loss, of_functions, of_evaluations = specialized(
+                [sources.loss, sources.functions, sources.evaluations], own
+            )
             files = {
                 "model.py": model_text([port.config], [sources.model]),
                 "loss.py": loss_text(of_loss, facts),
@@ -156,13 +183,43 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 progress(f"running {script}: with the mean over all elements")
                 expected, of_mean = global_mean(place, text, recorded, options, work)
                 of_means = (of_mean,)
+            if evaluations.sites:
+                progress("comparing: evaluation")
+                source = with_imports(
+                    evaluation_text(of_evaluations, evaluations.sites, facts.statistics)
+                )
+                (place / EVALUATE).write_text(source)
+                differs = evaluation_difference(
+                    place, recorded, evaluations.sites, work, options.timeout
+                )
+                if differs:
+                    evaluations = without_evaluations(evaluations, text, differs)
             _write_recorded(place / RECORDED, expected, facts)
             progress("comparing: data")
             roles = training_roles(text, events, recorded)
             called = any(role.kind == PART for role in roles.values())
-            data, of_data = write_data(
-                text, events, cut, plain, recorded, options, place, work, called=called
-            )
+            if evaluations.sites and evaluations.cut and evaluations.plain:
+                data, of_data = write_data(
+                    text,
+                    events,
+                    evaluations.cut,
+                    evaluations.plain,
+                    recorded,
+                    options,
+                    place,
+                    work,
+                    called=called,
+                    evaluations=evaluations.sites,
+                )
+                if not of_data.same:
+                    why = f"with it, the data differ: {of_data.what}"
+                    evaluations = without_evaluations(evaluations, text, why)
+            if not evaluations.sites:
+                (place / EVALUATE).unlink(missing_ok=True)
+                data, of_data = write_data(
+                    text, events, cut, plain, recorded, options, place, work, called=called
+                )
+            facts = replace(facts, evaluations=evaluations.sites)
             single = not called and has_single_batches((place / "data.py").read_text())
             facts = replace(facts, single=single and not facts.rollouts)
             (place / "train.py").write_text(train_text(facts))
@@ -180,6 +237,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
                 scaled=facts.scaled is not None,
             )
             notes = [
+                *evaluations.left,
                 *program_notes(recorded, port, facts, left),
                 *optimizer.notes,
                 *tidied(place, options),

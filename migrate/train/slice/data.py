@@ -34,6 +34,7 @@ from migrate.train.slice.statements import (
     is_exec,
     is_literal,
     names_at_definition,
+    names_read,
     parameters,
     settings,
 )
@@ -45,6 +46,7 @@ from migrate.train.slice.text import (
     free_names,
     loads,
     path_to,
+    root,
     stores,
 )
 
@@ -134,6 +136,7 @@ def data_slice(
     restore_before: Sequence[int] = (),
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
     places: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
+    evaluations: Sequence[Sequence[Frame]] = (),
 ) -> DataSlice:
     """Cut the generator of micro-batches out of a script.
 
@@ -147,12 +150,14 @@ def data_slice(
         places: trained modules of the step and their expressions, by function and its first line. If the
             loop runs them, they get the program's weights after each update. Such a loop may also read what
             the statements of the loss compute: it runs them too.
+        evaluations: frames of the calls that evaluate, innermost first. The script has the values of the
+            program there.
 
     Raises:
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
-    batch = batch_of(script, events, loss, names, places=places)
-    return batches_slice(script, [batch], restore_before, trained)
+    batch = batch_of(script, events, loss, names, places=None if evaluations else places)
+    return batches_slice(script, [batch], restore_before, trained, evaluations=evaluations)
 
 
 def batches_slice(
@@ -161,6 +166,7 @@ def batches_slice(
     restore_before: Sequence[int] = (),
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
     forwards: Sequence[ForwardOf] = (),
+    evaluations: Sequence[Sequence[Frame]] = (),
 ) -> DataSlice:
     """Cut the generator of the micro-batches of all updates out of a script, as `data_slice` of one.
 
@@ -170,7 +176,7 @@ def batches_slice(
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     places = any(batch.places for batch in batches)
-    parts = (script, batches, restore_before, trained or {}, forwards)
+    parts = (script, batches, restore_before, trained or {}, forwards, evaluations)
     again = False
     try:
         return _Slicer(*parts).slice()
@@ -206,6 +212,7 @@ class _Slicer:
         restore_before: Sequence[int],
         trained: Mapping[tuple[str, int], Collection[str]],
         forwards: Sequence[ForwardOf],
+        evaluations: Sequence[Sequence[Frame]] = (),
         *,
         hands_over: bool = False,
         again: bool = False,
@@ -215,6 +222,7 @@ class _Slicer:
         self._script, self._batches = script, batches
         self._restore = set(restore_before)
         self._trained, self._forwards = trained, forwards
+        self._evaluations = evaluations
         self._keeper = Keeper(script)
         self._places: dict[tuple[str, int], dict[str, str]] = {}
         for batch in batches if hands_over else ():
@@ -237,6 +245,7 @@ class _Slicer:
                 self._mark(scope, code, batch, n, sliced)
             self._mark_forwards(scope, code)
             scope.dropped -= set(scope.marks)
+            self._ask(scope, code)
             self._keeper.settle(scope, {argument.arg for argument in parameters(code)})  # type: ignore[arg-type]
             self._keeper.require_untrained(scope)
             sliced[code] = scope
@@ -352,6 +361,59 @@ class _Slicer:
             scope.need(read)
             scope.marks[statement] = forward.yielded
 
+    def _ask(self, scope: KeptPart, code: ast.AST) -> None:
+        """Keep calls that evaluate in a function with the training loop, and what reads their values."""
+        own = {(f.function, f.first) for batch in self._batches for f in batch.frames}
+        for chain in self._evaluations:
+            frame = next((f for f in chain if (f.function, f.first) in own), None)
+            if frame is None:
+                raise TrainError(
+                    f"{self._script.at(chain[0].line)}: this evaluation is called outside of the "
+                    "function with the training loop",
+                    "call it in the training loop",
+                )
+            if self._script.code(frame.first, frame.function) is not code:
+                continue
+            path = [block[index] for block, index in path_to(code, frame.line)]
+            apart = [s for s in path if not scope.trains(s)]
+            heads = [s for s in apart if not isinstance(s, ast.If | ast.Try)]
+            if not heads or heads[0] in (*scope.marks, *scope.dropped):
+                raise TrainError(
+                    f"{self._script.at(frame.line)}: this evaluation is part of the head of a block",
+                    "write it as a statement of its own",
+                )
+            scope.asked.add(heads[0])
+        if scope.asked:
+            self._ask_readers(scope)
+
+    def _ask_readers(self, scope: KeptPart) -> None:
+        """Keep sums, means and prints of the values of an evaluation, but for what reads what is trained."""
+        loops = self._keeper.loop_names(scope)
+        inner = {n for s in scope.asked for n in ast.walk(s)}
+        simple = [
+            s
+            for top in scope.body
+            if not isinstance(top, FunctionNode | ast.ClassDef)
+            for s in every_statement(top)
+            if not any(blocks(s)) and s not in inner and s not in scope.marks
+        ]
+        while True:
+            known = {
+                n for s in scope.asked for d in every_statement(s) for n in set().union(*stores(d))
+            }
+            known -= loops
+            more = [
+                s
+                for s in simple
+                if s not in scope.asked
+                and s not in scope.dropped
+                and _reads_values(s, known)
+                and not names_read(s) & scope.trained
+            ]
+            if not more:
+                return
+            scope.asked |= {*more}
+
     def _computed(self, statements: Sequence[ast.stmt], trained: Collection[str]) -> list[ast.stmt]:
         """Statements that run what is trained, or read what these compute."""
         names = {name.partition(".")[0] for name in trained}
@@ -459,6 +521,11 @@ class _Slicer:
             self._mark(scope, tree, batch, len(batch.frames) - 1, sliced)
         self._mark_forwards(scope, tree)
         scope.dropped -= set(scope.marks)
+        after = body[index + 1 :]
+        scope.body = [*scope.body, *after]
+        self._ask(scope, tree)
+        asked = [s for s in after if any(n in scope.asked for n in ast.walk(s))]
+        scope.body = [s for s in scope.body if s not in after or s in asked]
         emitter = Emitter(self._script, self._restore, sliced)
         of_functions = set[str]()
         for code, inner in sliced.items():
@@ -494,7 +561,7 @@ class _Slicer:
                 own.append(statement)
         stored = {
             n
-            for s in (*own, main)
+            for s in (*own, main, *asked)
             for d in every_statement(s)
             if d in scope.kept
             for n in stores(d)[0]
@@ -502,7 +569,7 @@ class _Slicer:
         of_module = {n for s in ordered if s not in own for n in stores(s)[0]}
         shared = sorted(stored & (read | of_module))
         lines = [f"    global {', '.join(shared)}"] if shared else []
-        for statement in (*own, main):
+        for statement in (*own, main, *asked):
             lines.append(emitter.emit(scope, statement, "    "))
         head = f'def {MICRO}():\n    """Yield each micro-batch, and None where the weights are updated."""'
         text = "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
@@ -550,6 +617,20 @@ class _Slicer:
             if member not in sliced:
                 names |= free_names(member)
         return names
+
+
+def _reads_values(statement: ast.stmt, values: Collection[str]) -> bool:
+    """Whether a statement computes with values of an evaluation, prints them, or adds them to a list."""
+    if isinstance(statement, ast.AugAssign):
+        return bool({root(statement.target), *loads(statement)} & {*values})
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        return bool(loads(statement) & {*values})
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not loads(statement) & {*values}:
+        return False
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr == "append" and isinstance(call.func.value, ast.Name)
+    return isinstance(call.func, ast.Name) and call.func.id == "print"
 
 
 def _hand_over(places: Mapping[str, str]) -> str:

@@ -45,13 +45,31 @@ def in_torch(state):
 '''
 
 
-def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False) -> LoopTexts:
+# The function that gives values of an evaluation to `data.py`, and what it needs of the loop.
+_EVALUATE = """
+    def evaluate(name, **batch):
+        nonlocal late
+        if late:
+            report(*late)
+            late = None
+        return unknown(name) if state is None else evaluated(state, name, batch)
+
+    if jax.process_index() > 0:
+        sys.stdout = open(os.devnull, "w")  # the first host prints
+    state = None  # while a checkpoint's updates are skipped
+"""
+
+
+def loop_texts(
+    *, rollouts: bool, several: bool = False, forwards: bool = False, evaluates: bool = False
+) -> LoopTexts:
     """Parts of `train.py`.
 
     Args:
         rollouts: whether `data.py` runs the trained modules.
         several: whether there are several kinds of updates, each with a name.
         forwards: whether there are calls of modules between them.
+        evaluates: whether the loop evaluates.
     """
     name = "name, " if several else ""
     batch = "(name, micro)" if several else "micro"
@@ -102,4 +120,11 @@ def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False)
     if kept.preempted:
         sys.exit(PREEMPTED)
 """
+    if evaluates:
+        loop = loop.replace("import batches\n", "import batches, unknown\n")
+        loop = loop.replace(
+            "\n    kept, late", "    from evaluate import evaluated\n\n    kept, late"
+        )
+        loop = loop.replace("    state, rest =", f"{_EVALUATE[1:]}    state, rest =")
+        loop = loop.replace("batches())", "batches(evaluate))")
     return LoopTexts(" [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n"))

@@ -1,0 +1,126 @@
+"""`evaluate.py` of a program, and the parts of other files that call it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from migrate.train.slice.evaluation import EVALUATED
+from migrate.train.write.split import EVALUATION
+
+UNKNOWN, EVALUATE = "unknown", "evaluate"
+
+
+def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics: bool) -> str:
+    """`evaluate.py`: the class of the evaluations, and their values of a batch.
+
+    Args:
+        source: the class.
+        sites: the evaluations, as they were recorded.
+        statistics: whether the model has statistics of batches, which stay as they are.
+    """
+    names, inputs = [], []
+    for site in sites:
+        names.append(f"    {site['label']!r}: {tuple(site['numbers'])!r},")
+        same = all((name, ()) == tuple(key) for name, key in site["inputs"].items())
+        reads = ", ".join(
+            f"{name!r}: batch[{root!r}]" + "".join(f"[{key!r}]" for key in path)
+            for name, (root, path) in site["inputs"].items()
+        )
+        inputs.append((site["label"], "" if same else reads))
+    lines = []
+    for label, reads in inputs:
+        if reads:
+            test = f"    if name == {label!r}:\n    " if len(inputs) > 1 else ""
+            lines.append(f"{test}    batch = {{{reads}}}")
+    mode = ", deterministic=True" if _takes_mode(source) else ""
+    return f"""{source.rstrip()}
+
+
+EVALUATION = {EVALUATION}(StepConfig())
+# Whether the script reads each value as a Python number, or as a tensor.
+VALUES = {{
+{chr(10).join(names)}
+}}
+
+
+@functools.partial(jax.jit, static_argnums=0, out_shardings=EVERYWHERE)
+def values_of(name, params, variables, inputs):
+    \"\"\"What an evaluation computes of a batch, in evaluation mode.\"\"\"
+    return EVALUATION.apply(
+        {{**variables, "params": params}}, **inputs{mode}, method=name
+    )
+
+
+def {EVALUATED}(state, name, batch):
+    \"\"\"The values that the script reads of a batch.\"\"\"
+{chr(10).join([*lines, ""]) if lines else ""}\
+    inputs = by_rows(jax.tree.map(np.asarray, batch))
+    values = values_of(name, state.params, state.variables, inputs)
+    values = values if isinstance(values, tuple) else (values,)
+    read = zip(values, VALUES[name], strict=True)
+    result = [x.item() if is_number else torch.tensor(x.item()) for x, is_number in read]
+    return result[0] if len(result) == 1 else result
+"""
+
+
+_HEAD = "from devices import EVERYWHERE, by_rows\n"
+
+
+def with_imports(text: str) -> str:
+    """The text with what its last functions import."""
+    tree = ast.parse(text)
+    first = next(n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom))
+    lines = text.splitlines()
+    more = ["import functools", "import jax", "import numpy as np", "import torch", _HEAD.strip()]
+    more.append("from model import StepConfig")
+    at = first.lineno - 1
+    if isinstance(first, ast.ImportFrom) and first.module == "__future__":
+        at += 1
+    lines[at:at] = more
+    return "\n".join(lines) + "\n"
+
+
+def _takes_mode(source: str) -> bool:
+    """Whether the methods of the evaluations have a mode."""
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and any(a.arg == "deterministic" for a in (*node.args.args, *node.args.kwonlyargs))
+        for cls in ast.parse(source).body
+        if isinstance(cls, ast.ClassDef) and cls.name == EVALUATION
+        for node in cls.body
+    )
+
+
+def unknown_text(sites: Sequence[Mapping[str, Any]]) -> str:
+    """Functions of `data.py` for values of evaluations."""
+    values = []
+    for site in sites:
+        each = ["math.nan" if n else "torch.tensor(math.nan)" for n in site["numbers"]]
+        values.append(
+            f"{site['label']!r}: {each[0] if len(each) == 1 else '(' + ', '.join(each) + ')'}"
+        )
+    return f'''def {UNKNOWN}(name, **batch):
+    """Values of an evaluation for a reader of the batches alone: not a number."""
+    return {{{", ".join(values)}}}[name]
+'''
+
+
+def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
+    """A text of `data.py`, whose `batches` takes the function that evaluates."""
+    before = "def batches():\n"
+    first = text.index(before)
+    doc_end = text.index('"""\n', text.index('"""', first) + 3)
+    head = f"def batches({EVALUATE}={UNKNOWN}):\n"
+    doc = text[first + len(before) : doc_end]
+    rest = text[doc_end + len('"""\n') :]
+    given = f" `{EVALUATE}(name, **batch)`\n    gives the values of an evaluation."
+    taken = f"    global {EVALUATED}\n    {EVALUATED} = {EVALUATE}\n"
+    own = f'{unknown_text(sites)}\n\n{head}{doc}{given}\n    """\n{taken}{rest}'
+    return text[:first] + own
+
+
+def has_evaluations(text: str) -> bool:
+    """Whether a text of `data.py` asks for values of evaluations."""
+    return f"def batches({EVALUATE}={UNKNOWN})" in text
