@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,10 @@ from migrate.train.write.evaluation import EVALUATE, UNKNOWN
 from migrate.train.write.split import STEP
 
 
+class EvaluationError(Exception):
+    """The program's evaluations do not give what the script's give, or other batches follow them."""
+
+
 @dataclass(frozen=True)
 class Evaluations:
     """Evaluations of a program.
@@ -30,13 +34,13 @@ class Evaluations:
         sites: those that the program has, as they were recorded.
         cut: cuts the data out of the script with the program's values; None without an evaluation.
         plain: the data cut so.
-        left: why the program does not have the others, with their lines.
+        left: line of each other one, and why the program does not have it.
     """
 
     sites: tuple[Mapping[str, Any], ...] = ()
     cut: Callable[..., DataSlice] | None = None
     plain: DataSlice | None = None
-    left: tuple[str, ...] = ()
+    left: tuple[tuple[int, str], ...] = ()
 
 
 Cutting = Callable[[ScriptText, Sequence[Any]], Callable[..., DataSlice]]
@@ -53,15 +57,13 @@ def evaluations_of(
         modeling: source of the port.
         cutting: gives a function that cuts the data, of a script and of frames that evaluate.
     """
-    left: list[str] = []
+    left: list[tuple[int, str]] = []
     known = _methods(modeling)
     taken = {n.id for n in ast.walk(script.tree) if isinstance(n, ast.Name)}
     taken |= {getattr(n, "name", "") for n in ast.walk(script.tree)}
     sites: list[Mapping[str, Any]] = []
-    cut: Callable[..., DataSlice] | None = None
-    plain: DataSlice | None = None
+    cuts: tuple[Callable[..., DataSlice] | None, DataSlice | None] = (None, None)
     for site in recorded.get("evaluations", ()):
-        where = script.at(site["line"])
         why = site["why"]
         if not why and site["label"] not in known:
             why = "it was not ported"
@@ -75,19 +77,12 @@ def evaluations_of(
                 text = evaluating_text(script, edits, chains)
                 _ = text.tree
                 cut = cutting(text, chains)
-                plain, sites = cut(), more
+                cuts, sites = (cut, cut()), more
             except (TrainError, SyntaxError) as error:
                 why = str(error)
         if why:
-            left.append(f"{where}: this evaluation is left by hand: {why}")
-    if sites and (plain is None or cut is None):
-        return Evaluations(left=tuple(left))
-    if sites:  # the last that was tried may have failed
-        chains = [chain for s in sites for chain in s["chains"]]
-        edits = [edit for s in sites for edit in s["edits"]]
-        cut = cutting(evaluating_text(script, edits, chains), chains)
-        plain = cut()
-    return Evaluations(tuple(sites), cut if sites else None, plain if sites else None, tuple(left))
+            left.append((site["line"], why))
+    return Evaluations(tuple(sites), *cuts, tuple(left))
 
 
 def evaluation_difference(
@@ -126,13 +121,21 @@ def evaluation_difference(
     return ""
 
 
-def without_evaluations(evaluations: Evaluations, script: ScriptText, why: str) -> Evaluations:
+def without_evaluations(evaluations: Evaluations, why: str) -> Evaluations:
     """No evaluations, and why."""
-    left = tuple(
-        f"{script.at(site['line'])}: this evaluation is left by hand: {why}"
-        for site in evaluations.sites
-    )
+    left = tuple((site["line"], why) for site in evaluations.sites)
     return Evaluations(left=(*evaluations.left, *left))
+
+
+def evaluation_notes(
+    script: ScriptText, evaluations: Evaluations, kept: Collection[int]
+) -> list[str]:
+    """Notes on evaluations that are left by hand; lines in `kept` are in `data.py`, as rollouts."""
+    return [
+        f"{script.at(line)}: this evaluation is left by hand: {why}"
+        for line, why in evaluations.left
+        if line not in kept
+    ]
 
 
 def _methods(modeling: str) -> set[str]:

@@ -65,7 +65,7 @@ def _values(
         return np.array([np.nan])
     finally:
         module.values_of, module.EVALUATION = original
-    return np.array([float(x) for x in (values if isinstance(values, list) else [values])])
+    return np.array(values, np.float64)
 
 
 class _InMode:

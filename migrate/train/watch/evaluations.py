@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 import textwrap
+import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from migrate.train.slice.evaluation import (
 )
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import MODULE
-from migrate.train.watch.functions import OBJECT, TENSORS, PortedFunction, numbers_stay_tensors
+from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, PortedFunction, numbers_stay_tensors
 from migrate.train.watch.step import Bound, bind, without_wrapper
 from migrate.train.watch.values import leaves, plain, snapshot
 
@@ -356,7 +357,9 @@ class EvaluationWatch:
             arguments: dict[str, tuple[str, Any]] = {}
             for name, module in site.bound.modules.items():
                 child = next((n for n, held in children.items() if held is module), None)
-                if child is None:
+                if child is None and not {*module.parameters(), *module.buffers()}:
+                    arguments[name] = (FIXED, module)  # a loss
+                elif child is None:
                     site.why = f"{name} is another module than the trained one"
                 else:
                     arguments[name] = (MODULE, child)
@@ -401,11 +404,10 @@ def _kind(node: ast.expr, names: Mapping[str, Any]) -> str:
         return ""
     if module.partition(".")[0] == "torch" or type(value).__module__.startswith("torch"):
         return DEVICE
-    if callable(value) and (str(owner or "").startswith("<module 'torch") or owner is torch):
-        return DEVICE
-    if callable(value) and type(value).__name__ == "builtin_function_or_method":
-        text = ast.unparse(node)
-        return DEVICE if text.startswith(("torch.", "F.")) else ""
+    if isinstance(value, types.BuiltinFunctionType):  # torch.exp, not math.exp or a list's append
+        owner = owner if isinstance(owner, types.ModuleType | type) else None
+        of_torch = str(getattr(owner, "__module__", None) or getattr(owner, "__name__", ""))
+        return DEVICE if of_torch.partition(".")[0] == "torch" else ""
     return DEVICE if module == "__main__" and hasattr(value, "__code__") else ""
 
 

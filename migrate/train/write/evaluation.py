@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,14 +55,52 @@ def values_of(name, params, variables, inputs):
 
 
 def {EVALUATED}(state, name, batch):
-    \"\"\"The values that the script reads of a batch.\"\"\"
+    \"\"\"The values that the script reads of a batch, as Python numbers.\"\"\"
 {chr(10).join([*lines, ""]) if lines else ""}\
     inputs = by_rows(jax.tree.map(np.asarray, batch))
     values = values_of(name, state.params, state.variables, inputs)
-    values = values if isinstance(values, tuple) else (values,)
+    return [x.item() for x in (values if isinstance(values, tuple) else (values,))]
+
+
+def as_read(name, values):
+    \"\"\"The values as the script reads them: numbers, or tensors of one number.\"\"\"
     read = zip(values, VALUES[name], strict=True)
-    result = [x.item() if is_number else torch.tensor(x.item()) for x, is_number in read]
+    result = [x if is_number else torch.tensor(x) for x, is_number in read]
     return result[0] if len(result) == 1 else result
+
+
+class Evaluations:
+    \"\"\"Gives values to `data.py`: of the state, or those of an earlier run while its updates are skipped.
+
+    Args:
+        folder: that of the checkpoints; None: nothing is stored.
+        before: what to do before an evaluation.
+    \"\"\"
+
+    def __init__(self, folder, before):
+        self.state, self._before = None, before
+        self._file = epath.Path(folder) / "evaluations.json" if folder else None
+        known = self._file is not None and self._file.exists()
+        self._known = json.loads(self._file.read_text()) if known else []
+        self._next = 0
+
+    def start(self, state):
+        \"\"\"Evaluate from here on with the state; what was stored after it is of a run that was ended.\"\"\"
+        self.state = state
+        self._known = self._known[: self._next]
+
+    def __call__(self, name, **batch):
+        \"\"\"Values of a batch.\"\"\"
+        if self.state is None:
+            self._next += 1
+            return as_read(name, self._known[self._next - 1])
+        self._before()
+        values = evaluated(self.state, name, batch)
+        if self._file is not None:
+            self._known.append(values)
+            if jax.process_index() == 0:
+                self._file.write_text(json.dumps(self._known))
+        return as_read(name, values)
 """
 
 
@@ -73,7 +112,8 @@ def with_imports(text: str) -> str:
     tree = ast.parse(text)
     first = next(n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom))
     lines = text.splitlines()
-    more = ["import functools", "import jax", "import numpy as np", "import torch", _HEAD.strip()]
+    more = ["import functools", "import json", "import jax", "import numpy as np", "import torch"]
+    more += ["from etils import epath", _HEAD.strip()]
     more.append("from model import StepConfig")
     at = first.lineno - 1
     if isinstance(first, ast.ImportFrom) and first.module == "__future__":
@@ -109,6 +149,7 @@ def unknown_text(sites: Sequence[Mapping[str, Any]]) -> str:
 
 def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
     """A text of `data.py`, whose `batches` takes the function that evaluates."""
+    text = tidy(text)
     before = "def batches():\n"
     first = text.index(before)
     doc_end = text.index('"""\n', text.index('"""', first) + 3)
@@ -119,6 +160,11 @@ def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
     taken = f"    global {EVALUATED}\n    {EVALUATED} = {EVALUATE}\n"
     own = f'{unknown_text(sites)}\n\n{head}{doc}{given}\n    """\n{taken}{rest}'
     return text[:first] + own
+
+
+def tidy(text: str) -> str:
+    """The text without blank lines at the start of a function, where statements were left out."""
+    return re.sub(r"(\n *def [^\n]*:\n)\n+(?= )", r"\1", text)
 
 
 def has_evaluations(text: str) -> bool:

@@ -45,18 +45,20 @@ def in_torch(state):
 '''
 
 
-# The function that gives values of an evaluation to `data.py`, and what it needs of the loop.
+# The last updates are reported before an evaluation.
 _EVALUATE = """
-    def evaluate(name, **batch):
+    def report_late():
         nonlocal late
         if late:
             report(*late)
-            late = None
-        return unknown(name) if state is None else evaluated(state, name, batch)
+        late = None
 
+    evaluations = Evaluations(asked.checkpoints, report_late)
+    with contextlib.redirect_stdout(None):  # evaluations of updates that are skipped
+        state, rest = kept.resume(load(), batches(evaluations))
+    evaluations.start(state)
     if jax.process_index() > 0:
         sys.stdout = open(os.devnull, "w")  # the first host prints
-    state = None  # while a checkpoint's updates are skipped
 """
 
 
@@ -121,10 +123,11 @@ def loop_texts(
         sys.exit(PREEMPTED)
 """
     if evaluates:
-        loop = loop.replace("import batches\n", "import batches, unknown\n")
+        resumed = "    state, rest = kept.resume(load(), batches())\n"
+        loop = loop.replace(resumed, _EVALUATE)
         loop = loop.replace(
-            "\n    kept, late", "    from evaluate import evaluated\n\n    kept, late"
+            "import batches\n", "import batches\n    from evaluate import Evaluations\n"
         )
-        loop = loop.replace("    state, rest =", f"{_EVALUATE[1:]}    state, rest =")
-        loop = loop.replace("batches())", "batches(evaluate))")
+        stepped = "train_step(state, micro)\n"
+        loop = loop.replace(stepped, f"{stepped}        evaluations.state = state\n")
     return LoopTexts(" [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n"))

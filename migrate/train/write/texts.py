@@ -560,6 +560,7 @@ def train_step(state, micro):
 """
 
 import argparse
+import contextlib
 import functools
 import itertools
 import os
