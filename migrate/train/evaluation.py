@@ -35,12 +35,14 @@ class Evaluations:
         cut: cuts the data out of the script with the program's values; None without an evaluation.
         plain: the data cut so.
         left: line of each other one, and why the program does not have it.
+        failed: the same of those that were tried, and do not give what the script's give.
     """
 
     sites: tuple[Mapping[str, Any], ...] = ()
     cut: Callable[..., DataSlice] | None = None
     plain: DataSlice | None = None
     left: tuple[tuple[int, str], ...] = ()
+    failed: tuple[tuple[int, str], ...] = ()
 
 
 Cutting = Callable[[ScriptText, Sequence[Any]], Callable[..., DataSlice]]
@@ -123,18 +125,18 @@ def evaluation_difference(
 
 def without_evaluations(evaluations: Evaluations, why: str) -> Evaluations:
     """No evaluations, and why."""
-    left = tuple((site["line"], why) for site in evaluations.sites)
-    return Evaluations(left=(*evaluations.left, *left))
+    failed = tuple((site["line"], why) for site in evaluations.sites)
+    return Evaluations(left=evaluations.left, failed=failed)
 
 
 def evaluation_notes(
     script: ScriptText, evaluations: Evaluations, kept: Collection[int]
 ) -> list[str]:
     """Notes on evaluations that are left by hand; lines in `kept` are in `data.py`, as rollouts."""
+    left = [(line, why) for line, why in evaluations.left if line not in kept]
     return [
         f"{script.at(line)}: this evaluation is left by hand: {why}"
-        for line, why in evaluations.left
-        if line not in kept
+        for line, why in (*evaluations.failed, *left)
     ]
 
 

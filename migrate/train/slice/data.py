@@ -18,6 +18,7 @@ from migrate.train.slice.emit import GIVEN, Emitter
 from migrate.train.slice.forwards import ForwardOf
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
 from migrate.train.slice.loops import (
+    LOOPS,
     TrainingCalls,
     batch_in_loop,
     call_of,
@@ -388,7 +389,7 @@ class _Slicer:
 
     def _ask_readers(self, scope: KeptPart) -> None:
         """Keep sums, means and prints of the values of an evaluation, but for what reads what is trained."""
-        loops = self._keeper.loop_names(scope)
+        loops, unknown = self._keeper.loop_names(scope), _of_training(scope)
         inner = {n for s in scope.asked for n in ast.walk(s)}
         simple = [
             s
@@ -401,18 +402,31 @@ class _Slicer:
             known = {
                 n for s in scope.asked for d in every_statement(s) for n in set().union(*stores(d))
             }
-            known -= loops
+            known -= loops | unknown
             more = [
                 s
                 for s in simple
                 if s not in scope.asked
                 and s not in scope.dropped
                 and _reads_values(s, known)
-                and not names_read(s) & scope.trained
+                and not names_read(s) & (scope.trained | unknown)
             ]
             if not more:
-                return
+                break
             scope.asked |= {*more}
+        for statement in simple:
+            # Of a line with what the training step computes, the program prints the rest.
+            is_print = isinstance(statement, ast.Expr) and _reads_values(statement, known)
+            if (
+                is_print
+                and statement not in scope.asked
+                and not names_read(statement) & scope.trained
+            ):
+                nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+                names = dict.fromkeys(n.id for n in nodes if n.id in known | loops)
+                names = [n for n in names if n not in unknown]
+                scope.ends[statement] = f"print({', '.join(f'{n!r}, {n}' for n in names)})"
+                scope.asked.add(statement)
 
     def _computed(self, statements: Sequence[ast.stmt], trained: Collection[str]) -> list[ast.stmt]:
         """Statements that run what is trained, or read what these compute."""
@@ -539,7 +553,7 @@ class _Slicer:
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, emitter, sliced)
         self._keeper.require_untrained(scope)
-        ordered = [s for s in tree.body if s in scope.kept and s is not main]
+        ordered = [s for s in tree.body if s in scope.kept and s is not main and s not in asked]
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]
         read = {
@@ -617,6 +631,27 @@ class _Slicer:
             if member not in sliced:
                 names |= free_names(member)
         return names
+
+
+def _of_training(scope: KeptPart) -> set[str]:
+    """Names of what the training step computes, and of sums of it: `data.py` does not have them."""
+    training = {s for s in (*scope.dropped, *scope.marks) if not any(blocks(s))}
+    names = set[str]().union(*(stores(s)[0] for s in training))
+    loops = [s for top in scope.body for s in every_statement(top) if isinstance(s, LOOPS)]
+    around = {s for loop in loops if scope.trains(loop) for s in every_statement(loop)}
+    inner = {n for s in scope.asked for n in ast.walk(s)}
+    rest = [s for s in around if not any(blocks(s)) and s not in training and s not in inner]
+    while True:
+        more = {
+            name
+            for s in rest
+            if isinstance(s, ast.Assign | ast.AugAssign) and loads(s) & names
+            for bound in stores(s)
+            for name in bound
+        }
+        if more <= names:
+            return names
+        names |= more
 
 
 def _reads_values(statement: ast.stmt, values: Collection[str]) -> bool:

@@ -222,6 +222,10 @@ class Keeper:
         if statement in scope.marks:
             scope.kept.add(statement)
             return True
+        if statement in scope.asked and statement in scope.ends:
+            scope.kept.add(statement)
+            scope.need(loads(ast.parse(scope.ends[statement])))
+            return True
         if statement in scope.asked:
             self.keep(scope, statement, whole=True, inside=bool(around))
             return True

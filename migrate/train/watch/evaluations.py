@@ -34,7 +34,13 @@ from migrate.train.slice.evaluation import (
 )
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import MODULE
-from migrate.train.watch.functions import FIXED, OBJECT, TENSORS, PortedFunction, numbers_stay_tensors
+from migrate.train.watch.functions import (
+    FIXED,
+    OBJECT,
+    TENSORS,
+    PortedFunction,
+    numbers_stay_tensors,
+)
 from migrate.train.watch.step import Bound, bind, without_wrapper
 from migrate.train.watch.values import leaves, plain, snapshot
 
@@ -420,7 +426,10 @@ def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
 
 
 def _script_frames(file: str) -> Iterator[tuple[Frame, Mapping[str, Any]]]:
-    """Yield frames of the script with their names and values, innermost first; comprehensions are in theirs."""
+    """Yield frames of the script with their names and values, innermost first.
+
+    Those of comprehensions are in the frame around them.
+    """
     frame: FrameType | None = sys._getframe(1)
     inner: dict[str, Any] = {}
     while frame is not None:
