@@ -94,7 +94,7 @@ def evaluation_difference(
     work: Path,
     timeout: float,
 ) -> str:
-    """Why the program's evaluations do not give what the script read; "" if they do."""
+    """Reason for which the program's evaluations do not give what the script read; "" if they do."""
     states = {0: recorded["state"], **recorded["evaluated_states"]}
     needed = {batch["update"] for site in sites for batch in site["batches"]}
     moments = {

@@ -63,9 +63,7 @@ def function(script: ScriptText, name: str) -> FunctionNode:
 
 def test_a_batch_gives_numbers_to_the_host() -> None:
     script = ScriptText("train.py", FUNCTION)
-    cut = evaluation_slice(
-        script, function(script, "test"), line_of(FUNCTION, "model(data)"), kind
-    )
+    cut = evaluation_slice(script, function(script, "test"), line_of(FUNCTION, "model(data)"), kind)
     assert cut.text.split("\n") == ["output = model(data)", "pred = output.argmax(1)"]
     assert [(v.name, v.expression, v.is_number) for v in cut.values] == [
         ("total_of_batch", "F.nll_loss(output, target, reduction='sum')", True),
@@ -190,7 +188,9 @@ def test_a_line_with_the_training_loss_has_the_values_alone() -> None:
 
 def test_batches_alone_have_no_values_of_evaluations() -> None:
     sites = [{"label": "test", "numbers": [True, True]}]
-    source = 'import math\ndef batches():\n    """Yield batches."""\n    yield evaluated("test", x=1)\n'
+    source = (
+        'import math\ndef batches():\n    """Yield batches."""\n    yield evaluated("test", x=1)\n'
+    )
     namespace: dict[str, Any] = {}
     exec(with_evaluations(source, sites), namespace)
     assert all(math.isnan(x) for x in next(namespace["batches"]()))

@@ -34,13 +34,13 @@ def evaluated(
         for number, batch in enumerate(site["batches"]):
             if batch["update"] != update:
                 continue
-            given: dict[Any, Any] = {}
+            inputs: dict[Any, Any] = {}
             for name, (root, path) in site["inputs"].items():
-                _put(given, (root, *path), batch["inputs"][name])
+                _put(inputs, (root, *path), batch["inputs"][name])
             key = f"{site['label']}:{number}"
-            results[f"{EVALUATION}:{key}"] = _values(state, site["label"], given)
+            results[f"{EVALUATION}:{key}"] = _values(state, site["label"], inputs)
             results[f"in {EVALUATION} mode:{key}"] = _values(
-                state, site["label"], given, deterministic=True
+                state, site["label"], inputs, deterministic=True
             )
 
 

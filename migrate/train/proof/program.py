@@ -75,11 +75,8 @@ def compared(
         copies=script.copies(),
     )
     sites = recorded.get("evaluations", ())
-    comparisons = [
-        *comparisons,
-        *compare_evaluations(results, sites, len(recorded["updates"])),
-    ]
-    return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
+    every = [*comparisons, *compare_evaluations(results, sites, len(recorded["updates"]))]
+    return tuple(_with_cause(c, results, expected, script) for c in every), ""
 
 
 def _results(

@@ -423,8 +423,8 @@ class _Slicer:
                 and not names_read(statement) & scope.trained
             ):
                 nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
-                names = dict.fromkeys(n.id for n in nodes if n.id in known | loops)
-                names = [n for n in names if n not in unknown]
+                read = dict.fromkeys(n.id for n in nodes if n.id in known | loops)
+                names = [n for n in read if n not in unknown]
                 scope.ends[statement] = f"print({', '.join(f'{n!r}, {n}' for n in names)})"
                 scope.asked.add(statement)
 

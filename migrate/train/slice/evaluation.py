@@ -99,7 +99,7 @@ def evaluation_slice(
     block, index = path[-1]
     if any(blocks(block[index])):
         raise NoEvaluationError("the model is called in the head of a block")
-    cut = _Cut(script, kind, called)
+    cut = _ValueCut(script, kind, called)
     inner = _comprehension(block[index], cut.is_model_call)
     if inner is not None:
         return cut.comprehension(block[index], inner)
@@ -119,7 +119,7 @@ def _comprehension(
     return None
 
 
-class _Cut:
+class _ValueCut:
     def __init__(self, script: ScriptText, kind: Callable[[ast.expr], str], called: str) -> None:
         self._script, self._kind, self._called = script, kind, called
         self._tainted: set[str] = set()

@@ -80,8 +80,8 @@ class Site:
         """The site as plain values, for the record."""
         edits = []
         if self.cut is not None:
-            given = ", ".join([repr(self.label), *(f"{root}={root}" for root in self.roots)])
-            call = f"{EVALUATED}({given})"
+            arguments = ", ".join([repr(self.label), *(f"{root}={root}" for root in self.roots)])
+            call = f"{EVALUATED}({arguments})"
             edits = [
                 (a, b, re.sub(rf"\b{EVALUATED}\b", lambda _: call, text))
                 for a, b, text in self.cut.edits

@@ -115,8 +115,9 @@ class _Recorder:
         self._epochs = Epochs(script, self._question["batches"], self._question["ends"])
         self._evaluations: EvaluationWatch | None = None
         if self._question["optimizer"] < 0 and self._wide is None and not self._shares:
-            number = lambda: len(self._record["updates"]) + self._later  # noqa: E731
-            self._evaluations = EvaluationWatch(script, self._question, folder, number)
+            self._evaluations = EvaluationWatch(
+                script, self._question, folder, self._updates_so_far
+            )
 
     def start(self) -> None:
         """Replace the calls that train, and follow the script's lines."""
@@ -665,6 +666,9 @@ class _Recorder:
         self._record["optimizer"] = self._optimizers.with_epochs(recorded, epochs)
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         self._dump()
+
+    def _updates_so_far(self) -> int:
+        return len(self._record["updates"]) + self._later
 
     def _has_seen_enough(self) -> bool:
         """Whether the watch may end."""

@@ -156,9 +156,9 @@ def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
     head = f"def batches({EVALUATE}={UNKNOWN}):\n"
     doc = text[first + len(before) : doc_end]
     rest = text[doc_end + len('"""\n') :]
-    given = f" `{EVALUATE}(name, **batch)`\n    gives the values of an evaluation."
+    described = f" `{EVALUATE}(name, **batch)`\n    gives the values of an evaluation."
     taken = f"    global {EVALUATED}\n    {EVALUATED} = {EVALUATE}\n"
-    own = f'{unknown_text(sites)}\n\n{head}{doc}{given}\n    """\n{taken}{rest}'
+    own = f'{unknown_text(sites)}\n\n{head}{doc}{described}\n    """\n{taken}{rest}'
     return text[:first] + own
 
 
