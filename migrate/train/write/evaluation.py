@@ -144,6 +144,9 @@ def unknown_text(sites: Sequence[Mapping[str, Any]]) -> str:
     return f'''def {UNKNOWN}(name, **batch):
     """Values of an evaluation for a reader of the batches alone: not a number."""
     return {{{", ".join(values)}}}[name]
+
+
+{EVALUATED} = {UNKNOWN}
 '''
 
 
