@@ -7,6 +7,7 @@ no part of the loss, without gradients or in evaluation mode.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import textwrap
@@ -203,9 +204,8 @@ class EvaluationWatch:
                 continue
             called = frames[level - 1][0].function if level else ""
             try:
-                cut = evaluation_slice(
-                    self._text, code, frame.line, lambda node, n=names: _kind(node, n), called
-                )
+                kind = functools.partial(_kind, names)
+                cut = evaluation_slice(self._text, code, frame.line, kind, called)
             except NoEvaluationError as error:
                 why = why or str(error)
                 continue
@@ -397,7 +397,7 @@ class EvaluationWatch:
         return [site.recorded() for site in self._sites.values()]
 
 
-def _kind(node: ast.expr, names: Mapping[str, Any]) -> str:
+def _kind(names: Mapping[str, Any], node: ast.expr) -> str:
     """Kind of the function of a call, by its value."""
     value = _value(node, names)
     if isinstance(value, nn.Module):
