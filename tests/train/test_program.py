@@ -335,7 +335,7 @@ def test_a_module_that_a_function_imports_from_under_the_program_is_refused(tmp_
 def test_a_program_evaluates_where_its_script_does(tmp_path: Path) -> None:
     done = train(tmp_path, EVALUATED)
     assert done.exit_code == 0, done.output
-    assert re.search(r"evaluation +same .*6 values of validate, after 2, 4 updates", done.output)
+    assert re.search(r"evaluation +same .*8 values of validate, after 2, 4 updates", done.output)
     program = [sys.executable, str(tmp_path / "jax_program" / "train.py")]
     script = [sys.executable, str(tmp_path / "train.py")]
     shown = [
