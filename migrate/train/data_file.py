@@ -43,11 +43,12 @@ def write_data(
     work: Path,
     *,
     called: bool,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[DataSlice, TrainComparison]:
     """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
 
     `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines. `called`: whether
-    `interface.py` may call the parts of `data.py`.
+    `interface.py` may call the parts of `data.py`. `evaluations` are those that the loop asks for.
     """
     files = {file.stem for file in place.glob("*.py")} | {"data"}
     folder = options.script.resolve().parent
@@ -74,11 +75,14 @@ def write_data(
                 for micro in update["micro"]
                 for array in flat(micro["batch"]).values()
             ),
+            evaluations=evaluations,
         )
 
     count = many(len(recorded["updates"]), "update")
     equal = data_equal(plain.rollouts)
-    shorter = not called and _write_plain(plain, recorded, options, hidden.names, place)
+    shorter = not called and _write_plain(
+        plain, recorded, options, hidden.names, place, evaluations
+    )
     if shorter and not data_difference(place, work, options.timeout)[0]:
         return plain, TrainComparison("data", True, what=f"{count}, {equal}")
     written(plain, ())
@@ -125,6 +129,7 @@ def _write_data(
     on_gpu: bool,
     several: bool,
     bfloat16: bool,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
@@ -141,6 +146,7 @@ def _write_data(
         on_gpu=on_gpu,
         several=several,
         bfloat16=bfloat16,
+        evaluations=evaluations,
     )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
@@ -154,6 +160,7 @@ def _write_plain(
     options: TrainOptions,
     hidden: Sequence[str],
     place: Path,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> bool:
     """Write `data.py` with what this script needs alone; whether it may be so."""
     several = "parts" in recorded or data.rollouts
@@ -163,7 +170,13 @@ def _write_plain(
     batches = [micro["batch"] for update in recorded["updates"] for micro in update["micro"]]
     folder = options.script.resolve().parent
     text = plain_data_text(
-        data.text, options.script.name, _folder(options), batches, folder, on_gpu=recorded["on_gpu"]
+        data.text,
+        options.script.name,
+        _folder(options),
+        batches,
+        folder,
+        on_gpu=recorded["on_gpu"],
+        evaluations=evaluations,
     )
     (place / "data.py").write_text(text)
     return bool(text)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 # Names of code that Python runs in a frame of its own for one expression.
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
     inner: FrameType | None = None
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == file and code.co_name in _COMPREHENSIONS:
+        if code.co_filename == file and code.co_name in COMPREHENSIONS:
             pass  # a part of a statement of the frame around it
         elif code.co_filename == file:
             innermost = innermost or frame

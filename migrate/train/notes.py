@@ -41,10 +41,11 @@ def program_notes(
             "draws its own"
         )
     if not recorded.get("ended") or (recorded["later"] and (left or recorded["noise"])):
+        parts = "parts of the script that the program does not have"
         notes.append(
-            f"compared are the first {len(recorded['updates'])} updates; the loss, and parts of the script "
-            "that the program does not have (evaluation), may draw from the same random generators, and so "
-            "change the order of later batches: --updates compares more"
+            f"compared are the first {len(recorded['updates'])} updates; the loss, and {parts}"
+            f"{'' if facts.evaluations else ' (evaluation)'}, may draw from the same random generators, and "
+            "so change the order of later batches: --updates compares more"
         )
     notes += idle_notes(recorded)
     if facts.rollouts:

@@ -7,7 +7,7 @@ import functools
 import pickle
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,15 @@ from migrate.progress import Progress
 from migrate.train.copied_weights import copied_weights
 from migrate.train.data_file import write_data
 from migrate.train.errors import TrainError
+from migrate.train.evaluation import (
+    Cutting,
+    EvaluationError,
+    Evaluations,
+    evaluation_difference,
+    evaluation_notes,
+    evaluations_of,
+    without_evaluations,
+)
 from migrate.train.factor import settled_factor, with_factor
 from migrate.train.find import find_training, script_text
 from migrate.train.interface_file import write_interface
@@ -31,6 +40,7 @@ from migrate.train.notes import program_notes
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import names_of_batch, program_facts, require_plain_weights
+from migrate.train.proof.child import EVALUATE
 from migrate.train.proof.interface import names_compared, search_compared
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
@@ -38,9 +48,13 @@ from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import data_slice
+from migrate.train.slice.loops import TrainingCalls
+from migrate.train.slice.loss import LossSlice
+from migrate.train.slice.text import ScriptText
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
 from migrate.train.write.batches import has_single_batches
+from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
@@ -93,128 +107,196 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         port, weights = pickle.loads((work / PORT).read_bytes())
         mapping = work / "weights" / MAPPING
         require_plain_weights(text, loss, weights.by_mapping, mapping)
-        facts = program_facts(text, loss, recorded, port, weights)
-        facts = replace(
-            facts, **copied_weights(text.at(loss.frame.line), recorded, weights, mapping)
-        )
-        optimizer = optimizer_source(text, recorded, weights, work)
-        names = tuple(dict.fromkeys(root for root, _ in facts.inputs.values()))
-        cut = functools.partial(
+        run = _Run(text, events, loss, recorded, port, weights, work)
+        evaluations = evaluations_of(text, recorded, port.modeling, run.cutting())
+        if evaluations.sites:
+            try:
+                return _write(run, evaluations, options, command, progress)
+            except EvaluationError as differs:
+                evaluations = without_evaluations(evaluations, str(differs))
+        return _write(run, evaluations, options, command, progress)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A recorded script, and the port of its loss."""
+
+    text: ScriptText
+    events: TrainingCalls
+    loss: LossSlice
+    recorded: dict[str, Any]
+    port: Any
+    weights: Any
+    work: Path
+
+    def cutting(self) -> Cutting:
+        """Return what cuts the data of a script whose calls of the model evaluate."""
+        keys = (self.recorded["inputs"][argument.name] for argument in self.port.inputs)
+        names = tuple(dict.fromkeys(root for root, _ in keys))
+        return lambda script, chains: functools.partial(
             data_slice,
+            script,
+            self.events,
+            self.loss,
+            names,
+            trained=self.recorded["trained"],
+            places=self.recorded["places"],
+            evaluations=chains,
+        )
+
+
+def _write(
+    run: _Run, evaluations: Evaluations, options: TrainOptions, command: str, progress: Progress
+) -> TrainedProgram:
+    """Write the program with these evaluations, and compare it.
+
+    Raises:
+        EvaluationError: the evaluations do not give what the script's give, or other batches follow them.
+    """
+    text, events, loss, recorded = run.text, run.events, run.loss, run.recorded
+    port, weights, work = run.port, run.weights, run.work
+    script, mapping = options.script, work / "weights" / MAPPING
+    facts = program_facts(text, loss, recorded, port, weights)
+    facts = replace(facts, **copied_weights(text.at(loss.frame.line), recorded, weights, mapping))
+    optimizer = optimizer_source(text, recorded, weights, work)
+    cut = evaluations.cut or run.cutting()(text, ())
+    plain = evaluations.plain or cut()
+    facts = replace(
+        facts,
+        rollouts=plain.rollouts,
+        starts=plain.starts,
+        scores=options.scores,
+        evaluations=evaluations.sites,
+    )
+    facts = replace(facts, batch_names=names_of_batch(options.batch_names, facts, recorded))
+    if options.global_mean:
+        facts = with_counts(facts, port.modeling)
+    facts = with_factor(facts, text, recorded, port.modeling)
+    if options.scores and not facts.starts:
+        raise TrainError(
+            f"--scores {options.scores}: the loop at {text.at(plain.loop.line)} has no rollouts that "
+            "start from the program's weights",
+            "leave the option out",
+        )
+    if facts.rollouts and recorded["unseeded"]:
+        raise TrainError(
+            f"{text.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
+            "modules of data.py would start from other weights than the program",
+            "call torch.manual_seed before the model is built",
+        )
+    with writing(options.output) as place:
+        progress("writing the program")
+        methods = {function.method for function in recorded["functions"]}
+        modeling = facts.counts.source if facts.counts else port.modeling
+        ported = {site["label"] for site in recorded.get("evaluations", ())}
+        sources = split(modeling, script.name, methods, evaluations=ported)
+        own = {n.name for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef)}
+        of_loss, of_functions, of_evaluations = specialized(
+            [sources.loss, sources.functions, sources.evaluations], own
+        )
+        files = {
+            "model.py": model_text([port.config], [sources.model]),
+            "loss.py": loss_text(of_loss, facts),
+            "optimizer.py": with_rate(optimizer),
+            "train.py": train_text(facts),
+            "test_same.py": test_text(facts, len(recorded["updates"])),
+            **{n: carried_text(n) for n in carried_files(rollouts=facts.rollouts)},
+            **({"functions.py": of_functions} if sources.functions else {}),
+            **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if facts.starts else {}),
+        }
+        for name, source in files.items():
+            (place / name).write_text(source)
+        for name in (PARAMS, MAPPING):
+            (place / name).write_bytes((work / "weights" / name).read_bytes())
+        (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
+        facts = settled_factor(place, text, recorded, facts, options, work)
+        (place / "train.py").write_text(train_text(facts))
+        expected = recorded
+        of_means: tuple[TrainComparison, ...] = ()
+        if facts.counted:
+            progress(f"running {script}: with the mean over all elements")
+            expected, of_mean = global_mean(place, text, recorded, options, work)
+            of_means = (of_mean,)
+        if evaluations.sites:
+            progress("comparing: evaluation")
+            source = with_imports(
+                evaluation_text(of_evaluations, evaluations.sites, facts.statistics)
+            )
+            (place / EVALUATE).write_text(source)
+            differs = evaluation_difference(
+                place, recorded, evaluations.sites, work, options.timeout
+            )
+            if differs:
+                raise EvaluationError(differs)
+        _write_recorded(place / RECORDED, expected, facts)
+        progress("comparing: data")
+        roles = training_roles(text, events, recorded)
+        called = any(role.kind == PART for role in roles.values())
+        data, of_data = write_data(
             text,
             events,
+            cut,
+            plain,
+            recorded,
+            options,
+            place,
+            work,
+            called=called,
+            evaluations=evaluations.sites,
+        )
+        if evaluations.sites and not of_data.same:
+            raise EvaluationError(f"with it, the data differ: {of_data.what}")
+        single = not called and has_single_batches((place / "data.py").read_text())
+        facts = replace(facts, single=single and not facts.rollouts)
+        (place / "train.py").write_text(train_text(facts))
+        if facts.scores:
+            require_scores(facts.scores, place, work, options.timeout)
+        interface = write_interface(
+            text, loss, facts, recorded, weights, options, place, work, roles
+        )
+        left = left_statements(
+            text,
+            data,
             loss,
-            names,
-            trained=recorded["trained"],
-            places=recorded["places"],
+            events,
+            recorded["schedule_lines"],
+            scaled=facts.scaled is not None,
         )
-        plain = cut()
-        facts = replace(facts, rollouts=plain.rollouts, starts=plain.starts, scores=options.scores)
-        facts = replace(facts, batch_names=names_of_batch(options.batch_names, facts, recorded))
-        if options.global_mean:
-            facts = with_counts(facts, port.modeling)
-        facts = with_factor(facts, text, recorded, port.modeling)
-        if options.scores and not facts.starts:
-            raise TrainError(
-                f"--scores {options.scores}: the loop at {text.at(plain.loop.line)} has no rollouts that "
-                "start from the program's weights",
-                "leave the option out",
-            )
-        if facts.rollouts and recorded["unseeded"]:
-            raise TrainError(
-                f"{text.at(plain.loop.line)}: the loop runs what it trains, but torch is not seeded: the "
-                "modules of data.py would start from other weights than the program",
-                "call torch.manual_seed before the model is built",
-            )
-        with writing(options.output) as place:
-            progress("writing the program")
-            methods = {function.method for function in recorded["functions"]}
-            modeling = facts.counts.source if facts.counts else port.modeling
-            sources = split(modeling, script.name, methods)
-            own = {n.name for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef)}
-            of_loss, of_functions = specialized([sources.loss, sources.functions], own)
-            files = {
-                "model.py": model_text([port.config], [sources.model]),
-                "loss.py": loss_text(of_loss, facts),
-                "optimizer.py": with_rate(optimizer),
-                "train.py": train_text(facts),
-                "test_same.py": test_text(facts, len(recorded["updates"])),
-                **{n: carried_text(n) for n in carried_files(rollouts=facts.rollouts)},
-                **({"functions.py": of_functions} if sources.functions else {}),
-                **({OF_ROLLOUT: carried_text(OF_ROLLOUT)} if facts.starts else {}),
-            }
-            for name, source in files.items():
-                (place / name).write_text(source)
-            for name in (PARAMS, MAPPING):
-                (place / name).write_bytes((work / "weights" / name).read_bytes())
-            (place / KEPT).write_bytes(kept_path(work / "weights" / PARAMS).read_bytes())
-            facts = settled_factor(place, text, recorded, facts, options, work)
-            (place / "train.py").write_text(train_text(facts))
-            expected = recorded
-            of_means: tuple[TrainComparison, ...] = ()
-            if facts.counted:
-                progress(f"running {script}: with the mean over all elements")
-                expected, of_mean = global_mean(place, text, recorded, options, work)
-                of_means = (of_mean,)
-            _write_recorded(place / RECORDED, expected, facts)
-            progress("comparing: data")
-            roles = training_roles(text, events, recorded)
-            called = any(role.kind == PART for role in roles.values())
-            data, of_data = write_data(
-                text, events, cut, plain, recorded, options, place, work, called=called
-            )
-            single = not called and has_single_batches((place / "data.py").read_text())
-            facts = replace(facts, single=single and not facts.rollouts)
-            (place / "train.py").write_text(train_text(facts))
-            if facts.scores:
-                require_scores(facts.scores, place, work, options.timeout)
-            interface = write_interface(
-                text, loss, facts, recorded, weights, options, place, work, roles
-            )
-            left = left_statements(
-                text,
-                data,
-                loss,
-                events,
-                recorded["schedule_lines"],
-                scaled=facts.scaled is not None,
-            )
-            notes = [
-                *program_notes(recorded, port, facts, left),
-                *optimizer.notes,
-                *tidied(place, options),
-                *formatted(place),
-            ]
-            comparisons: tuple[TrainComparison, ...] = ()
-            error = ""
-            if options.proof:
-                progress("comparing: gradients, losses, weights")
-                comparisons, error = compared(place, expected, work, options.timeout)
-                if differs_in_float32(comparisons):
-                    progress("comparing: gradients, losses, weights in float64")
-                    wide = run_wide(text, expected, options, work)
-                    folder = wide_folder(expected, work)
-                    comparisons = compared_in_float64(
-                        comparisons, place, wide, folder, options.timeout
-                    )
-                comparisons = (*of_means, *comparisons, *cancellation(recorded))
-                error = error.replace(str(place), str(options.output))
-                if not facts.rollouts:
-                    progress(f"running {script}: from weights a rounding away")
-                    comparisons += stability(run_beside(text, recorded, options, work))
-                comparisons += (of_data, *names_compared(text, interface.text))
-                comparisons += search_compared(interface)
-            elif not of_data.same:
-                notes.append(f"the data differ from the script's: {of_data.what}")
-            result = TrainedProgram(
-                options.output, (), script, comparisons, tuple(left), tuple(notes), error
-            )
-            page = readme_text(result, text, facts, data, loss, recorded, command, interface)
-            (place / "README.md").write_text(without_folder(page, script, options.output))
-            written = record(place, str(script))
-        return TrainedProgram(
-            options.output, written, script, comparisons, tuple(left), tuple(notes), error
+        notes = [
+            *evaluation_notes(text, evaluations, data.kept),
+            *program_notes(recorded, port, facts, left),
+            *optimizer.notes,
+            *tidied(place, options),
+            *formatted(place),
+        ]
+        comparisons: tuple[TrainComparison, ...] = ()
+        error = ""
+        if options.proof:
+            progress("comparing: gradients, losses, weights")
+            comparisons, error = compared(place, expected, work, options.timeout)
+            if differs_in_float32(comparisons):
+                progress("comparing: gradients, losses, weights in float64")
+                wide = run_wide(text, expected, options, work)
+                folder = wide_folder(expected, work)
+                comparisons = compared_in_float64(comparisons, place, wide, folder, options.timeout)
+            comparisons = (*of_means, *comparisons, *cancellation(recorded))
+            error = error.replace(str(place), str(options.output))
+            if not facts.rollouts:
+                progress(f"running {script}: from weights a rounding away")
+                comparisons += stability(run_beside(text, recorded, options, work))
+            comparisons += (of_data, *names_compared(text, interface.text))
+            comparisons += search_compared(interface)
+        elif not of_data.same:
+            notes.append(f"the data differ from the script's: {of_data.what}")
+        result = TrainedProgram(
+            options.output, (), script, comparisons, tuple(left), tuple(notes), error
         )
+        page = readme_text(result, text, facts, data, loss, recorded, command, interface)
+        (place / "README.md").write_text(without_folder(page, script, options.output))
+        written = record(place, str(script))
+    return TrainedProgram(
+        options.output, written, script, comparisons, tuple(left), tuple(notes), error
+    )
 
 
 def _write_recorded(file: Path, recorded: Mapping[str, Any], facts: ProgramFacts) -> None:

@@ -80,7 +80,16 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         "learning rates",
         CANCELLATION,
     ),
-    "behavioural": ("losses", "weights", "average", DROPOUT, NOISE, "data", STABILITY),
+    "behavioural": (
+        "losses",
+        "weights",
+        "average",
+        "evaluation",
+        DROPOUT,
+        NOISE,
+        "data",
+        STABILITY,
+    ),
 }
 
 

@@ -634,3 +634,39 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+EVALUATED = """
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x, y = torch.randn(48, 4), torch.randint(3, (48,))
+train_loader = DataLoader(TensorDataset(x[:32], y[:32]), 16, shuffle=True)
+val_loader = DataLoader(TensorDataset(x[32:], y[32:]), 6)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@torch.no_grad()
+def validate(model, loader):
+    model.eval()
+    total, correct = 0.0, 0
+    for xb, yb in loader:
+        out = model(xb)
+        total += criterion(out, yb).item() * len(xb)  # a mean over the batch
+        correct += (out.argmax(1) == yb).sum().item()
+    return total / len(loader.dataset), correct
+
+
+for epoch in range(4):
+    model.train()
+    for xb, yb in train_loader:
+        loss = criterion(model(xb), yb)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    val_loss, correct = validate(model, val_loader)
+    print(f"epoch {epoch}: val loss {val_loss:.4f}, {correct} right")
+"""

@@ -19,6 +19,7 @@ from tests.train.scripts import (
     CLASSIFIER,
     COUNTING,
     DENOISER,
+    EVALUATED,
     LATE,
     NANO,
     OFFSET,
@@ -329,3 +330,18 @@ def test_a_module_that_a_function_imports_from_under_the_program_is_refused(tmp_
     assert result.exit_code == 2
     assert "a function of its data imports model" in result.output
     assert not (tmp_path / "jax_program").exists()
+
+
+def test_a_program_evaluates_where_its_script_does(tmp_path: Path) -> None:
+    done = train(tmp_path, EVALUATED)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"evaluation +same .*8 values of validate, after 2, 4 updates", done.output)
+    program = [sys.executable, str(tmp_path / "jax_program" / "train.py")]
+    script = [sys.executable, str(tmp_path / "train.py")]
+    shown = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for command in (program, script)
+    ]
+    ours, theirs = ([x for x in text.splitlines() if "val loss" in x] for text in shown)
+    assert ours == theirs
+    assert len(ours) == 4

@@ -19,6 +19,7 @@ import numpy as np
 from migrate.train.noise import with_noise
 from migrate.train.proof.arrays import norm, reader
 from migrate.train.proof.compare import SHIFT, rounding_elements
+from migrate.train.proof.evaluations import evaluated
 from migrate.train.results import DROPOUT, NOISE
 
 # Factors of the recorded gradients for which the optimizer alone is run: they show its momentum. The second
@@ -26,6 +27,7 @@ from migrate.train.results import DROPOUT, NOISE
 SCALES = (1.0, -(2.0**-10), 2.0)
 # Keys whose losses are compared: a small rate drops nothing with some of them.
 _KEYS = 8
+EVALUATE = "evaluate.py"
 
 
 def main() -> None:
@@ -58,7 +60,15 @@ def main() -> None:
     results: dict[str, Any] = {f"start:{name}": x for name, x in arrays_of(own)}
     results |= losses_of_keys(drawing, arguments, keyed=bool(key))
     # With dropout the losses of two frameworks differ.
+    dropout = linen.Dropout.__call__
     linen.Dropout.__call__ = nothing_dropped
+    sites = recorded.get("evaluations", ()) if (folder / EVALUATE).exists() else ()
+
+    def evaluate(state: Any, update: int) -> None:
+        linen.Dropout.__call__ = dropout  # an evaluation drops nothing by itself
+        evaluated(state, sites, update, results)
+        linen.Dropout.__call__ = nothing_dropped
+
     keys: list[bytes] = []
     value_and_grad = train.value_and_grad
     if key:
@@ -68,16 +78,22 @@ def main() -> None:
         batch = inputs_of(updates[0][0])
         _, gradients = train.value_and_grad(state.params, state.variables, batch, *key)
         results |= {f"gradient:{name}": x for name, x in leaves(gradients)}
+        evaluate(state, 0)
         for number, micro in enumerate(updates):
             state, losses, rate = train.train_step(state, micro)
             results[f"losses:{number}"] = np.array([float(x) for x in losses])
             results[f"rate:{number}"] = np.float64(rate)
+            evaluate(state, number + 1)
             if number == 0:
                 jax.effects_barrier()
                 results |= {f"sum:{name}": x for name, x in leaves(sums[0] if sums else {})}
             if number in (0, len(updates) - 1):
                 which = "last" if number else "first"
                 results |= {f"{which}:{name}": x for name, x in arrays_of(state)}
+        for later in recorded.get("evaluated_states", {}):
+            file = start.with_suffix(f".{later}.safetensors")
+            if later > len(updates) and file.exists():
+                evaluate(train.load(file), later)
         if hasattr(state, "average"):
             results |= {f"average:{name}": x for name, x in leaves(state.average)}
         if recorded["divides"] and not wide:

@@ -30,6 +30,7 @@ from migrate.train.proof.compare import (
     weights_differ,
 )
 from migrate.train.proof.data_child import FLOAT_LIMIT
+from migrate.train.proof.evaluations import compare_evaluations
 from migrate.train.results import STAGES, TrainComparison
 
 RECORD, START = "record.pickle", "start.safetensors"
@@ -55,6 +56,7 @@ def compared(
     script = _Script(recorded, place, work)
     if unlike := script.write_start():
         return (), unlike
+    script.write_evaluated()
     results = _results("child", (place, work / RECORD, script.start_file), work, timeout)
     if isinstance(results, str):
         return (), f"the program does not run: {results}"
@@ -72,7 +74,9 @@ def compared(
         moved=script.moved(),
         copies=script.copies(),
     )
-    return tuple(_with_cause(c, results, expected, script) for c in comparisons), ""
+    sites = recorded.get("evaluations", ())
+    every = [*comparisons, *compare_evaluations(results, sites, len(recorded["updates"]))]
+    return tuple(_with_cause(c, results, expected, script) for c in every), ""
 
 
 def _results(
@@ -289,6 +293,18 @@ def _of_update(name: str, script: _Script, every: Arrays) -> tuple[TrainComparis
     return tuple(_with_cause(c, results, expected, script) for c in comparisons)
 
 
+def weights_of(
+    place: Path, recorded: Mapping[str, Any], state: Mapping[str, Any], work: Path, name: str
+) -> Path:
+    """Write weights of the script as the program has them; return the file."""
+    from safetensors.numpy import load_file, save_file
+
+    file = work / f"{name}.safetensors"
+    own = load_file(place / PARAMS)
+    save_file({**own, **_Script(recorded, place, work).in_flax(state)}, file)
+    return file
+
+
 def written_start(place: Path, recorded: Mapping[str, Any], work: Path) -> Path | None:
     """Write the weights that a recorded update starts from, as the program has them; None if it cannot."""
     script = _Script(recorded, place, work)
@@ -331,6 +347,14 @@ class _Script:
         save_file({**zeros, **sums}, self.start_file.with_suffix(".sums"))
         self.sums = sums
         return ""
+
+    def write_evaluated(self) -> None:
+        """Write the weights with which the script evaluates after the recorded updates."""
+        count = len(self.recorded["updates"])
+        for update, state in self.recorded.get("evaluated_states", {}).items():
+            if update > count:
+                name = f"{self.start_file.stem}.{update}"
+                weights_of(self._place, self.recorded, state, self._work, name)
 
     def expected(self) -> dict[str, np.ndarray[Any, Any]]:
         """All values that the program should give; in float64, those that rounding may move."""

@@ -18,6 +18,7 @@ from migrate.train.slice.emit import GIVEN, Emitter
 from migrate.train.slice.forwards import ForwardOf
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
 from migrate.train.slice.loops import (
+    LOOPS,
     TrainingCalls,
     batch_in_loop,
     call_of,
@@ -34,6 +35,7 @@ from migrate.train.slice.statements import (
     is_exec,
     is_literal,
     names_at_definition,
+    names_read,
     parameters,
     settings,
 )
@@ -45,6 +47,7 @@ from migrate.train.slice.text import (
     free_names,
     loads,
     path_to,
+    root,
     stores,
 )
 
@@ -134,6 +137,7 @@ def data_slice(
     restore_before: Sequence[int] = (),
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
     places: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
+    evaluations: Sequence[Sequence[Frame]] = (),
 ) -> DataSlice:
     """Cut the generator of micro-batches out of a script.
 
@@ -147,12 +151,14 @@ def data_slice(
         places: trained modules of the step and their expressions, by function and its first line. If the
             loop runs them, they get the program's weights after each update. Such a loop may also read what
             the statements of the loss compute: it runs them too.
+        evaluations: frames of the calls that evaluate, innermost first. The script has the values of the
+            program there.
 
     Raises:
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
-    batch = batch_of(script, events, loss, names, places=places)
-    return batches_slice(script, [batch], restore_before, trained)
+    batch = batch_of(script, events, loss, names, places=None if evaluations else places)
+    return batches_slice(script, [batch], restore_before, trained, evaluations=evaluations)
 
 
 def batches_slice(
@@ -161,6 +167,7 @@ def batches_slice(
     restore_before: Sequence[int] = (),
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
     forwards: Sequence[ForwardOf] = (),
+    evaluations: Sequence[Sequence[Frame]] = (),
 ) -> DataSlice:
     """Cut the generator of the micro-batches of all updates out of a script, as `data_slice` of one.
 
@@ -170,7 +177,7 @@ def batches_slice(
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     places = any(batch.places for batch in batches)
-    parts = (script, batches, restore_before, trained or {}, forwards)
+    parts = (script, batches, restore_before, trained or {}, forwards, evaluations)
     again = False
     try:
         return _Slicer(*parts).slice()
@@ -206,6 +213,7 @@ class _Slicer:
         restore_before: Sequence[int],
         trained: Mapping[tuple[str, int], Collection[str]],
         forwards: Sequence[ForwardOf],
+        evaluations: Sequence[Sequence[Frame]] = (),
         *,
         hands_over: bool = False,
         again: bool = False,
@@ -215,6 +223,7 @@ class _Slicer:
         self._script, self._batches = script, batches
         self._restore = set(restore_before)
         self._trained, self._forwards = trained, forwards
+        self._evaluations = evaluations
         self._keeper = Keeper(script)
         self._places: dict[tuple[str, int], dict[str, str]] = {}
         for batch in batches if hands_over else ():
@@ -237,6 +246,7 @@ class _Slicer:
                 self._mark(scope, code, batch, n, sliced)
             self._mark_forwards(scope, code)
             scope.dropped -= set(scope.marks)
+            self._ask(scope, code)
             self._keeper.settle(scope, {argument.arg for argument in parameters(code)})  # type: ignore[arg-type]
             self._keeper.require_untrained(scope)
             sliced[code] = scope
@@ -352,6 +362,72 @@ class _Slicer:
             scope.need(read)
             scope.marks[statement] = forward.yielded
 
+    def _ask(self, scope: KeptPart, code: ast.AST) -> None:
+        """Keep calls that evaluate in a function with the training loop, and what reads their values."""
+        own = {(f.function, f.first) for batch in self._batches for f in batch.frames}
+        for chain in self._evaluations:
+            frame = next((f for f in chain if (f.function, f.first) in own), None)
+            if frame is None:
+                raise TrainError(
+                    f"{self._script.at(chain[0].line)}: this evaluation is called outside of the "
+                    "function with the training loop",
+                    "call it in the training loop",
+                )
+            if self._script.code(frame.first, frame.function) is not code:
+                continue
+            path = [block[index] for block, index in path_to(code, frame.line)]
+            apart = [s for s in path if not scope.trains(s)]
+            heads = [s for s in apart if not isinstance(s, ast.If | ast.Try)]
+            if not heads or heads[0] in (*scope.marks, *scope.dropped):
+                raise TrainError(
+                    f"{self._script.at(frame.line)}: this evaluation is part of the head of a block",
+                    "write it as a statement of its own",
+                )
+            scope.asked.add(heads[0])
+        if scope.asked:
+            self._ask_readers(scope)
+
+    def _ask_readers(self, scope: KeptPart) -> None:
+        """Keep sums, means and prints of the values of an evaluation, but for what reads what is trained."""
+        loops, unknown = self._keeper.loop_names(scope), _of_training(scope)
+        inner = {n for s in scope.asked for n in ast.walk(s)}
+        simple = [
+            s
+            for top in scope.body
+            if not isinstance(top, FunctionNode | ast.ClassDef)
+            for s in every_statement(top)
+            if not any(blocks(s)) and s not in inner and s not in scope.marks
+        ]
+        while True:
+            known = {
+                n for s in scope.asked for d in every_statement(s) for n in set().union(*stores(d))
+            }
+            known -= loops | unknown
+            more = [
+                s
+                for s in simple
+                if s not in scope.asked
+                and s not in scope.dropped
+                and _reads_values(s, known)
+                and not names_read(s) & (scope.trained | unknown)
+            ]
+            if not more:
+                break
+            scope.asked |= {*more}
+        for statement in simple:
+            # Of a line with what the training step computes, the program prints the rest.
+            is_print = isinstance(statement, ast.Expr) and _reads_values(statement, known)
+            if (
+                is_print
+                and statement not in scope.asked
+                and not names_read(statement) & scope.trained
+            ):
+                nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+                read = dict.fromkeys(n.id for n in nodes if n.id in known | loops)
+                names = [n for n in read if n not in unknown]
+                scope.ends[statement] = f"print({', '.join(f'{n!r}, {n}' for n in names)})"
+                scope.asked.add(statement)
+
     def _computed(self, statements: Sequence[ast.stmt], trained: Collection[str]) -> list[ast.stmt]:
         """Statements that run what is trained, or read what these compute."""
         names = {name.partition(".")[0] for name in trained}
@@ -459,6 +535,11 @@ class _Slicer:
             self._mark(scope, tree, batch, len(batch.frames) - 1, sliced)
         self._mark_forwards(scope, tree)
         scope.dropped -= set(scope.marks)
+        after = body[index + 1 :]
+        scope.body = [*scope.body, *after]
+        self._ask(scope, tree)
+        asked = [s for s in after if any(n in scope.asked for n in ast.walk(s))]
+        scope.body = [s for s in scope.body if s not in after or s in asked]
         emitter = Emitter(self._script, self._restore, sliced)
         of_functions = set[str]()
         for code, inner in sliced.items():
@@ -472,7 +553,7 @@ class _Slicer:
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, emitter, sliced)
         self._keeper.require_untrained(scope)
-        ordered = [s for s in tree.body if s in scope.kept and s is not main]
+        ordered = [s for s in tree.body if s in scope.kept and s is not main and s not in asked]
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]
         read = {
@@ -494,7 +575,7 @@ class _Slicer:
                 own.append(statement)
         stored = {
             n
-            for s in (*own, main)
+            for s in (*own, main, *asked)
             for d in every_statement(s)
             if d in scope.kept
             for n in stores(d)[0]
@@ -502,7 +583,7 @@ class _Slicer:
         of_module = {n for s in ordered if s not in own for n in stores(s)[0]}
         shared = sorted(stored & (read | of_module))
         lines = [f"    global {', '.join(shared)}"] if shared else []
-        for statement in (*own, main):
+        for statement in (*own, main, *asked):
             lines.append(emitter.emit(scope, statement, "    "))
         head = f'def {MICRO}():\n    """Yield each micro-batch, and None where the weights are updated."""'
         text = "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
@@ -550,6 +631,41 @@ class _Slicer:
             if member not in sliced:
                 names |= free_names(member)
         return names
+
+
+def _of_training(scope: KeptPart) -> set[str]:
+    """Names of what the training step computes, and of sums of it: `data.py` does not have them."""
+    training = {s for s in (*scope.dropped, *scope.marks) if not any(blocks(s))}
+    names = set[str]().union(*(stores(s)[0] for s in training))
+    loops = [s for top in scope.body for s in every_statement(top) if isinstance(s, LOOPS)]
+    around = {s for loop in loops if scope.trains(loop) for s in every_statement(loop)}
+    inner = {n for s in scope.asked for n in ast.walk(s)}
+    rest = [s for s in around if not any(blocks(s)) and s not in training and s not in inner]
+    while True:
+        more = {
+            name
+            for s in rest
+            if isinstance(s, ast.Assign | ast.AugAssign) and loads(s) & names
+            for bound in stores(s)
+            for name in bound
+        }
+        if more <= names:
+            return names
+        names |= more
+
+
+def _reads_values(statement: ast.stmt, values: Collection[str]) -> bool:
+    """Whether a statement computes with values of an evaluation, prints them, or adds them to a list."""
+    if isinstance(statement, ast.AugAssign):
+        return bool({root(statement.target), *loads(statement)} & {*values})
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        return bool(loads(statement) & {*values})
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not loads(statement) & {*values}:
+        return False
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr == "append" and isinstance(call.func.value, ast.Name)
+    return isinstance(call.func, ast.Name) and call.func.id == "print"
 
 
 def _hand_over(places: Mapping[str, str]) -> str:

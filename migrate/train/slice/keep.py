@@ -65,6 +65,7 @@ class KeptPart:
         trained: names of what is trained, of its optimizer and of its schedule.
         again: statements of the loss that `data.py` runs too, before the update.
         bound_together: names that kept statements bind, read or not: a sampler beside its loader.
+        asked: statements that evaluate, and those that read their values.
     """
 
     body: list[ast.stmt]
@@ -79,6 +80,7 @@ class KeptPart:
     trained: set[str] = field(default_factory=set)
     again: set[ast.stmt] = field(default_factory=set)
     bound_together: set[str] = field(default_factory=set)
+    asked: set[ast.stmt] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -220,6 +222,13 @@ class Keeper:
         if statement in scope.marks:
             scope.kept.add(statement)
             return True
+        if statement in scope.asked and statement in scope.ends:
+            scope.kept.add(statement)
+            scope.need(loads(ast.parse(scope.ends[statement])))
+            return True
+        if statement in scope.asked:
+            self.keep(scope, statement, whole=True, inside=bool(around))
+            return True
         inner = [child for block in blocks(statement) for child in block]
         if inner and not isinstance(statement, FunctionNode | ast.ClassDef):
             trains = scope.trains(statement)
@@ -227,7 +236,7 @@ class Keeper:
             within = (*around, statement) if inside else ()
             kept = [self.visit(scope, child, within) for child in inner]
             # Another loop, over an evaluation set say, may use the names of the training loop.
-            own = loop_targets(statement) & scope.needed - self._loop_names(scope)
+            own = loop_targets(statement) & scope.needed - self.loop_names(scope)
             if any(kept) or (own and not trains):
                 # Branches that make the model, say, are not those that read the data.
                 parts = trains or around or isinstance(statement, ast.If)
@@ -301,7 +310,7 @@ class Keeper:
                     read |= loads(node)
         scope.need(read, inside=inside or first_line(statement) > scope.line)
 
-    def _loop_names(self, scope: KeptPart) -> set[str]:
+    def loop_names(self, scope: KeptPart) -> set[str]:
         """Names that the loops around the training step bind."""
         return set[str]().union(
             *(

@@ -31,6 +31,7 @@ from migrate.prove.record import listen
 from migrate.train.noise import noise, torch_noise
 from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.calls import SeenCall, frame_calls, observe
+from migrate.train.watch.evaluations import EvaluationWatch
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
@@ -115,6 +116,8 @@ class Gate:
     is_drawn = False
     # Sum of the losses of earlier backwards of the first update.
     earlier: torch.Tensor | None = None
+    # The script's evaluations, which become methods of the step.
+    evaluations: EvaluationWatch | None = None
     # Parameters of all optimizers, if there are several: identity → number of the optimizer, position in it.
     owners: Mapping[int, tuple[int, int]] | None = None
 
@@ -427,12 +430,22 @@ class Gate:
         try:
             with listen.dropout_as_written(), autocast_without_effect(), wrappers_as_modules():
                 self._fixed = self._can_fix(is_refused=False)
-                port, self._port = self._ported(data, tensors, shown)
+                evaluations = self._evaluations()
+                port, self._port = self._ported(data, tensors, shown, evaluations)
+                if evaluations and port.refused:
+                    # What training does comes first: a port has it in all of its methods, or in none.
+                    for module, training in flags.items():
+                        module.training = training
+                    alone, own = self._ported(data, tensors, shown)
+                    if port.refused != alone.refused:
+                        assert self.evaluations is not None
+                        self.evaluations.refuse("", f"with it, {self._in_script(port.refused)}")
+                        port, self._port = alone, own
                 for module, training in flags.items():
                     module.training = training
                 if port.refused and not self._fixed and self._can_fix(is_refused=True):
                     self._fixed = True
-                    port, self._port = self._ported(data, tensors, shown)
+                    port, self._port = self._ported(data, tensors, shown, self._evaluations())
             folder = self._folder / WEIGHTS
             shutil.rmtree(folder, ignore_errors=True)  # of a port without these forms
             folder.mkdir()
@@ -500,10 +513,25 @@ class Gate:
             if module.training and getattr(module, "track_running_stats", False)
         ]
 
+    def _evaluations(self) -> list[PortedFunction]:
+        """The script's evaluations as methods of the step."""
+        if self.evaluations is None:
+            return []
+        children = dict(self.step.named_children())
+        taken = {*_RESERVED, *(function.method for function in self._functions), *children}
+        return self.evaluations.methods(children, self._bound.objects, taken)
+
     def _ported(
-        self, data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], shown: str
+        self,
+        data: Mapping[str, Any],
+        tensors: Mapping[str, torch.Tensor],
+        shown: str,
+        evaluations: Sequence[PortedFunction] = (),
     ) -> Any:
-        """The port, with forms for other sizes, and functions of the script as methods where that works."""
+        """The port, with forms for other sizes; functions of the script and evaluations as methods.
+
+        Those that are not ported are left out.
+        """
         forms = dict(zip(form_names(len(self._forms)), self._forms, strict=True))
         while True:
             step = build(
@@ -513,15 +541,16 @@ class Gate:
                 self._namespace,
                 dict(self.step.named_children()),
                 self._folder / STEP_FILE,
-                self._functions,
+                [*self._functions, *evaluations],
                 class_name(self._question["name"]),
                 [*forms],
             )
             step.fixed = self._fixed
             self._ported_step = step
+            every = [*self._functions, *evaluations]
             if not self._functions:
                 self.step = step
-            methods = {function.method: function.tensors() for function in self._functions}
+            methods = {function.method: function.tensors() for function in every}
             try:
                 port = compiled(
                     step,
@@ -533,11 +562,16 @@ class Gate:
                 shapes = [_shapes(form) for form in self._forms]
                 return with_forms(port, _shapes(tensors), shapes), port
             except (PortError, ConversionError) as error:
-                if not self._functions:
+                if not every:
                     raise
                 what = str(getattr(error, "what", error))
                 named = re.match(r"method (\w+)[: ]", what)
                 bad = named.group(1) if named else None
+                if evaluations and bad not in {function.method for function in self._functions}:
+                    assert self.evaluations is not None
+                    self.evaluations.refuse(bad or "", self._in_script(what))
+                    evaluations = [f for f in evaluations if bad and f.method != bad]
+                    continue
                 self.left_out.append(self._in_script(what))
                 self._functions = [f for f in self._functions if bad and f.method != bad]
 
@@ -612,6 +646,8 @@ class Gate:
         if self._question["ports"] and self._port is None:
             self._write_port(self._first)
             self._follow()
+        elif self._question["ports"] and self.evaluations is not None and self.evaluations.fresh:
+            self._write_port(self._first)
 
     def _follow(self) -> None:
         """Port the loss once more, while a batch has sizes for which the port does not hold."""

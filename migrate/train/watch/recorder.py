@@ -31,6 +31,7 @@ from migrate.train.watch.calls import building_call, common
 from migrate.train.watch.constructors import Constructors
 from migrate.train.watch.copies import CopyWatch
 from migrate.train.watch.epochs import Epochs
+from migrate.train.watch.evaluations import EvaluationWatch
 from migrate.train.watch.factors import common_factor
 from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
@@ -112,6 +113,11 @@ class _Recorder:
         self._wide = WideRun() if self._question.get("wide") else None
         self._done = False
         self._epochs = Epochs(script, self._question["batches"], self._question["ends"])
+        self._evaluations: EvaluationWatch | None = None
+        if self._question["optimizer"] < 0 and self._wide is None and not self._shares:
+            self._evaluations = EvaluationWatch(
+                script, self._question, folder, self._updates_so_far
+            )
 
     def start(self) -> None:
         """Replace the calls that train, and follow the script's lines."""
@@ -123,6 +129,8 @@ class _Recorder:
         listening.to_optimizers(self._built_optimizer)
         listening.to_schedules(self._built_schedule, self._stepped_schedule)
         self._epochs.follow()
+        if self._evaluations is not None:
+            self._evaluations.listen()
         listening.to_autocast(self._autocast)
         atexit.register(self._end_of_script)
         original = sys.excepthook
@@ -299,9 +307,13 @@ class _Recorder:
             # What is put back counts as unchanged: a later loss of the script may read the same graph.
             modules = [*_modules(self._values)]
             tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-            with torch.autograd._unsafe_preserve_version_counter(tuple(tensors)):
+            silent = self._evaluations.silent() if self._evaluations else contextlib.nullcontext()
+            with torch.autograd._unsafe_preserve_version_counter(tuple(tensors)), silent:
                 self._open(loss, run, frame, share)
             assert self._gate is not None
+            if self._evaluations is not None:
+                self._gate.evaluations = self._evaluations
+                self._evaluations.state = self._gate.state
         else:
             if frames[0].line not in self._question["backwards"]:
                 raise Refusal("a second backward, after the first updates", _MORE)
@@ -399,8 +411,9 @@ class _Recorder:
         # What is put back counts as unchanged: a later loss of the script may read the same graph.
         tensors = (*self._gate.step.parameters(), *self._gate.step.buffers())
         silent = self._statistics.silent() if self._statistics else contextlib.nullcontext()
+        unseen = self._evaluations.silent() if self._evaluations else contextlib.nullcontext()
         try:
-            with silent, torch.autograd._unsafe_preserve_version_counter(tensors):
+            with silent, unseen, torch.autograd._unsafe_preserve_version_counter(tensors):
                 yield
         finally:
             self._stepping = stepping
@@ -582,6 +595,8 @@ class _Recorder:
             self._micro, self._factor = [], 1.0
             self._later += 1
             self._stepping = False
+            if self._evaluations is not None and self._evaluations.fresh:
+                self._write_port()
             if self._has_seen_enough():
                 self._end_watch()
             return
@@ -623,7 +638,8 @@ class _Recorder:
             self._leave()
         if self._stepping or os.getpid() != self._process or self._done:
             return
-        if not self._has_seen_enough():
+        running = self._evaluations is not None and self._evaluations.fresh
+        if running or not self._has_seen_enough():
             signal.setitimer(signal.ITIMER_REAL, 1.0)
         else:
             self._end_watch()
@@ -650,6 +666,9 @@ class _Recorder:
         self._record["optimizer"] = self._optimizers.with_epochs(recorded, epochs)
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         self._dump()
+
+    def _updates_so_far(self) -> int:
+        return len(self._record["updates"]) + self._later
 
     def _has_seen_enough(self) -> bool:
         """Whether the watch may end."""
@@ -704,6 +723,9 @@ class _Recorder:
         # A script that ended has shown all of its steps.
         self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
+        if self._evaluations is not None and "refused" not in self._record:
+            self._record["evaluations"] = self._evaluations.recorded()
+            self._record["evaluated_states"] = self._evaluations.states
         if self._gate is not None and "refused" not in self._record:
             without = [n for n, g in self._record["gradients"].items() if g is None]
             self._record["optimizer"] = self._optimizers.recorded(

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from migrate.train.slice.data import MICRO
+from migrate.train.write.evaluation import with_evaluations
 
 # Names that `data.py` has beside those of its script.
 _OWN = ("batches", "micro", "np", "jax", "Path", "sys", "FOLDER")
 
 
 def plain_data_text(
-    source: str, script: str, folder: str, batches: Sequence[Any], at: Path, *, on_gpu: bool = False
+    source: str,
+    script: str,
+    folder: str,
+    batches: Sequence[Any],
+    at: Path,
+    *,
+    on_gpu: bool = False,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """`data.py` of a loop that gives arrays in one function; "" for another one.
 
@@ -28,6 +36,7 @@ def plain_data_text(
         batches: recorded micro-batches.
         at: the script's folder.
         on_gpu: whether it trains on a GPU.
+        evaluations: the script's evaluations, whose values the loop asks for.
     """
     tree = ast.parse(source)
     words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -39,9 +48,12 @@ def plain_data_text(
     generator = _generator(tree, source, nested=any(nested))
     if not generator:
         return ""
+    if evaluations:
+        generator = with_evaluations(generator, evaluations)
     imports = [
         *(["import jax"] if any(nested) else []),
         "import numpy as np",
+        *(["import math", "import torch"] if evaluations else []),
         *(["import torch.distributed"] if re.search(r"\btorch\.distributed\b", source) else []),
     ]
     path = ""

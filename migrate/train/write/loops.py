@@ -45,13 +45,33 @@ def in_torch(state):
 '''
 
 
-def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False) -> LoopTexts:
+# The last updates are reported before an evaluation.
+_EVALUATE = """
+    def report_late():
+        nonlocal late
+        if late:
+            report(*late)
+        late = None
+
+    evaluations = Evaluations(asked.checkpoints, report_late)
+    with contextlib.redirect_stdout(None):  # evaluations of updates that are skipped
+        state, rest = kept.resume(load(), batches(evaluations))
+    evaluations.start(state)
+    if jax.process_index() > 0:
+        sys.stdout = open(os.devnull, "w")  # the first host prints
+"""
+
+
+def loop_texts(
+    *, rollouts: bool, several: bool = False, forwards: bool = False, evaluates: bool = False
+) -> LoopTexts:
     """Parts of `train.py`.
 
     Args:
         rollouts: whether `data.py` runs the trained modules.
         several: whether there are several kinds of updates, each with a name.
         forwards: whether there are calls of modules between them.
+        evaluates: whether the loop evaluates.
     """
     name = "name, " if several else ""
     batch = "(name, micro)" if several else "micro"
@@ -102,4 +122,12 @@ def loop_texts(*, rollouts: bool, several: bool = False, forwards: bool = False)
     if kept.preempted:
         sys.exit(PREEMPTED)
 """
+    if evaluates:
+        resumed = "    state, rest = kept.resume(load(), batches())\n"
+        loop = loop.replace(resumed, _EVALUATE)
+        loop = loop.replace(
+            "import batches\n", "import batches\n    from evaluate import Evaluations\n"
+        )
+        stepped = "train_step(state, micro)\n"
+        loop = loop.replace(stepped, f"{stepped}        evaluations.state = state\n")
     return LoopTexts(" [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n"))

@@ -64,6 +64,14 @@ def readme_text(
         (script.at(clip.line), "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
         for clip in optimizer.clips
     ]
+    rows += [
+        (
+            ", ".join(dict.fromkeys(script.at(chain[-1].line) for chain in site["chains"])),
+            "`evaluate.py`, `data.py`",
+            f"the evaluation `{site['label']}`: what it computes of a batch, and the loop around it",
+        )
+        for site in facts.evaluations
+    ]
     lines = [
         f"# {facts.script} in JAX",
         "",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from migrate.train.slice.text import first_line
 
-STEP = "Step"
+STEP, EVALUATION = "Step", "Evaluation"
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,21 @@ class SplitSource:
         model: `model.py`.
         loss: `loss.py`, without the function that takes a batch.
         functions: `functions.py`: methods that are functions of the script; "" if there are none.
+        evaluations: `evaluate.py`: methods that are evaluations of the script; "" if there are none.
     """
 
     model: str
     loss: str
     functions: str = ""
+    evaluations: str = ""
 
 
 def split(
-    modeling: str, script: str, methods: Collection[str] = (), name: str = STEP
+    modeling: str,
+    script: str,
+    methods: Collection[str] = (),
+    name: str = STEP,
+    evaluations: Collection[str] = (),
 ) -> SplitSource:
     """Split a port's source: what only the step reads is the loss.
 
@@ -36,13 +42,15 @@ def split(
         script: name of the script, for the docstrings.
         methods: methods of the step that become a class of their own.
         name: name of the step's class.
+        evaluations: methods of the step that evaluate.
     """
     if name == STEP:
         modeling, called = with_called_methods(modeling, methods, name)
         methods = {*methods} - called
     tree = ast.parse(modeling)
     step_name = name
-    apart = _apart(tree, set(methods), name)
+    groups = [_apart(tree, set(methods), name), _apart(tree, set(evaluations), name)]
+    apart = [*groups[0], *groups[1]]
     lines = modeling.splitlines()
     head: list[str] = []
     nodes: dict[str, ast.FunctionDef | ast.ClassDef | ast.Assign] = {}
@@ -55,7 +63,6 @@ def split(
             nodes[node.targets[0].id] = node
     step = nodes[step_name]
     assert isinstance(step, ast.ClassDef)
-    apart_names = {name for part in apart for name in _names(part)}
     step.body = [member for member in step.body if member not in apart]
     setup = [n for n in step.body if isinstance(n, ast.FunctionDef) and n.name == "setup"]
     named = _reach({n for part in (*step.bases, *setup) for n in _names(part)}, nodes)
@@ -64,9 +71,13 @@ def split(
     rest = [name for name in nodes if name not in model]
     of_loss = _reach({step_name}, {name: nodes[name] for name in rest})
     # What neither reads stays where it was.
-    of_functions = _reach(apart_names, nodes) - model - of_loss
-    read_apart = apart_names.union(*(_names(nodes[name]) for name in of_functions))
-    loss = [name for name in rest if name not in of_functions]
+    read = [{name for part in group for name in _names(part)} for group in groups]
+    helpers = [_reach(names, nodes) - model - of_loss for names in read]
+    read = [
+        names.union(*(_names(nodes[n]) for n in own))
+        for names, own in zip(read, helpers, strict=True)
+    ]
+    loss = [name for name in rest if name not in helpers[0] | helpers[1]]
 
     def member(node: ast.stmt) -> str:
         return "\n".join(lines[first_line(node) - 1 : node.end_lineno])
@@ -95,15 +106,28 @@ def split(
         f"{text([name for name in nodes if name in model])}\n",
         f'"""The loss of {script}: what its training step computes of a batch."""\n\n'
         f"{imports}{imported}\n\n\n{text(loss)}\n",
-        _functions_text(
-            script,
-            step_name,
-            imports,
-            apart,
-            [*map(member, apart)],
-            text([n for n in rest if n in of_functions]),
-            sorted(read_apart & model),
-            sorted(read_apart & set(loss)),
+        *(
+            _functions_text(
+                title,
+                (step_name, called),
+                imports,
+                apart_group,
+                [*map(member, apart_group)],
+                text([n for n in rest if n in own]),
+                sorted(names & model),
+                sorted(names & set(loss)),
+            )
+            for title, called, apart_group, own, names in zip(
+                (
+                    f"Functions of {script} that its loss calls, as methods of the step.",
+                    f"The evaluation of {script}: what it computes of a batch.",
+                ),
+                (functions_class(step_name), EVALUATION),
+                groups,
+                helpers,
+                read,
+                strict=True,
+            )
         ),
     )
 
@@ -171,8 +195,8 @@ def functions_class(step: str) -> str:
 
 
 def _functions_text(
-    script: str,
-    step: str,
+    title: str,
+    names: tuple[str, str],
     imports: str,
     apart: Sequence[ast.stmt],
     members: Sequence[str],
@@ -180,18 +204,20 @@ def _functions_text(
     of_model: Sequence[str],
     of_loss: Sequence[str],
 ) -> str:
-    """`functions.py`: the methods that are functions of the script."""
+    """A file whose class has methods beside those of the step; `names` are the step's and the class's."""
     if not apart:
         return ""
+    step, called = names
+    what = "the evaluations" if called == EVALUATION else "the functions"
     models = f"from model import {', '.join(of_model)}\n" if of_model else ""
     losses = ", ".join(dict.fromkeys((*of_loss, step)))
     before = f"{helpers}\n\n\n" if helpers else ""
     body = "\n\n".join(members)
     return (
-        f'"""Functions of {script} that its loss calls, as methods of the step."""\n\n'
+        f'"""{title}"""\n\n'
         f"{imports}\nfrom loss import {losses}\n{models}\n\n"
-        f"{before}class {functions_class(step)}({step}):\n"
-        f'    """The step with the functions of {script}."""\n\n{body}\n'
+        f"{before}class {called}({step}):\n"
+        f'    """The step with {what} of the script."""\n\n{body}\n'
     )
 
 

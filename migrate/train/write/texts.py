@@ -19,6 +19,7 @@ from migrate.train.options import TrainOptions
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
 from migrate.train.slice.emit import DECORATED, GIVEN
 from migrate.train.write.counts import CountedSource
+from migrate.train.write.evaluation import with_evaluations
 from migrate.train.write.factor import UNSCALED, ScaledGradients
 from migrate.train.write.loops import loop_texts
 from migrate.train.write.means import COUNTS, SHARES, count_text
@@ -73,6 +74,7 @@ class ProgramFacts:
         batch_names: variable of a micro-batch → its name in `interface.py`, if that is another one.
         forms: whether the step has further forms for batches of other sizes.
         single: whether each update has one micro-batch, whatever the script's options are.
+        evaluations: the script's evaluations that the program has.
     """
 
     script: str
@@ -95,6 +97,7 @@ class ProgramFacts:
     scaled: ScaledGradients | None = None
     forms: bool = False
     single: bool = False
+    evaluations: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def same_names(self) -> bool:
@@ -208,6 +211,7 @@ def data_text(
     on_gpu: bool = False,
     several: bool = False,
     bfloat16: bool = False,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
@@ -340,7 +344,7 @@ for name, rank in {named!r}.items():
         if several
         else "the micro-batches of each update"
     )
-    return f'''"""The batches of {script}: its own loop, without what trains."""
+    text = f'''"""The batches of {script}: its own loop, without what trains."""
 
 import contextlib
 import dataclasses
@@ -397,6 +401,11 @@ def arrays(value):
     micro = {empty}
     with {ARGUMENTS}(), contextlib.suppress(Ended):
 {each}'''
+    if evaluations:
+        text = with_evaluations(text, evaluations).replace(
+            "import json\n", "import json\nimport math\n"
+        )
+    return text
 
 
 def has_rollouts(source: str) -> bool:
@@ -462,7 +471,7 @@ def train_text(facts: ProgramFacts) -> str:
     numbers = "\nKEY = jax.random.key(0)  # of random numbers" if draws else ""
     fields = "\n    average: Any" if facts.average else ""
     fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
-    texts = loop_texts(rollouts=facts.rollouts)
+    texts = loop_texts(rollouts=facts.rollouts, evaluates=bool(facts.evaluations))
     averaged = moved = option = stored = start_average = moved_field = ""
     copied = refreshed = ""
     if facts.copies_every:
@@ -551,6 +560,7 @@ def train_step(state, micro):
 """
 
 import argparse
+import contextlib
 import functools
 import itertools
 import os
