@@ -300,7 +300,7 @@ def _number(law: Law | Number) -> Law | Number:
 
 
 def _constant(operator: str, parts: Iterable[Law | Number]) -> Number | None:
-    """What an operator makes of numbers; None if it is not one of the four of arithmetic."""
+    """The result of an operator of two numbers; None if it is not one of the four of arithmetic."""
     match operator, [part for part in parts if isinstance(part, Number)]:
         case "mul", [left, right]:
             return product(left, right)
