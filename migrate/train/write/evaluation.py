@@ -92,6 +92,11 @@ class Evaluations:
     def __call__(self, name, **batch):
         \"\"\"Values of a batch.\"\"\"
         if self.state is None:
+            if self._next == len(self._known):
+                raise SystemExit(
+                    f"{{self._file}}: evaluations of the updates before the checkpoint are missing; "
+                    "start with another folder"
+                )
             self._next += 1
             return as_read(name, self._known[self._next - 1])
         self._before()
@@ -99,7 +104,9 @@ class Evaluations:
         if self._file is not None:
             self._known.append(values)
             if jax.process_index() == 0:
-                self._file.write_text(json.dumps(self._known))
+                whole = self._file.with_suffix(".tmp")  # a file that is half written has no name
+                whole.write_text(json.dumps(self._known))
+                whole.replace(self._file)
         return as_read(name, values)
 """
 
