@@ -397,6 +397,8 @@ def _import(location: str, is_file: bool) -> ModuleType:
         raise no_file(path)
     # A separate name: the file must not replace an installed module of the same name.
     name = f"_converters_model_{path.stem}"
+    if in_package(path):
+        name = f"{_package_around(path.parent)}.{path.stem}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
     assert module_spec.loader is not None
@@ -404,6 +406,46 @@ def _import(location: str, is_file: bool) -> ModuleType:
     sys.modules[name] = module  # dataclasses look up their module while it runs
     module_spec.loader.exec_module(module)
     return module
+
+
+def in_package(path: Path) -> str:
+    """Return the dotted name of a file that can only be imported as a part of its package; "" for others.
+
+    It has a statement `from .name import …`, with no `try` around it, and its folder has an `__init__.py`.
+    """
+    if not (path.parent / "__init__.py").is_file():
+        return ""
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):  # its import reports the error
+        return ""
+    if not any(isinstance(node, ast.ImportFrom) and node.level for node in statements):
+        return ""
+    names = [path.stem]
+    folder = path.resolve().parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names)
+
+
+def _package_around(folder: Path) -> str:
+    """Import the package of a folder, with those around it, under a separate name; return that name."""
+    around = folder.resolve().parent
+    above = (
+        f"{_package_around(around)}." if (around / "__init__.py").is_file() else "_converters_in_"
+    )
+    name = f"{above}{folder.resolve().name}"
+    for known in [known for known in sys.modules if f"{known}.".startswith(f"{name}.")]:
+        del sys.modules[known]  # of another folder of the same name
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return name
 
 
 def _import_module(location: str) -> ModuleType:

@@ -122,11 +122,12 @@ def _require_native(path: Source, start: bytes) -> None:
             "unpack it, or save it again as safetensors",
         )
     if _is_text(start):
-        kind = "a JSON text" if start.lstrip().startswith((b"{", b"[")) else "a text"
-        what = "the settings of a model" if path.name == _SETTINGS else kind
+        kind = "a JSON file" if start.lstrip().startswith((b"{", b"[")) else "a text file"
+        is_settings = path.name == _SETTINGS
+        what = "the settings of a model" if is_settings else kind
+        beside = ", or the folder that has both" if is_settings else ""
         raise CheckpointDamagedError(
-            f"{path} is {what}, not a checkpoint",
-            "name the file with the weights, or the folder that both are in",
+            f"{path} is {what}, not a checkpoint", f"name the file with the weights{beside}"
         )
 
 

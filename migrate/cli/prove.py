@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What the findings of the rewrite mean beside the verdict.
 _LEFT = (
-    "{findings} left by hand, without effect in this run: {may} still fail or hang on a TPU, or in lines "
+    "{findings} left to do by hand had no effect in this run: {may} still fail or hang on a TPU, or in lines "
     "that this run did not reach."
 )
 # As `python -m shims --start` knows them.

@@ -87,7 +87,7 @@ def require_place(folder: Path, force: int) -> tuple[str, ...]:
         raise EditedError(str(folder), lost)
     if not force:
         raise PortError(
-            f"{folder}: already exists", "overwrite it with --force, or choose another --name"
+            f"{folder}: already exists", "overwrite it with --force, or choose another -o"
         )
     return lost
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ from migrate.progress import Progress
 from migrate.versions import installed
 
 _LINE = 100
+# Optional inputs that a note lists.
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,8 @@ def port_model(
             of_them = notes_on_methods(place, first, port_result.api)
             if of_them:
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
-            notes = [*said, *original_inputs.notes, *weights.notes, *formatted(place)]
+            notes = [*said, *original_inputs.notes, *_without(original_inputs, port_result)]
+            notes += [*weights.notes, *formatted(place)]
             cases: tuple[ProofCase, ...] = ()
             runs_on: tuple[MeshRun, ...] = ()
             numerics: tuple[Numerics, ...] = ()
@@ -451,6 +454,23 @@ def _proposed(original: OriginalModel) -> str:
         plain = named in ("model", "checkpoint", "pytorch_model") or len(named) >= 32
         return kind if plain and kind else named
     return original.target.spec.rpartition(":")[2].rpartition(".")[2]
+
+
+def _without(original_inputs: OriginalInputs, port: Any) -> Iterator[str]:
+    """Yield a line about tensors that the original's forward takes if they are given, and the port does not."""
+    from migrate.parity.sides.torch.call import parameters
+
+    there = {*port.left, *(argument.name for argument in port.inputs)}
+    names = [name for name, _ in parameters(original_inputs.model) if name not in there]
+    if names:
+        what, them = ("input", "it") if len(names) == 1 else ("inputs", "them")
+        listed = ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (
+            len(names) > _SHOWN
+        )
+        yield (
+            f"not in the port: the optional {what} {listed}; the port computes what the original computes "
+            f"without {them}. To have {them}, name {them} in --inputs too"
+        )
 
 
 def _takes(original: OriginalModel, original_inputs: OriginalInputs) -> Callable[[Arrays], bool]:

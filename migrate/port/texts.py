@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
+from converters.model import in_package
 from migrate.parity.sides.jax.weights import LAYER_NUMBER
 from migrate.port.nnx_texts import nnx_package_text, with_advice
 from migrate.port.substitution import substitute
@@ -336,7 +337,12 @@ def convert_text(
         "def size(text: str) -> tuple[str, Any]:",
         '    """A field of the config and its value: `depth=3`."""',
         '    name, _, value = text.partition("=")',
-        "    return name, ast.literal_eval(value)",
+        "    try:",
+        "        return name, ast.literal_eval(value)",
+        "    except (SyntaxError, ValueError):",
+        "        raise argparse.ArgumentTypeError(",
+        '            f"{text}: write a field of config.py and its value, such as depth=3"',
+        "        ) from None",
         "",
         "",
         "def main() -> None:",
@@ -455,7 +461,9 @@ class OriginalTexts:
             location, _, name = spec.rpartition(":")
             if location.endswith(".py"):
                 self.place = f"ORIGINAL = HERE / {_relative(Path(location), folder)!r}"
-                self.load = _FILE.format(name=name)
+                module = in_package(Path(location))
+                form = _PACKAGED if module else _FILE
+                self.load = form.format(name=name, module=module, depth=module.count("."))
             else:
                 self.place = f"ORIGINAL = {location!r}"
                 self.load = _MODULE.format(name=name)
@@ -497,6 +505,15 @@ _FILE = """\
     source = importlib.util.module_from_spec(spec)
     sys.modules["original_module"] = source
     spec.loader.exec_module(source)
+    torch.manual_seed(SEED)
+    module = source.{name}
+    module = module if isinstance(module, torch.nn.Module) else module()
+"""
+_PACKAGED = """\
+    if not ORIGINAL.is_file():
+        pytest.skip(f"the original is not at {{ORIGINAL}}")
+    sys.path.insert(0, str(ORIGINAL.parents[{depth}]))
+    source = importlib.import_module("{module}")
     torch.manual_seed(SEED)
     module = source.{name}
     module = module if isinstance(module, torch.nn.Module) else module()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
-from migrate.train.watch.runs import run_script
+from migrate.train.watch.runs import TORCHRUN, needs_torchrun, run_script
 
 
 def script_text(script: Path) -> ScriptText:
@@ -66,15 +67,27 @@ def find_training(
 
 def _seen(script: ScriptText, options: TrainOptions, folder: Path) -> list[dict[str, Any]]:
     folder.mkdir()
-    run_script(
-        options.script,
-        options.args,
-        "migrate.train.watch.finder:install",
-        folder,
-        "places.json",
-        options.timeout,
-        own_source(script),
-    )
+
+    def run() -> None:
+        run_script(
+            options.script,
+            options.args,
+            "migrate.train.watch.finder:install",
+            folder,
+            "places.json",
+            options.timeout,
+            own_source(script),
+        )
+
+    try:
+        run()
+    except TrainError as error:
+        if not needs_torchrun(error.what):
+            raise
+        # All later runs need the variables too, and data.py writes those that the script reads.
+        for name, value in TORCHRUN.items():
+            os.environ.setdefault(name, value)
+        run()
     seen: list[dict[str, Any]] = json.loads((folder / "places.json").read_text())
     mirror = str((folder / "mirror-places.json").resolve())
     for event in seen:

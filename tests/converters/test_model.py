@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from converters.errors import ModelLoadError
-from converters.model import describe_config, load_config_model, load_model
+from converters.model import describe_config, in_package, load_config_model, load_model
 
 NETS = """
 import dataclasses
@@ -80,6 +80,24 @@ def test_a_file_elsewhere(nets, monkeypatch):
     (nets / "sub").mkdir()
     monkeypatch.chdir(nets / "sub")
     assert load_model("../nets_of_test.py:Net").embed.num_embeddings == 7
+
+
+@pytest.mark.parametrize("location", ["pack/net.py", "pack/deep/net.py"])
+def test_a_file_of_a_package_is_imported_as_a_part_of_it(tmp_path, monkeypatch, location):
+    monkeypatch.chdir(tmp_path)
+    for width in (3, 4):  # a package of the same name elsewhere is another one
+        folder = tmp_path / str(width) / "pack"
+        (folder / "deep").mkdir(parents=True)
+        for package in (folder, folder / "deep"):
+            (package / "__init__.py").touch()
+        (folder / "sizes.py").write_text(f"WIDTH = {width}\n")
+        layer = "from torch import nn\ndef Net(): return nn.Linear(WIDTH, 1)\n"
+        (folder / "net.py").write_text(f"from .sizes import WIDTH\n{layer}")
+        (folder / "deep" / "net.py").write_text(f"from ..sizes import WIDTH\n{layer}")
+        assert load_model(f"{width}/{location}:Net").in_features == width
+    assert "pack" not in sys.modules
+    assert in_package(folder / "deep" / "net.py") == "pack.deep.net"
+    assert not in_package(folder / "sizes.py")
 
 
 def test_other_factories(nets):

@@ -65,5 +65,5 @@ def test_what_shims_needs_is_said(tmp_path: Path, requirements: Any, missing: st
         (tmp_path / "requirements.txt").write_text(requirements)
     said = list(needs(b"import torch\nimport shims\n", tmp_path))
     assert bool(said) == (missing is not None)
-    assert missing is None or f"it needs {missing}" in said[0]
+    assert missing is None or f"and needs {missing}" in said[0]
     assert not list(needs(b"import torch_xla\n", tmp_path))

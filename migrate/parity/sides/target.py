@@ -70,6 +70,11 @@ def parse_target(text: str) -> Target:
         raise TargetError(
             f"{text} names {'a file, but no object in it' if file else 'no file'}", advice
         )
+    if colon and is_port(Path(file)):
+        raise TargetError(
+            f"{text}: {file} is a folder of migrate port, which builds its own model",
+            f"write {text.removesuffix(f':{name}')}",
+        )
     if kind in ("", "port"):
         inner = ports_in(path)
         if len(inner) == 1 and not (path / _CHECKPOINT).exists():

@@ -81,7 +81,7 @@ def needs(written: bytes, folder: Path) -> Iterator[str]:
         if len(missing) == 1:
             where = where.replace("them", "it")
         yield (
-            f"the rewrite imports shims, of the package {PACKAGE}: it needs {' and '.join(missing)}; "
+            f"the rewrite imports shims, a part of {PACKAGE}, and needs {' and '.join(missing)}; "
             f"{escape(where)}"
         )
 

@@ -15,6 +15,16 @@ from migrate.prove.failure import last_error
 from migrate.train.errors import TrainError
 from shims import activate
 
+# Variables of torchrun, for one process. Port 0: a free one.
+TORCHRUN = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",
+}
+
 _RUN = "from migrate.train.watch.runner import main; main()"
 
 
@@ -82,6 +92,18 @@ def run_script(
     raise TrainError(
         f"{script}: ended without a backward of its own ({last})",
         "name the script that trains; arguments of the script go after --",
+    )
+
+
+def needs_torchrun(error: str) -> bool:
+    """Whether a script failed because a variable of torchrun is not set.
+
+    Args:
+        error: the text of the error, such as "KeyError: 'LOCAL_RANK'".
+    """
+    names = "|".join(TORCHRUN)
+    return bool(
+        re.search(rf"\bKeyError: '({names})'|\benvironment variable ({names}) expected", error)
     )
 
 

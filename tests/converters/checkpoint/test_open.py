@@ -62,8 +62,8 @@ def test_a_folder_without_a_checkpoint(tmp_path, refused):
     ("content", "part"),
     [
         (b"", "is empty"),
-        (b"hello, this is no checkpoint at all", "is a text, not a checkpoint"),
-        ('{"é": 1, '.encode() * 60, "is a JSON text, not a checkpoint"),
+        (b"hello, this is no checkpoint at all", "is a text file, not a checkpoint"),
+        ('{"é": 1, '.encode() * 60, "is a JSON file, not a checkpoint"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
     ],
     ids=["empty", "text", "json", "lfs"],
