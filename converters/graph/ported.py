@@ -776,18 +776,21 @@ def _named_shapes(graph: Graph) -> list[tuple[int | str, ...]]:
     """The shape of each input, with names for free sides: `mask_length` beside another input's `length`."""
     known: dict[tuple[str, Any], str] = {}
 
-    def named(of: str, axis: int, side: Any) -> int | str:
+    def named(of: str, shape: Sequence[Any], axis: int) -> int | str:
+        side = shape[axis]
         if not isinstance(side, Free):
             return int(side)
-        name = _SIDES[axis]
+        # (batch, channels, length): what follows a fixed side counts positions.
+        fixed = axis == 2 and not isinstance(shape[1], Free)
+        name = _SIDES[1 if fixed else axis]
         if not axis:
             return name
         free = name if name not in known.values() else f"{of}_{name}"
         return known.setdefault((name, side.expression), free)
 
     return [
-        tuple(named(name, axis, side) for axis, side in enumerate(graph.facts[number].shape))
-        for name, number in graph.inputs
+        tuple(named(name, shape, axis) for axis in range(len(shape)))
+        for name, shape in ((name, graph.facts[number].shape) for name, number in graph.inputs)
     ]
 
 

@@ -457,7 +457,7 @@ def _proposed(original: OriginalModel) -> str:
 
 
 def _without(original_inputs: OriginalInputs, port: Any) -> Iterator[str]:
-    """Yield a line about tensors that the original's forward takes if they are given, and the port does not."""
+    """Yield a line about tensors that the original's forward can take, and the port cannot."""
     from migrate.parity.sides.torch.call import parameters
 
     there = {*port.left, *(argument.name for argument in port.inputs)}

@@ -32,6 +32,7 @@ from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
 from migrate.train.results import STAGES, ProgramProof, TrainComparison
 from migrate.train.slice.text import ScriptText
 from migrate.train.updates import RecordedUpdate, record_updates, wide_updates
+from migrate.train.watch.runs import environment_kept
 from migrate.train.watch.seeds import UNSEEDED
 from migrate.train.write.means import has_global_mean
 from migrate.train.write.texts import has_rollouts
@@ -74,6 +75,7 @@ class RecordedScript:
         return wide_updates(self.text, self.parts, self.recorded, self.options, self.folder)
 
 
+@environment_kept()
 def prove_program(options: TrainOptions, progress: Progress) -> ProgramProof:
     """Run a script, and compare the program in `options.output` with it.
 

@@ -70,7 +70,8 @@ def evaluations_of(
         if not why and site["label"] not in known:
             why = "it was not ported"
         if not why and {EVALUATED, EVALUATE, UNKNOWN} & taken:
-            why = f"the script has a {min({EVALUATED, EVALUATE, UNKNOWN} & taken)} of its own"
+            own = min({EVALUATED, EVALUATE, UNKNOWN} & taken)
+            why = f"the script uses the name {own}, which the program needs"
         if not why:
             more = [*sites, site]
             chains = [chain for s in more for chain in s["chains"]]
@@ -132,10 +133,10 @@ def without_evaluations(evaluations: Evaluations, why: str) -> Evaluations:
 def evaluation_notes(
     script: ScriptText, evaluations: Evaluations, kept: Collection[int]
 ) -> list[str]:
-    """Notes on evaluations that are left by hand; lines in `kept` are in `data.py`, as rollouts."""
+    """Notes on evaluations that the program does not have; lines in `kept` are in `data.py`, as rollouts."""
     left = [(line, why) for line, why in evaluations.left if line not in kept]
     return [
-        f"{script.at(line)}: this evaluation is left by hand: {why}"
+        f"{script.at(line)}: this evaluation is not in the program: {why}"
         for line, why in (*evaluations.failed, *left)
     ]
 

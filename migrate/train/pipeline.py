@@ -53,6 +53,7 @@ from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
+from migrate.train.watch.runs import environment_kept
 from migrate.train.write.batches import has_single_batches
 from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
@@ -78,6 +79,7 @@ from migrate.train.write.texts import (
 from migrate.train.write.updates import model_text
 
 
+@environment_kept()
 def train_program(options: TrainOptions, command: str, progress: Progress) -> TrainedProgram:
     """Write a training script as a JAX program, and compare the program with the script.
 

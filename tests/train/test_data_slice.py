@@ -352,6 +352,12 @@ def test_what_the_program_does_itself_is_not_left() -> None:
                     print(f"{epoch} {step} {loss.item():.4f} {schedule.get_last_lr()[0]}")
                 if step % 9 == 0:
                     print(best)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(step)
+                torch.cuda.synchronize()
+                dist.barrier()
+                for group in optimizer.param_groups:
+                    group["momentum"] = rate(step)
                 writer.train(x)
                 if step % 9 == 0:
                     save(model)
@@ -366,9 +372,10 @@ def test_what_the_program_does_itself_is_not_left() -> None:
     left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
     assert left == [
         "train.py:12: if step % 9 == 0:",
-        "train.py:14: writer.train(x)",
-        "train.py:15: if step % 9 == 0:",
-        "train.py:18: print(accuracy(model), epoch)",
+        "train.py:18: for group in optimizer.param_groups:",
+        "train.py:20: writer.train(x)",
+        "train.py:21: if step % 9 == 0:",
+        "train.py:24: print(accuracy(model), epoch)",
     ]
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from migrate.train.errors import TrainError
-from migrate.train.watch.runs import run_script
+from migrate.train.find import find_training, script_text
+from migrate.train.options import TrainOptions
+from migrate.train.watch.runs import TORCHRUN, environment_kept, needs_torchrun, run_script
 
 WROTE = "wrote.txt"
 
@@ -31,6 +33,60 @@ def test_a_second_run_finds_nothing_of_the_first(
     for _ in range(2):
         run_script(script, (), "tests.train.test_runs:write", work, WROTE, 300)
         assert (work / WROTE).read_text() == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_torchrun"),
+    [
+        ("train.py:3: ended (KeyError: 'LOCAL_RANK')", True),
+        ("(ValueError: env:// rendezvous: environment variable RANK expected, but not set)", True),
+        ("(KeyError: 'lr')", False),
+        ("(RuntimeError: RANK 3 failed)", False),
+    ],
+)
+def test_what_torchrun_sets_is_known_by_the_error(error: str, *, is_torchrun: bool) -> None:
+    assert needs_torchrun(error) is is_torchrun
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        'torch.distributed.init_process_group("gloo")',
+        'rank = int(os.environ["LOCAL_RANK"])',
+    ],
+)
+def test_a_script_for_torchrun_runs_as_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    script = tmp_path / "script" / "train.py"
+    script.parent.mkdir()
+    script.write_text(
+        f"""\
+import os
+
+import torch
+import torch.distributed
+
+{group}
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    x = torch.ones(4, 2)
+    loss = model(x).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    (tmp_path / "work").mkdir()
+    options = TrainOptions(script, tmp_path / "out")
+    with environment_kept():
+        _, updates = find_training(script_text(script), options, tmp_path / "work")
+    assert len(updates) == 1
+    assert not TORCHRUN.keys() & os.environ.keys()
 
 
 def test_a_progress_bar_does_not_hide_the_error(tmp_path: Path) -> None:

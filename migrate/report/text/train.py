@@ -36,7 +36,7 @@ def _headline(program: TrainedProgram | ProgramProof) -> str:
 
 
 def train_summary(program: TrainedProgram) -> list[RenderableType]:
-    """Return the verdict, the files, the comparisons, and what is left by hand."""
+    """Return the verdict, the files, the comparisons, and what the program does not have."""
     from rich.text import Text
 
     style = "bold green" if program.same and program.comparisons else "bold red"
@@ -52,7 +52,10 @@ def train_summary(program: TrainedProgram) -> list[RenderableType]:
         lines += ["", _table(program.comparisons)]
     lines += [Text(f"  cause ({c.name}): {c.cause}") for c in program.comparisons if c.cause]
     if program.left:
-        lines += ["", f"Left by hand: {many(len(program.left), 'statement')} of the training loop"]
+        lines += [
+            "",
+            f"Not in the program: {many(len(program.left), 'statement')} of the training loop",
+        ]
         lines += [Text(f"  {statement}") for statement in program.left]
     return lines
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from migrate import process
@@ -93,6 +94,17 @@ def run_script(
         f"{script}: ended without a backward of its own ({last})",
         "name the script that trains; arguments of the script go after --",
     )
+
+
+@contextlib.contextmanager
+def environment_kept() -> Iterator[None]:
+    """Restore the environment variables of this process at the end."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def needs_torchrun(error: str) -> bool:

@@ -6,11 +6,14 @@ import ast
 import builtins
 from collections.abc import Collection, Iterable
 
+from migrate.train.slice.called import is_call_of
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText, blocks, first_line, loads, path_to
 
+# Calls that a JAX program has no use for: one process on a host, and reading a loss waits for the device.
+_WAITING = ("torch.cuda.synchronize", "torch.distributed.barrier")
 _LOOPS = ast.For | ast.While | ast.AsyncFor
 
 
@@ -52,7 +55,7 @@ def left_statements(
     if scaled:
         left = _without_scaling(left)
     shown |= {name for statement in left if _counted(statement) for name in _stored(statement)}
-    left = [statement for statement in left if not _is_needless(statement, shown)]
+    left = [statement for statement in left if not _is_needless(statement, shown, script.tree)]
     lines = [first_line(statement) for statement in left]
     return [f"{script.at(line)}: {script.lines[line - 1].strip()}" for line in dict.fromkeys(lines)]
 
@@ -72,26 +75,40 @@ def _counted(statement: ast.stmt) -> bool:
     )
 
 
-def _is_needless(statement: ast.stmt, shown: Collection[str]) -> bool:
+def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) -> bool:
     """Whether a program needs nothing for a statement.
 
-    Modes are the program's own, it counts its updates, and prints losses and learning rates.
+    Modes and learning rates are the program's own, it counts its updates, and prints losses and rates.
 
     Args:
         statement: the statement.
         shown: names of the loss and of counters.
+        tree: the script.
     """
     if isinstance(statement, ast.If):
         calls = any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement.test))
         inner = [*statement.body, *statement.orelse]
-        return not calls and all(_is_needless(child, shown) for child in inner)
+        return not calls and all(_is_needless(child, shown, tree) for child in inner)
+    if isinstance(statement, ast.For):  # for group in optimizer.param_groups: group["lr"] = …
+        return all(_sets_rate(child) for child in statement.body) and not statement.orelse
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return _counted(statement)
+    if any(is_call_of(tree, call.func, name) for name in _WAITING):
+        return True
     if isinstance(call.func, ast.Attribute):
         return call.func.attr in ("train", "eval") and not _names([*call.args, *call.keywords])
     is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
     return is_print and _names([*call.args, *call.keywords]) <= set(shown)
+
+
+def _sets_rate(statement: ast.stmt) -> bool:
+    """Whether a statement sets the learning rate of a group. The rates of all updates are compared."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return bool(targets) and all(
+        isinstance(target, ast.Subscript) and ast.unparse(target.slice) == "'lr'"
+        for target in targets
+    )
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:

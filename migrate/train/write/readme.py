@@ -1,4 +1,4 @@
-"""`README.md` of a written program: what became of the script, the verdict, what is left by hand."""
+"""`README.md` of a written program: what became of the script, the verdict, what it does not have."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def readme_text(
         ]
     lines += ["## What became of the script", "", "| script | program | |", "|---|---|---|"]
     lines += [f"| {source} | {file} | {what} |" for source, file, what in rows]
-    lines += ["", "## Left by hand", ""]
+    lines += ["", "## Not in the program", ""]
     if result.left:
         lines += ["The program does not have these statements of the training loop:", ""]
         lines += [f"- `{statement}`" for statement in result.left]
