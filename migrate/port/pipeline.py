@@ -232,7 +232,11 @@ def port_model(
             of_them = notes_on_methods(place, first, port_result.api)
             if of_them:
                 port_result = replace(port_result, notes=(*port_result.notes, *of_them))
-            notes = [*said, *original_inputs.notes, *_without(original_inputs, port_result)]
+            notes = [
+                *said,
+                *original_inputs.notes,
+                *inputs_not_in_port(original_inputs, port_result),
+            ]
             notes += [*weights.notes, *formatted(place)]
             cases: tuple[ProofCase, ...] = ()
             runs_on: tuple[MeshRun, ...] = ()
@@ -456,7 +460,7 @@ def _proposed(original: OriginalModel) -> str:
     return original.target.spec.rpartition(":")[2].rpartition(".")[2]
 
 
-def _without(original_inputs: OriginalInputs, port: Any) -> Iterator[str]:
+def inputs_not_in_port(original_inputs: OriginalInputs, port: Any) -> Iterator[str]:
     """Yield a line about tensors that the original's forward can take, and the port cannot."""
     from migrate.parity.sides.torch.call import parameters
 

@@ -95,15 +95,15 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
             output,
             reason,
         )
+    line = failing_line(path, output)
+    where = f" ({line})" if line else ""
     if side == "original":
         return OriginalFailedError(
-            f"{path} fails on the CPU as it is, without the rewrite: {reason}",
+            f"{path} fails on the CPU as it is, without the rewrite: {reason}{where}",
             "make the original run on the CPU with gloo first",
             output,
             reason,
         )
-    line = failing_line(path, output)
-    where = f" ({line})" if line else ""
     name = path.name if stand_in.stands_for(path) else path
     what = f"{name} failed on {SIDES[side].where} where the original runs: {_cause(reason)}{where}"
     to_do = f"fix {line or 'the rewritten script'}"

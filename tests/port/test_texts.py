@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import runpy
+import sys
 from pathlib import Path
 
 import torch
@@ -27,6 +28,24 @@ class Runs:
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, (str(self.marker),)
+
+
+def test_the_test_of_a_file_in_a_package_imports_its_package(tmp_path: Path) -> None:
+    folder, port = tmp_path / "pack_of_test" / "deep", tmp_path / "out" / "net"
+    folder.mkdir(parents=True)
+    port.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    (folder.parent / "sizes.py").write_text("WIDTH = 3\n")
+    lines = ("from torch import nn", "from ..sizes import WIDTH", "", "net = nn.Linear(WIDTH, 1)")
+    (folder / "net.py").write_text("\n".join(lines))
+    how = texts.OriginalTexts(f"{folder / 'net.py'}:net", port, None, weights=False)
+    (port / "parity.py").write_text(texts.test_text("Net", how, 0, False, (), (), (), "linen"))
+    path = list(sys.path)
+    try:
+        assert runpy.run_path(str(port / "parity.py"))["original"]().in_features == 3
+    finally:
+        sys.path[:] = path
 
 
 def test_a_checkpoint_with_a_config_is_read_without_its_code(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def test_a_checkpoint_of_another_architecture_is_one_line(
     assert ended.value.code == 2
     assert "other.weight is matched by no rule" in capsys.readouterr().err
     assert not (port / "out").exists()
+
+
+@pytest.mark.parametrize("size", ["depth", "depth=", "depth=[", "depth=three"])
+def test_a_size_without_a_value_is_one_line(
+    port: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["convert.py", "a.pt", "b.safetensors", "--size", size])
+    script = port / "convert.py"
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 2
+    assert f"--size: {size}: write a field of config.py and its value" in capsys.readouterr().err
 
 
 class Counted(torch.nn.Module):

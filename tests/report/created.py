@@ -71,7 +71,7 @@ def proof(
     )
     return Proof(
         verdict=verdict,
-        message="48 steps on 4 ranks and 2 final weights agree",
+        message="12 steps on each of 4 ranks and 2 final weights agree",
         replicas=RANKS,
         steps=tuple(steps),
         weights=weights,

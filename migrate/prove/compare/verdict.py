@@ -322,10 +322,16 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
         return Judgement(ProofVerdict.EQUAL, message, None, steps, (), partial=True)
     compared = sum(weight.gate is not None for weight in weights)
     message = (
-        f"{len(steps)} steps on {len(original)} ranks and {compared} final weights agree"
+        f"{_on_ranks(steps, len(original))} and {many(compared, 'final weight')} agree"
         f"{_within(gates)}{_not_compared(len(weights) - compared)}"
     )
     return Judgement(ProofVerdict.EQUAL, message, None, steps, weights)
+
+
+def _on_ranks(steps: Sequence[StepComparison], ranks: int) -> str:
+    """Number of optimizer steps of a rank, and of ranks: "48 steps on each of 2 ranks"."""
+    each = len({(step.optimizer, step.step) for step in steps})
+    return f"{many(each, 'step')} on {f'each of {ranks} ranks' if ranks > 1 else '1 rank'}"
 
 
 def _not_compared(weights: int) -> str:

@@ -532,3 +532,22 @@ def test_operators_that_torch_makes_of_others(load: Callable[..., Any]) -> None:
     outputs = load(written).apply(variables(model, written, inputs), x=inputs["x"].numpy())
     for found, expected in zip(outputs, model(**inputs), strict=True):
         np.testing.assert_allclose(found, expected.detach(), atol=1e-5)
+
+
+class Audio(torch.nn.Module):
+    """A convolution over time, and a mask of the times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.conv(x) * mask[:, None]
+
+
+def test_the_axis_after_the_channels_is_a_length() -> None:
+    made = port(Audio().eval(), {"x": torch.ones(2, 3, 8), "mask": torch.ones(2, 8)})
+    assert made.free == (
+        "x: batch (axis 0), length (axis 2)",
+        "mask: batch (axis 0), length (axis 1)",
+    )

@@ -53,6 +53,9 @@ def test_a_folder_of_migrate_port_is_a_port(tmp_path: Path) -> None:
     for name in (*PORT_FILES, PORT_MAPPING):
         (tmp_path / name).touch()
     assert parse_target(str(tmp_path)).kind == parse_target(f"port:{tmp_path}").kind == "port"
+    with pytest.raises(TargetError) as caught:
+        parse_target(f"{tmp_path}:build")
+    assert caught.value.remedy == f"write {tmp_path}"
     (tmp_path / PORT_MAPPING).unlink()
     assert parse_target(str(tmp_path)).kind == ""
 

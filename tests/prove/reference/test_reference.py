@@ -62,7 +62,7 @@ def test_a_record_of_the_cpu_holds_the_rewrite(tmp_path: Path) -> None:
     proof = json.loads(done.stdout)
     assert proof["verdict"] == "equal"
     assert proof["message"].startswith("against the record of 2 × a rank of the CPU: ")
-    assert "4 steps on 2 ranks" in proof["message"]
+    assert "2 steps on each of 2 ranks" in proof["message"]
 
 
 @pytest.mark.xla
