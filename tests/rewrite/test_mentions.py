@@ -145,3 +145,24 @@ def test_a_function_that_moves_the_batch_counts_and_one_loop_is_one_finding(tmp_
     )
     found = check_file(script, Config(select=("XLA210",)))
     assert [finding.line for finding in found] == [12]
+
+
+@pytest.mark.parametrize(("style", "lines"), [("native", [7]), ("portable", [])])
+def test_copies_of_batches_beside_a_function_of_shims(style: str, lines: list[int]) -> None:
+    """A native rewrite that takes one function from shims still runs on XLA alone."""
+    source = """\
+import torch
+from torch.utils.data import DataLoader
+
+def train(model, data, optimizer):
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
+    loader = DataLoader(data, batch_size=8, drop_last=True)
+    for x in loader:
+        x = x.cuda()
+        model(x).mean().backward()
+        optimizer.step()
+"""
+    options = RewriteOptions(style=style)
+    done = rewrite_source(parse(source.encode(), Path("train.py")), options=options)
+    assert b"shims" in done.data
+    assert loaders(done) == lines

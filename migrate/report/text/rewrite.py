@@ -77,13 +77,9 @@ def needs(written: bytes, folder: Path) -> Iterator[str]:
         text = listed.read_text(errors="replace")
         missing = [name for name in (PACKAGE, "torch_xla") if not _names(name, text)]
     if missing:
-        where = f"add them to {listed}" if listed.is_file() else "install them where it runs"
-        if len(missing) == 1:
-            where = where.replace("them", "it")
-        yield (
-            f"the rewrite imports shims, a part of {PACKAGE}, and needs {' and '.join(missing)}; "
-            f"{escape(where)}"
-        )
+        names = " and ".join(missing)
+        to_do = f"add {names} to {listed}" if listed.is_file() else f"install {names} where it runs"
+        yield f"the rewrite imports shims: {escape(to_do)}"
 
 
 def _names(package: str, requirements: str) -> bool:

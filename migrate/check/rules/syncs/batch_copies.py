@@ -138,8 +138,8 @@ def _loader(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _is_portable(script: Script) -> bool:
-    """Whether the script also runs on CUDA, by `shims`. The loader of the advice is torch_xla's."""
-    return bool(script.references("shims"))
+    """Whether the script also runs on CUDA, by `shims` alone. The loader of the advice is torch_xla's."""
+    return bool(script.references("shims")) and not script.references("torch_xla")
 
 
 def _is_used(loop: cst.For, name: str) -> bool:
