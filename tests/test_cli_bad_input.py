@@ -167,6 +167,16 @@ class TestFiles:
         assert f"{path}:{line}:" in done.stdout
         assert run("check", path, "--ignore", "XLA000").exit_code == 0
 
+    @pytest.mark.parametrize("command", ["run", "prove", "train"])
+    @pytest.mark.parametrize("content", [b"not a script\n", b"\x80\x02\x00"])
+    def test_a_checkpoint_in_place_of_a_script(
+        self, tmp_path: Path, command: str, content: bytes
+    ) -> None:
+        path = tmp_path / "model.pt"
+        path.write_bytes(content)
+        output = ("-o", tmp_path / "out") if command == "train" else ()
+        assert f"{path}:" in one_line(run(command, path, *output))
+
 
 class TestRunOfACudaScript:
     SCRIPT = """\

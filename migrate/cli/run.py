@@ -84,10 +84,12 @@ def run(
         from migrate.prove.runtimes import RUNTIMES
         from migrate.report.html.page import check_page_target
         from migrate.report.html.run import write_run_page
+        from migrate.syntax.source import require_python
 
         if html is not None:
             check_page_target(html)
         require_script(script)
+        require_python(script.read_bytes(), script)
         if not rewrite and joins_over_nccl(script):
             raise CudaScriptError(
                 f"{script} is a CUDA script: it joins a process group over NCCL",

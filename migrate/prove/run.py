@@ -32,7 +32,6 @@ from migrate.prove.runtimes import SIDES, Side
 from migrate.prove.settings import CHECKPOINT, STEPS, On, Settings
 from migrate.prove.waiting import DIRECTORY, Watch, noted
 from migrate.quick_xla import rounding_as_written
-from migrate.syntax.source import require_python
 from shims import activate
 from shims._started import stand_in
 
@@ -252,7 +251,6 @@ def require_script(script: Path, *, or_folder: bool = False) -> None:
 
     Raises:
         NoScriptError: it is not a file, or a notebook.
-        NotPythonError: Python cannot compile it.
     """
     if not script.is_file():
         folder = " or of the rewritten project's folder" if or_folder else ""
@@ -267,7 +265,6 @@ def require_script(script: Path, *, or_folder: bool = False) -> None:
     if script.suffix == ".ipynb":
         remedy = f"make a script of it: jupyter nbconvert --to script {script.name}"
         raise NoScriptError(f"{script} is a notebook", remedy)
-    require_python(script.read_bytes(), script)
 
 
 def joins_over_nccl(script: Path) -> bool:

@@ -14,7 +14,6 @@ from migrate.cli import commands
 from migrate.prove.errors import NoScriptError, RunTimeoutError
 from migrate.prove.recording import records
 from migrate.prove.run import Side, joins_over_nccl, run_script
-from migrate.syntax.source import NotPythonError
 from tests.waiting import LIMIT, until
 
 # Starts a child that outlives it, says both process ids, then waits.
@@ -80,14 +79,6 @@ def test_both_sides_have_the_same_number_of_threads(
 def test_a_script_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(NoScriptError, match="does not exist"):
         run_script(tmp_path / "no.py", side="xla", replicas=2)
-
-
-@pytest.mark.parametrize("content", [b"not a script\n", b"def f(:\n", b"\x80\x02\x00"])
-def test_a_file_that_is_no_python_is_not_started(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "model.pt"
-    file.write_bytes(content)
-    with pytest.raises(NotPythonError, match=r"model.pt:1:"):
-        run_script(file, side="xla", replicas=2)
 
 
 @pytest.mark.parametrize(

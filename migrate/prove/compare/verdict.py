@@ -185,7 +185,7 @@ def judge(
         sides = [name for name, ranks in (("original", original), ("rewrite", ours)) if not ranks]
         message = (
             f"no optimizer step was recorded in the {' nor in the '.join(sides)}: "
-            "nothing was compared"
+            "nothing was compared. Give the script that trains, and arguments with which it trains"
         )
         return Judgement(ProofVerdict.NO_STEPS, message, None, (), ())
     if original.keys() != ours.keys():

@@ -407,14 +407,22 @@ def _constant_texts(recorded: RecordedOptimizer, lr_name: str) -> RateTexts:
 
 def _table_texts(recorded: RecordedOptimizer) -> RateTexts:
     names, comment = ModuleNames(), "# The recorded rates: what computes them is unknown.\n"
-    expressions = []
+    expressions: list[str] = []
+    written: dict[tuple[float, ...], str] = {}  # groups often share their rates
     for number in range(len(recorded.groups)):
         rates = tuple(rates[number] for rates in recorded.rates)
+        if rates in written:
+            expressions.append(written[rates])
+            continue
         table = table_text(f"rates_{number}", f"jnp.asarray({rates!r})", names)
         names.functions[f"rates_{number}"] = comment + names.functions[f"rates_{number}"]
         text = f"def schedule_{number}(step):\n    return {table('step')}"
         expressions.append(names.function(f"schedule_{number}", text))
-    note = "the learning rates are a table of the recorded ones"
+        written[rates] = expressions[-1]
+    note = (
+        f"the learning rates are a table of the {len(recorded.rates)} recorded ones, as what computes them "
+        "is unknown: a longer training needs a function in optimizer.py; its rates are NaN"
+    )
     return RateTexts(names, (), tuple(expressions), ("",) * len(expressions), note=note)
 
 

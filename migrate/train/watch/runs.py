@@ -91,7 +91,7 @@ def run_script(
             f"{line}: ended with exit code {code} before it had trained ({last})", failed
         )
     raise TrainError(
-        f"{script}: ended without a backward of its own ({last})",
+        f"{script}: ended without a call of backward ({last})",
         "name the script that trains; arguments of the script go after --",
     )
 

@@ -106,6 +106,17 @@ def test_loops_are_refused_or_evaluated_before_training(function):
         assert "fill_value=jnp.nan" in texts.source
 
 
+def test_groups_with_the_same_recorded_rates_share_their_table():
+    """Nothing is known of what sets them, so the whole training has to be recorded."""
+    rates = [0.1, 0.3, 0.2, 0.7, 0.05, 0.4]
+    recorded = handwritten(get_lr, [(r, r, r / 3) for r in rates], range(6))
+    recorded = dataclasses.replace(recorded, function=None, updates=6)
+    texts = choose_rates(recorded)
+    assert texts.rates[0] == texts.rates[1] != texts.rates[2]
+    assert texts.source.count("jnp.asarray(") == 2
+    assert "6 recorded ones" in texts.note
+
+
 def factor(it, total, floor=0.0, *, power=1):
     if it < 3:
         return (it + 1) / 4
