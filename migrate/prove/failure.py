@@ -143,7 +143,8 @@ def failing_line(path: Path, output: str) -> str | None:
     root = Path(os.path.commonpath([file.parent for file in own]))
     # The process that starts the replicas raises an error of its own after theirs.
     first = output.rpartition(_CAUSED)[0] or output
-    frames = re.findall(r'^ *File "([^"]+)", line (\d+)', first, re.M)
+    # torch prints the traceback of a member of a process group with its rank before each line.
+    frames = re.findall(r'^(?:\[rank\d+\]: )? *File "([^"]+)", line (\d+)', first, re.M)
     lines = [f"{Path(f).relative_to(root)}:{line}" for f, line in frames if Path(f) in own]
     return lines[-1] if lines else None
 

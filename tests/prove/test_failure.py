@@ -95,6 +95,22 @@ def test_arguments_that_the_script_refuses_are_shown_once(output: str, line: str
     assert "after --" in error.remedy
 
 
+@pytest.mark.parametrize("rank", ["", "[rank1]: "])
+def test_the_message_of_an_original_names_its_line(tmp_path: Path, rank: str) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    lines = (
+        "Traceback (most recent call last):",
+        f'  File "{script}", line 7, in <module>',
+        "    main()",
+        f'  File "{script}", line 4, in main',
+        "KeyError: 'lr'",
+    )
+    output = "\n".join(f"{rank}{line}" for line in lines)
+    error = failure(script, "original", 1, output)
+    assert error.what.endswith("without the rewrite: KeyError: 'lr' (train.py:4)")
+
+
 def test_another_exit_with_code_2_is_a_failure() -> None:
     error = failure(Path("train.py"), "original", 2, "train.py: error: no data\n")
     assert not isinstance(error, ArgumentsRefusedError)
