@@ -88,7 +88,7 @@ def test_the_script_has_the_values_in_place_of_the_model() -> None:
         "    with torch.no_grad():",
         "        for data, target in loader:",
         "            data, target = data.to(device), target.to(device)",
-        "            total_of_batch, correct_of_batch = evaluated",
+        "            total_of_batch, correct_of_batch = program_values",
         "            total += total_of_batch",
         "            correct += correct_of_batch",
         "    return total / len(loader.dataset), correct",
@@ -100,7 +100,7 @@ def test_an_item_of_a_comprehension_is_a_batch() -> None:
     script = ScriptText("train.py", source)
     cut = evaluation_slice(script, script.tree, 1, kind, "get_loss")
     assert [v.expression for v in cut.values] == ["get_loss(model, *batch)"]
-    assert cut.edits == ((1, 1, "losses = [evaluated for batch in loader]"),)
+    assert cut.edits == ((1, 1, "losses = [program_values for batch in loader]"),)
 
 
 def test_a_tensor_that_the_host_adds_stays_a_tensor() -> None:
@@ -110,7 +110,7 @@ def test_a_tensor_that_the_host_adds_stays_a_tensor() -> None:
     assert [(v.expression, v.is_number) for v in cut.values] == [
         ("(model(x) - y).abs().sum()", False)
     ]
-    assert cut.edits == ((2, 2, "total += evaluated"),)
+    assert cut.edits == ((2, 2, "total += program_values"),)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ for epoch in range(3):
         total += loss.item()
     val_loss = 0.0
     for x, y in val_loader:
-        val_loss += evaluated("evaluation", x=x, y=y)
+        val_loss += program_values("evaluation", x=x, y=y)
     val_loss /= len(val_loader)
     print(f"epoch {epoch}: train {total:.3f}, val {val_loss:.3f}")
     if val_loss < best:
@@ -158,7 +158,7 @@ def loop_text(source: str) -> str:
     script = ScriptText("train.py", source)
     at = {text: Frame(line_of(source, text), "<module>", 1) for text in ("backward", "step(")}
     calls = TrainingCalls((at["backward"],), ((at["step("],),), ())
-    evaluation = (Frame(line_of(source, "evaluated("), "<module>", 1),)
+    evaluation = (Frame(line_of(source, "program_values("), "<module>", 1),)
     trained = {("<module>", 1): ["model", "optimizer"]}
     cut = data_slice(
         script,
@@ -173,7 +173,7 @@ def loop_text(source: str) -> str:
 
 def test_the_loop_evaluates_where_the_script_does() -> None:
     text = loop_text(LOOP)
-    assert "val_loss += evaluated(" in text
+    assert "val_loss += program_values(" in text
     assert "val_loss /= len(val_loader)" in text
     assert "best = val_loss" in text
     assert text.rstrip().endswith('print("best", best)')  # after the loop
@@ -189,11 +189,11 @@ def test_a_line_with_the_training_loss_has_the_values_alone() -> None:
 def test_batches_alone_have_no_values_of_evaluations() -> None:
     sites = [{"label": "test", "numbers": [True, True]}]
     source = (
-        'import math\ndef batches():\n    """Yield batches."""\n    yield evaluated("test", x=1)\n'
+        'import math\ndef batches():\n    """Yield batches."""\n    yield program_values("test", x=1)\n'
     )
     namespace: dict[str, Any] = {}
     exec(with_evaluations(source, sites), namespace)
-    assert namespace["evaluated"] is namespace["unknown"]  # of a loop that others run
+    assert namespace["program_values"] is namespace["unknown_values"]  # of a loop that others run
     assert all(math.isnan(x) for x in next(namespace["batches"]()))
     assert next(namespace["batches"](lambda name, x: [name, x])) == ["test", 1]
 

@@ -23,7 +23,7 @@ from migrate.train.slice.text import (
     stores,
 )
 
-EVALUATED = "evaluated"
+EVALUATED = "program_values"
 # What the function of a call is.
 MODEL, DEVICE = "model", "device"
 # Methods that hand a tensor over to the host, as it is.

@@ -10,7 +10,7 @@ from typing import Any
 from migrate.train.slice.evaluation import EVALUATED
 from migrate.train.write.split import EVALUATION
 
-UNKNOWN, EVALUATE = "unknown", "evaluate"
+UNKNOWN, EVALUATE = "unknown_values", "give_values"
 
 
 def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics: bool) -> str:
@@ -54,7 +54,7 @@ def values_of(name, params, variables, inputs):
     )
 
 
-def {EVALUATED}(state, name, batch):
+def evaluated(state, name, batch):
     \"\"\"The values that the script reads of a batch, as Python numbers.\"\"\"
 {chr(10).join([*lines, ""]) if lines else ""}\
     inputs = by_rows(jax.tree.map(np.asarray, batch))
