@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import time
@@ -268,6 +269,7 @@ def _torch_gradients(
     from converters.copied import copied
     from migrate.parity.ground.draws import Draws
     from migrate.parity.sides.torch.draws import ComparisonDraws
+    from migrate.parity.sides.torch.float64 import in_float64
     from migrate.parity.sides.torch.training import leaves_of, with_changes_in_place
     from migrate.port.sizes.instance import SEED, flat
 
@@ -304,7 +306,9 @@ def _torch_gradients(
             {name: one.grad.numpy() for name, one in leaves.items() if one.grad is not None},
         )
 
-    return with_changes_in_place(attempt)
+    # What the model says in float32 by name is float64, too, in the reference.
+    with in_float64() if wide else contextlib.nullcontext():
+        return with_changes_in_place(attempt)
 
 
 def _flax_gradients(

@@ -1057,7 +1057,7 @@ def test_initial_values_that_fall_by_layer_are_one_loop(tmp_path: Path) -> None:
     assert {"dim", "depth"} <= {name for name, _, _ in found.changed}
     assert found.starts == (("std", 0.02, 0.08),)
     assert not found.held
-    assert "scaled(trunc_normal(self.config.std), self.scale)" in written.modeling
+    assert "scaled_by(trunc_normal(self.config.std), self.scale)" in written.modeling
     assert "scale=1.0 / math.sqrt(2.0 * (i + 1))" in written.modeling
     assert "blend=0.8 - 0.6 * math.exp(-0.3 * i)" in written.modeling
     assert "for i in range(self.config.depth)" in written.modeling

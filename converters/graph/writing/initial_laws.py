@@ -166,7 +166,7 @@ class InitialLaws:
             if law.factor != Number(1.0, literal=True) and not law.shift.value:
                 before = replace(law, scale=arguments["std"], factor=Number(1.0, literal=True))
                 factor = self._number(law.factor, "scale")
-                return call("scaled", self._truncated(before), factor)
+                return call("scaled_by", self._truncated(before), factor)
             plain = law.scale == arguments["std"] and law.shift == arguments["mean"]
             if plain:
                 named: dict[str, Any] = {}

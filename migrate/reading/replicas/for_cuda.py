@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue import catalogue
-from migrate.reading.replicas.cuda_arguments import asks_for_cuda, told
-from migrate.reading.replicas.kernel_names import kernel_names
+from migrate.reading.replicas.cuda_arguments import asks_for_cuda, kernel_names, told
 from migrate.syntax.tree import (
     code,
     is_attribute_of_self,

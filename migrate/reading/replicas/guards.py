@@ -65,6 +65,7 @@ class Guards:
     def __init__(self, context: Placed) -> None:
         self._context = context
         self._under_way: set[int] = set()
+        self._mentioned: dict[tuple[str, bool], list[cst.Name]] = {}
         self._around: dict[int, Guard | None] = {}
         self._asking: dict[int, bool] = {}  # by test
         self._leaving: dict[
@@ -642,11 +643,20 @@ class Guards:
         is_method = isinstance(self._context.parent(self._context.parent(function)), cst.ClassDef)
         return [
             mention
-            for mention in self._context.references(function.name.value)
-            if mention is not function.name
-            and not self._is_imported(mention)
-            and self._may_mean(mention, function, is_method)
+            for mention in self._mentions(function.name.value, is_method)
+            if mention is not function.name and self._may_mean(mention, function, is_method)
         ]
+
+    def _mentions(self, name: str, of_method: bool) -> list[cst.Name]:
+        """Return the mentions of a name that no import gives; for methods without other definitions."""
+        if (name, of_method) not in self._mentioned:
+            self._mentioned[name, of_method] = [
+                mention
+                for mention in self._context.references(name)
+                if not (of_method and isinstance(self._context.parent(mention), cst.FunctionDef))
+                and not self._is_imported(mention)
+            ]
+        return self._mentioned[name, of_method]
 
     def _may_mean(self, mention: cst.Name, function: cst.FunctionDef, is_method: bool) -> bool:
         """Whether `mention` may refer to `function`, not to another object's method of that name."""

@@ -40,7 +40,9 @@ def trunc_normal(
     return lambda key, shape, dtype: mean + draw(key, shape, dtype)
 
 
-def scaled(initializer: nn.initializers.Initializer, factor: float) -> nn.initializers.Initializer:
+def scaled_by(
+    initializer: nn.initializers.Initializer, factor: float
+) -> nn.initializers.Initializer:
     """An initializer whose draws are multiplied by a number."""
     return lambda key, shape, dtype: factor * initializer(key, shape, dtype)
 
