@@ -188,9 +188,7 @@ def test_a_line_with_the_training_loss_has_the_values_alone() -> None:
 
 def test_batches_alone_have_no_values_of_evaluations() -> None:
     sites = [{"label": "test", "numbers": [True, True]}]
-    source = (
-        'import math\ndef batches():\n    """Yield batches."""\n    yield program_values("test", x=1)\n'
-    )
+    source = 'import math\ndef batches():\n    """Yield batches."""\n    yield program_values("test", x=1)\n'
     namespace: dict[str, Any] = {}
     exec(with_evaluations(source, sites), namespace)
     assert namespace["program_values"] is namespace["unknown_values"]  # of a loop that others run
