@@ -50,6 +50,19 @@ def demand_size(holds: bool, what: str) -> None:
         raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
 
 
+def max_with_index(x: Array, axis: int, keepdims: bool = False) -> tuple[Array, Array]:
+    """The largest along an axis and its index; as in torch, no other element of it has a gradient."""
+    index = jnp.argmax(x, axis=axis, keepdims=True)
+    there = jnp.indices(x.shape, sparse=True)[axis] == index
+    largest = jnp.where(there, x, 0).sum(axis=axis, keepdims=keepdims)
+    return largest, index if keepdims else index.squeeze(axis)
+
+
+def largest(x: Array, axis: int, keepdims: bool = False) -> Array:
+    """`x.max(axis)`, with torch's gradient among equal elements: the first has all of it."""
+    return max_with_index(x, axis, keepdims)[0]
+
+
 class Module(nn.Module, kw_only=True):
     """A module of this model.
 
@@ -112,7 +125,7 @@ def eager_attention_forward(
     sinks = sinks.reshape(1, -1, 1, 1)
     sinks = jnp.broadcast_to(sinks, (query.shape[0], sinks.shape[1], query.shape[2], 1))
     combined_logits = jnp.concatenate([attn_weights, sinks], axis=-1)
-    combined_logits = combined_logits - combined_logits.max(axis=-1, keepdims=True)
+    combined_logits = combined_logits - largest(combined_logits, axis=-1, keepdims=True)
     probs = jax.nn.softmax(combined_logits, axis=-1)
     # we drop the sink here
     scores = probs[..., :-1]
