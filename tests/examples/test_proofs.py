@@ -9,6 +9,7 @@ import pytest
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.proof import prove
 from migrate.prove.settings import Amp, Settings
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.pipeline import rewrite
 from tests.waiting import LIMIT
 
@@ -30,7 +31,7 @@ def test_after_is_what_the_tool_writes() -> None:
     assert done.data.decode() == (EXAMPLES / "transformer" / "after.py").read_text()
     # The checkout of this toolkit around the example is a library for it, not a part of its project.
     assert done.elsewhere == ()
-    assert [note.message for note in done.findings] == []
+    assert [code_of(note) for note in done.findings] == ["XLA210"]  # for speed, optional
 
 
 @pytest.mark.long
