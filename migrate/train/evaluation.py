@@ -18,7 +18,7 @@ from migrate.train.proof.program import child, weights_of
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.evaluation import EVALUATED, evaluating_text
 from migrate.train.slice.text import ScriptText
-from migrate.train.write.evaluation import EVALUATE, UNKNOWN
+from migrate.train.write.evaluation import GIVE_VALUES, UNKNOWN
 from migrate.train.write.split import STEP
 
 
@@ -69,9 +69,8 @@ def evaluations_of(
         why = site["why"]
         if not why and site["label"] not in known:
             why = "it was not ported"
-        if not why and {EVALUATED, EVALUATE, UNKNOWN} & taken:
-            own = min({EVALUATED, EVALUATE, UNKNOWN} & taken)
-            why = f"the script uses the name {own}, which the program needs"
+        if not why and (own := {EVALUATED, GIVE_VALUES, UNKNOWN} & taken):
+            why = f"the script uses the name {min(own)}, which the program needs"
         if not why:
             more = [*sites, site]
             chains = [chain for s in more for chain in s["chains"]]
@@ -80,7 +79,11 @@ def evaluations_of(
                 text = evaluating_text(script, edits, chains)
                 _ = text.tree
                 cut = cutting(text, chains)
-                cuts, sites = (cut, cut()), more
+                plain = cut()
+                if plain.rollouts:
+                    why = "the loop has rollouts, in which it runs what it trains"
+                else:
+                    cuts, sites = (cut, plain), more
             except (TrainError, SyntaxError) as error:
                 why = str(error)
         if why:

@@ -114,7 +114,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         if evaluations.sites:
             try:
                 return _write(run, evaluations, options, command, progress)
-            except EvaluationError as differs:
+            except (EvaluationError, TrainError) as differs:  # without it, it may be written
                 evaluations = without_evaluations(evaluations, str(differs))
         return _write(run, evaluations, options, command, progress)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import math
+import sys
+import types
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
+from migrate.train.evaluation import evaluations_of
 from migrate.train.frames import Frame
-from migrate.train.proof.evaluations import TRAINING_MODE, compare_evaluations
+from migrate.train.proof.evaluations import TRAINING_MODE, compare_evaluations, evaluated
 from migrate.train.slice.data import data_slice
 from migrate.train.slice.evaluation import (
     DEVICE,
@@ -224,6 +227,42 @@ def test_an_evaluation_in_training_mode_is_named() -> None:
     assert not row.cause
     [row] = compare_evaluations(results(math.nan), SITES, 5)
     assert not row.same
+
+
+def test_an_evaluation_that_fails_is_not_the_script_s_nan() -> None:
+    sites = [{"label": "test", "batches": [{"update": 0, "values": [math.nan]}]}]
+    assert compare_evaluations(
+        {"evaluation:test:0": np.array([math.nan]), "in evaluation mode:test:0": np.array([])},
+        sites,
+        5,
+    )[0].same
+    values: dict[str, Any] = {}
+    asked = [{"label": "test", "inputs": {}, "batches": [{"update": 0, "inputs": {}}]}]
+    module = types.SimpleNamespace(
+        values_of=types.SimpleNamespace(__wrapped__=None),
+        EVALUATION=None,
+        evaluated=lambda *_: 1 / 0,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "evaluate", module)
+        evaluated(None, asked, 0, values)
+    assert not compare_evaluations(values, sites, 5)[0].same
+
+
+def test_a_loop_with_rollouts_has_no_evaluation() -> None:
+    """Its `data.py` runs the modules itself, and takes their weights."""
+    script = ScriptText("train.py", "print(test(model))\n")
+    site = {"why": "", "label": "test", "line": 1, "chains": [], "edits": []}
+    modeling = "class Step:\n    def test(self): ...\n"
+
+    def cutting(rollouts: bool) -> Any:
+        return lambda *_: lambda: types.SimpleNamespace(rollouts=rollouts)
+
+    recorded = {"evaluations": [site]}
+    assert evaluations_of(script, recorded, modeling, cutting(False)).sites == (site,)
+    with_rollouts = evaluations_of(script, recorded, modeling, cutting(True))
+    assert not with_rollouts.sites
+    assert with_rollouts.left == ((1, "the loop has rollouts, in which it runs what it trains"),)
 
 
 def test_nothing_is_compared_without_an_evaluation() -> None:

@@ -54,7 +54,7 @@ def _put(batch: dict[Any, Any], keys: Sequence[Any], value: Any) -> None:
 def _values(
     state: Any, label: str, batch: Any, *, deterministic: bool = False
 ) -> np.ndarray[Any, Any]:
-    """The values; NaN if the program fails."""
+    """The values; none if the program fails, so that they differ from any, NaN included."""
     module: Any = import_module("evaluate")
     original = module.values_of, module.EVALUATION
     if deterministic:
@@ -62,7 +62,7 @@ def _values(
     try:
         values = module.evaluated(state, label, batch)
     except Exception:  # of the program, whatever it is
-        return np.array([np.nan])
+        return np.array([])
     finally:
         module.values_of, module.EVALUATION = original
     return np.array(values, np.float64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import sys
 import textwrap
@@ -43,7 +44,7 @@ from migrate.train.watch.functions import (
     numbers_stay_tensors,
 )
 from migrate.train.watch.step import Bound, bind, without_wrapper
-from migrate.train.watch.values import leaves, plain, snapshot
+from migrate.train.watch.values import held_modules, leaves, plain, snapshot
 
 # Batches of other sizes that are kept of one evaluation, evaluations that are kept, and sites.
 _MOST_SIZES, _MOST_MOMENTS, _MOST_SITES = 4, 4, 6
@@ -219,12 +220,9 @@ class EvaluationWatch:
     def _label(self, frame: Frame) -> str:
         name = frame.function if frame.function.isidentifier() else "evaluation"
         name = name if not name.startswith("__") else "evaluation"
-        known = {site.label for site in self._sites.values()}
-        while name in known or name in dir(nn.Module):
-            name = (
-                f"{name}_2" if not re.search(r"_\d+$", name) else f"{name[:-1]}{int(name[-1]) + 1}"
-            )
-        return name
+        known = {site.label for site in self._sites.values()} | {*dir(nn.Module)}
+        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        return next(each for each in names if each not in known)
 
     # ------------------------------------------------------------------ its batches
 
@@ -325,8 +323,6 @@ class EvaluationWatch:
         results: tuple[torch.Tensor, ...],
     ) -> None:
         """Require modules in evaluation mode, or results that do not depend on it."""
-        from migrate.train.watch.values import held_modules
-
         modules = [*bound.modules.values()]
         modules += [m for value in bound.objects.values() for _, m in held_modules(value)]
         flags = {inner: inner.training for m in modules for inner in m.modules()}

@@ -10,7 +10,7 @@ from typing import Any
 from migrate.train.slice.evaluation import EVALUATED
 from migrate.train.write.split import EVALUATION
 
-UNKNOWN, EVALUATE = "unknown_values", "give_values"
+UNKNOWN, GIVE_VALUES = "unknown_values", "give_values"
 
 
 def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics: bool) -> str:
@@ -163,11 +163,11 @@ def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
     before = "def batches():\n"
     first = text.index(before)
     doc_end = text.index('"""\n', text.index('"""', first) + 3)
-    head = f"def batches({EVALUATE}={UNKNOWN}):\n"
+    head = f"def batches({GIVE_VALUES}={UNKNOWN}):\n"
     doc = text[first + len(before) : doc_end]
     rest = text[doc_end + len('"""\n') :]
-    described = f" `{EVALUATE}(name, **batch)`\n    gives the values of an evaluation."
-    taken = f"    global {EVALUATED}\n    {EVALUATED} = {EVALUATE}\n"
+    described = f" `{GIVE_VALUES}(name, **batch)`\n    gives the values of an evaluation."
+    taken = f"    global {EVALUATED}\n    {EVALUATED} = {GIVE_VALUES}\n"
     own = f'{unknown_text(sites)}\n\n{head}{doc}{described}\n    """\n{taken}{rest}'
     return text[:first] + own
 
@@ -179,4 +179,4 @@ def tidy(text: str) -> str:
 
 def has_evaluations(text: str) -> bool:
     """Whether a text of `data.py` asks for values of evaluations."""
-    return f"def batches({EVALUATE}={UNKNOWN})" in text
+    return f"def batches({GIVE_VALUES}={UNKNOWN})" in text
