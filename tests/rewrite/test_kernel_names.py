@@ -46,3 +46,12 @@ def test_a_device_is_asked_for_as_before(name: str) -> None:
     """A parameter that is named for a device is one, whatever else it may be."""
     done = rewrite_source(parse(SCRIPT.replace("impl", name).encode(), Path("act.py")))
     assert f'{name} == "xla"' in done.data.decode()
+
+
+def test_another_function_of_the_name_takes_a_device() -> None:
+    """What the call runs decides, not the last part of its name."""
+    other = "import other\n" + SCRIPT.replace(
+        "return bias_act(x * 2", "return other.bias_act(x * 2"
+    )
+    done = rewrite_source(parse(other.encode(), Path("act.py")))
+    assert [note for note in done.findings if '"cuda"' in note.message]

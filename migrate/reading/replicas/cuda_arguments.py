@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.words import DEVICE_NAME, words
-from migrate.syntax.tree import dotted, last_part, nodes_of, string_value
+from migrate.syntax.tree import dotted, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -75,19 +75,20 @@ def _spread(values: list[cst.BaseExpression], context: Parsed) -> Iterator[cst.B
 
 def kernel_names(context: Parsed) -> Iterator[cst.CSTNode]:
     """Yield the tests and defaults of parameters that choose a kernel, and defaults handed on to them."""
-    choosing: dict[str, str] = {}  # functions, with the parameter
+    choosing: dict[int, str] = {}  # the parameter, by the id of its function
     for comparison in context.all_of(cst.Comparison):
         name = _chosen(comparison)
         function = context.function_around(comparison) if name is not None else None
         if name is None or function is None or (param := _parameter(function, name)) is None:
             continue
-        choosing[function.name.value] = name
+        choosing[id(function)] = name
         yield from _default(param)
         for other in nodes_of(function.body, cst.Comparison):
             if isinstance(other.left, cst.Name) and other.left.value == name:
                 yield other
     for call in context.all_of(cst.Call) if choosing else ():
-        name = choosing.get(last_part(call.func))
+        names = (choosing.get(id(function)) for function in context.called(call))
+        name = next((name for name in names if name is not None), None)
         caller = context.function_around(call)
         if name is None or caller is None:
             continue
