@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -26,6 +27,7 @@ PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.r
 ADVICE = "a compilation for each; pad to a few lengths and mask"
 # Methods with sizes as arguments, and functions of torch with them as the second argument.
 SIZED = frozenset({"expand", "narrow", "repeat", "reshape", "split", "view"})
+NUMBERS = READS | {"numpy"}
 CALLS = frozenset({"int", "max", "min", "round", "sum"})
 # Functions whose result has the elements of their argument.
 CONTAINERS = frozenset({"enumerate", "list", "reversed", "sorted", "tuple", "zip"})
@@ -37,12 +39,16 @@ class VaryingLength(Hazard):
 
     **Why.** As a slice bound, a size or a number of turns the value is a part of the graph: every new one
     compiles again. `x[:, :k]`, `torch.ones(k, k, device=device)` and `topk(k)`: measured, one compilation for
-    each k. A tensor of the device is fetched for it as well.
+    each k. A tensor of the device is fetched for it as well. Replicas whose numbers differ run different
+    graphs, and wait for each other in the next collective (measured: simulated replicas part). So do batches
+    that are lists, cut to as many images as the batch says: `views[:n]`, or `del views[-1]` while there are
+    more.
 
     **What to do.** Pad to a few fixed lengths in the data loader (`shims.pad_collate`,
     `shims.BucketSampler`), and mask. `F.pad` by the largest amount, and cut off the same everywhere. A mask
     of documents is made on the host, in the `collate_fn`, or compares the number of each token's document:
-    `document[:, :, None] == document[:, None]` has one shape.
+    `document[:, :, None] == document[:, None]` has one shape. Let all replicas draw the same number for a
+    turn (`random.Random(seed + turn)`), from a few.
     """
 
     code = "XLA107"
@@ -50,7 +56,7 @@ class VaryingLength(Hazard):
     severity = Severity.WARNING
     targets = BOTH
     on_torch_tpu = NEW_SHAPE
-    nodes = (cst.Call, cst.Slice)
+    nodes = (cst.Call, cst.Slice, cst.While)
     examples = (
         example(
             """
@@ -174,6 +180,31 @@ class VaryingLength(Hazard):
             import torch
 
 
+            def cut(views, last):
+                count, others = views[0]["counts"][0].cpu().numpy()
+                while len(views) > count:  # XLA107
+                    del views[-1]
+                while len(views) > 2:
+                    views.pop()
+                while count > 0:
+                    count -= 1
+                return views[:others], views[: len(last)]  # XLA107
+
+
+            def train(model, loader, optimizer, last):
+                for views in loader:
+                    views, rest = cut(views, last)
+                    x = torch.stack([view["image"].cuda() for view in views])
+                    loss = model(x, rest)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             class Encoder(torch.nn.Module):
                 def forward(self, x):
                     half = x.shape[1] // 2
@@ -202,6 +233,9 @@ class VaryingLength(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one slice, loop count, size or packed sequence."""
+        if isinstance(node, cst.While):
+            yield from self._shortened(node, facts)
+            return
         if isinstance(node, cst.Slice):
             for bound in (node.lower, node.upper):
                 value = _read(bound, facts) if bound is not None else None
@@ -224,6 +258,22 @@ class VaryingLength(Hazard):
                     yield from self._hits(node, value, text, facts)
         else:
             yield from self._sized(node, facts)
+
+    def _shortened(self, node: cst.While, facts: Facts) -> Iterator[Hit]:
+        """Yield a loop that takes elements from a list until as many are left as the data says."""
+        test = node.test
+        if not isinstance(test, cst.Comparison):
+            return
+        sides = [test.left, *(part.comparator for part in test.comparisons)]
+        lists = {code(side.args[0].value) for side in sides if _is_length(side)}
+        if not any(_takes_from(part, lists) for part in nodes_of(node.body, cst.Call | cst.Del)):
+            return
+        for side in sides:
+            value = _read(side, facts)
+            if value is not None:
+                text = f"`{code(side)}`, the number of elements that stay, is read from a tensor"
+                yield from self._hits(test, value, text, facts)
+                return
 
     def _sized(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a call that makes a tensor of the device, or another shape of one, in a size of the data.
@@ -261,6 +311,18 @@ class VaryingLength(Hazard):
     ) -> Iterator[Hit]:
         message = f"{what}: {ADVICE}"
         yield from placed(self, node, value, message, facts)
+
+
+def _is_length(node: cst.BaseExpression) -> TypeGuard[cst.Call]:
+    """Whether `node` is `len(…)` of something."""
+    return isinstance(node, cst.Call) and code(node.func) == "len" and len(node.args) == 1
+
+
+def _takes_from(node: cst.Call | cst.Del, lists: set[str]) -> bool:
+    """Whether `node` takes an element from one of `lists`: `del views[-1]`, `views.pop()`."""
+    if isinstance(node, cst.Del):
+        return isinstance(node.target, cst.Subscript) and code(node.target.value) in lists
+    return method(node) == "pop" and code(receiver(node)) in lists
 
 
 def _cause_of_size(node: cst.Call, facts: Facts) -> cst.BaseExpression | None:
@@ -334,9 +396,10 @@ def _read(
     if facts.values.is_tensor(bound):
         return bound
     for call in facts.below(bound, cst.Call):
-        reads = method(call) in READS and facts.values.is_tensor(receiver(call))
+        source = _source(call)
+        reads = method(call) in NUMBERS and facts.values.is_tensor(source)
         if reads or is_read(call, facts):
-            return receiver(call)
+            return source if reads else receiver(call)
         plain = isinstance(call.func, cst.Name) and call.func.value == "int"
         if plain and call.args and facts.values.is_tensor(call.args[0].value):
             return call.args[0].value
@@ -352,7 +415,7 @@ def _read(
     if isinstance(bound, cst.Name) and depth < DEEPEST:
         for assignment in facts.bindings.reaching(bound):
             value, is_element = assignment.value, assignment.how is How.ELEMENT
-            if value is None or not (is_element or assignment.how is How.VALUE):
+            if value is None or not (is_element or assignment.how in (How.VALUE, How.PART)):
                 continue
             has_read = any(method(call) in READS for call in facts.below(value, cst.Call))
             if elements or not is_element or not has_read:
@@ -361,6 +424,14 @@ def _read(
                     return read
         return _passed(bound, facts, depth + 1, elements)
     return None
+
+
+def _source(read: cst.Call) -> cst.BaseExpression:
+    """Return the tensor of which `read` gives the numbers: `x` of `x.detach().cpu().numpy()`."""
+    source: cst.BaseExpression = read
+    while isinstance(source, cst.Call) and method(source) in NUMBERS | {"cpu", "detach"}:
+        source = receiver(source)
+    return source
 
 
 def _passed(name: cst.Name, facts: Facts, depth: int, elements: bool) -> cst.BaseExpression | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -47,7 +47,10 @@ class LoadedValues(Hazard):
 
     An optimizer's `load_state_dict` moves its state to where the parameters are, and takes the groups of
     parameters as they were saved. A tensor that a class of your own keeps in a group, `dict(params=params,
-    buffer=torch.empty(8, device="xla"))`, is on the host after it.
+    buffer=torch.empty(8, device="xla"))`, is on the host after it. It copies the groups, too, as
+    `copy.deepcopy` does. On XLA a copy of a tensor and of its views parts them: `buffer` and
+    `[buffer[i] for i in range(8)]` in a group are tensors of their own from then on, also where the state
+    comes from the same process (measured by `migrate prove`: the optimizer trains by old values).
 
     **What to do.** `.to("xla")` where the tensor is taken out of the checkpoint. Keep such a buffer in an
     attribute of the optimizer, which no checkpoint holds. Leave `assign=True` out, or
@@ -242,9 +245,10 @@ class LoadedValues(Hazard):
             class Owner(torch.optim.Optimizer):
                 def __init__(self, params, n):
                     b = torch.empty(n, 8, device="xla")
-                    first = dict(params=params, buffer=b, parts=[b[i] for i in range(n)])  # XLA830 warning
+                    first = dict(params=params, buffer=b, parts=[b[i] for i in range(n)])  # XLA830
+                    plain = dict(params=params, buffer=torch.empty(8, device="xla"))  # XLA830 warning
                     other = {"params": params, "lr": 0.1, "count": n}
-                    super().__init__([first, other], {})
+                    super().__init__([first, plain, other], {})
 
 
             class Own(torch.optim.Optimizer):
@@ -277,15 +281,8 @@ class LoadedValues(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one operation, one call or one assignment."""
-        if isinstance(node, cst.Dict | cst.Call) and (kept := _kept_in_group(node, facts)):
-            loads = any(last_part(call.func) == "load_state_dict" for call in facts.calls)
-            yield self.hit(
-                node,
-                f"`{kept}` is a tensor of the device in a group of parameters: the optimizer's "
-                "load_state_dict takes the groups of a checkpoint as they are, on the host; keep it in an "
-                "attribute of the optimizer, or move it after the loading",
-                Severity.WARNING if loads else Severity.INFO,
-            )
+        if isinstance(node, cst.Dict | cst.Call):
+            yield from self._group(node, facts)
         if isinstance(node, cst.Assign | cst.Call) and is_mixed(node, facts):
             yield self.hit(node, MIXED, Severity.WARNING)
         if isinstance(node, cst.BinaryOperation):
@@ -306,6 +303,27 @@ class LoadedValues(Hazard):
             yield from self._copied(node, node.target, [node.value], facts)
         elif isinstance(node, cst.Call):
             yield from self._call(node, facts)
+
+    def _group(self, node: cst.Dict | cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a group of parameters that holds a tensor of the device, or that tensor and views of it."""
+        kept, views = _kept_in_group(node, facts)
+        if not kept:
+            return
+        loads = any(last_part(call.func) == "load_state_dict" for call in facts.calls)
+        if kept and views:
+            message = (
+                f"`{views}` are views of `{kept}` in a group of parameters: the optimizer's load_state_dict "
+                "copies the groups, and on XLA a copy parts them: what is written to one does not show in "
+                "the other; keep both in attributes of the optimizer"
+            )
+            yield self.hit(node, message, Severity.ERROR if loads else Severity.INFO)
+            return
+        message = (
+            f"`{kept}` is a tensor of the device in a group of parameters: the optimizer's load_state_dict "
+            "takes the groups of a checkpoint as they are, on the host; keep it in an attribute of the "
+            "optimizer, or move it after the loading"
+        )
+        yield self.hit(node, message, Severity.WARNING if loads else Severity.INFO)
 
     def _operation(self, node: cst.BinaryOperation, facts: Facts) -> Iterable[Hit]:
         sides = (node.left, node.right)
@@ -557,28 +575,25 @@ def _moves_later(node: cst.CSTNode, target: cst.BaseExpression, facts: Facts) ->
     return False
 
 
-def _kept_in_group(node: cst.Dict | cst.Call, facts: Facts) -> str:
-    """Return the name of a device tensor in a group of parameters of the script's own optimizer.
+def _kept_in_group(node: cst.Dict | cst.Call, facts: Facts) -> tuple[str, str]:
+    """Return the names of a device tensor and of its views in a group of the script's own optimizer.
 
     Returns:
-        An empty string if there is none, or if the optimizer loads its state in a way of its own.
+        An empty string for what is not there, and for both if the optimizer loads its state in a way of its
+        own. Views without their tensor count as a tensor.
     """
     entries = _entries(node)
     owner = facts.context.class_around(node) if "params" in entries else None
     if owner is None or not is_in_optimizer(node, facts.context):
-        return ""
+        return "", ""
     methods = {method.name.value for method in nodes_of(owner, cst.FunctionDef)}
     if methods & {"load_state_dict", "__setstate__"}:
-        return ""
-    return next(
-        (
-            name
-            for name, value in entries.items()
-            if name not in ("params", "lr")
-            and (facts.values.on_device(value) or holds_views(value, facts))
-        ),
-        "",
-    )
+        return "", ""
+    own = {name: value for name, value in entries.items() if name not in ("params", "lr")}
+    views = [name for name, value in own.items() if holds_views(value, facts)]
+    kept = [n for n, value in own.items() if n not in views and facts.values.on_device(value)]
+    first, second = next(iter(kept), ""), next(iter(views), "")
+    return (first, second) if first else (second, "")
 
 
 def _entries(node: cst.Dict | cst.Call) -> dict[str, cst.BaseExpression]:
