@@ -18,9 +18,9 @@ TENSOR_OPERATORS = words(
 )
 # Functions of torch alone.
 TORCH_FUNCTIONS = words(
-    "binomial bucketize cdist channel_shuffle combinations complex fake_quantize_per_channel_affine "
-    "fake_quantize_per_tensor_affine histogramdd isin nonzero_static istft pca_lowrank poisson polar "
-    "searchsorted segment_reduce stft svd_lowrank tril_indices triu_indices"
+    "_int_mm _scaled_mm binomial bucketize cdist channel_shuffle combinations complex "
+    "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine histogramdd isin "
+    "nonzero_static istft pca_lowrank poisson polar searchsorted segment_reduce stft svd_lowrank tril_indices triu_indices"
 )
 # Methods of a tensor alone.
 TENSOR_METHODS = words("bucketize unfold")

@@ -96,6 +96,11 @@ UNSUPPORTED_TENSORS = (
         "write the update with torch._foreach_mul_, torch._foreach_addcmul_ and the like",
         does="raises on XLA",
     ),
+    *_unsupported(
+        "_grouped_mm _scaled_grouped_mm nn.functional.grouped_mm",
+        "a loop of torch.matmul over groups of one size, or torch.bmm",
+        does="ends the process on XLA (a segmentation fault)",
+    ),
 )
 
 _checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")

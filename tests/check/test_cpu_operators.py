@@ -45,6 +45,8 @@ ON_CPU = [
     "torch.linalg.cross(y[:, :3], y[:, :3])",
     "torch.special.entr(y)",
     "torch.multinomial(y.softmax(1), 3)",
+    "torch._int_mm(y.to(torch.int8), y.to(torch.int8).mT)",
+    "torch._scaled_mm(z := x.detach().view(16, 16).to(torch.float8_e4m3fn), z.mT, *[x.new_ones(())] * 2)",
 ]
 ON_DEVICE = [
     "F.adaptive_avg_pool2d(x, 1)",
