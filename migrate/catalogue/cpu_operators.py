@@ -20,7 +20,8 @@ TENSOR_OPERATORS = words(
 TORCH_FUNCTIONS = words(
     "_int_mm _scaled_mm binomial bucketize cdist channel_shuffle combinations complex "
     "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine histogramdd isin "
-    "nonzero_static istft pca_lowrank poisson polar searchsorted segment_reduce stft svd_lowrank tril_indices triu_indices"
+    "nonzero_static istft pca_lowrank poisson polar searchsorted segment_reduce "
+    "stft svd_lowrank tril_indices triu_indices"
 )
 # Methods of a tensor alone.
 TENSOR_METHODS = words("bucketize unfold")

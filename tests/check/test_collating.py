@@ -40,6 +40,8 @@ def severities(lines: str) -> list[str]:
         "return torch.from_numpy(np.concatenate([s for s in batch])), [s.size(0) for s in batch]",
         "rows, offsets = [], [0]\nfor s in batch:\n    rows.append(s)\n    offsets.append(len(s))\n"
         "return torch.cat(rows), offsets",
+        "boxes, counts = [], []\nfor s in batch:\n    boxes.extend(s['boxes'])\n"
+        "    counts.append(len(s['boxes']))\nreturn torch.stack(boxes), torch.tensor(counts)",
         "most = max(len(s) for s in batch)\nreturn [F.pad(s, (0, most - len(s))) for s in batch]",
         "most = max([s.shape[0] for s in batch])\nout = torch.zeros(len(batch), most)\nreturn out",
         "sizes = [len(s) for s in batch]\nreturn torch.zeros(len(batch), max(sizes))",
@@ -361,3 +363,37 @@ def test_a_script_alone_is_checked_with_the_batches_that_another_file_makes(
     done = check_paths([tmp_path / "train.py"], Config())
     assert [f.path.name for f in done.findings if f.code == "XLA109"] == reported
     assert done.imported == 1
+
+
+FILLED = """
+import torch
+import torch.nn.functional as F
+
+
+def pad_list(tensors):
+    longest = max(t.shape[0] for t in tensors)
+    for i in range(len(tensors)):
+        tensors[i] = F.pad(tensors[i], (0, 0, 0, longest - tensors[i].shape[0]))
+    return tensors
+
+
+def together(samples):
+    target = Target(points=[])
+    for sample in samples:
+        target.points.append(sample["points"])
+    return torch.stack(pad_list(target.points))
+
+
+def collate_chunks(batch, n):
+    chunks = [batch[i::n] for i in range(n)]
+    return [together(chunk) for chunk in chunks]
+
+
+def longest_of(tensors):
+    return torch.zeros(max(t.shape[0] for t in tensors))
+"""
+
+
+def test_a_list_that_is_filled_from_chunks_of_the_samples() -> None:
+    hits = check_source(parse(FILLED.encode(), Path("data.py")), Config())
+    assert [(hit.code, hit.line) for hit in hits] == [("XLA109", 7)]

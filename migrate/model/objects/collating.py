@@ -107,17 +107,38 @@ def _handed(analysis: Analysis) -> Iterator[Function]:
 
 
 def _given_samples(function: Function, analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that `function` calls with its samples, or with a list of one part of each."""
+    """Yield the functions that `function` calls with its samples, or with a list of parts of them."""
     names = set(function.parameters)
-    regions = list(analysis.regions(function.region))
+    calls = [call for region in analysis.regions(function.region) for call, _ in region.calls]
+    inner = [
+        part
+        for definition in function.definitions
+        for part in ast.walk(definition)
+        if isinstance(part, ast.comprehension)
+    ]
     for _ in range(2):  # a name may be bound to another one
         for name, bindings in function.bindings.items():
             if any(b.value is not None and _holds_samples(b.value, names) for b in bindings):
                 names.add(name)
-    for region in regions:
-        for call, _ in region.calls:
-            if any(_holds_samples(arg, names) for arg in call.args):
-                yield from analysis.running[call].functions
+        for part in inner:
+            if isinstance(part.target, ast.Name) and _holds_samples(part.iter, names):
+                names.add(part.target.id)
+    filled = {
+        _holder(call.func.value)
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend")
+    } - {""}
+    for call in calls:
+        if any(_holds_samples(arg, names) or _holder(arg) in filled for arg in call.args):
+            yield from analysis.running[call].functions
+
+
+def _holder(value: ast.expr) -> str:
+    """Return the last word of what holds a list: `boxes` of `target.boxes` and of `batch["boxes"]`."""
+    match value:
+        case ast.Name(name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(str(name))):
+            return name
+    return ""
 
 
 def _holds_samples(value: ast.expr, names: Set[str]) -> bool:
@@ -127,8 +148,9 @@ def _holds_samples(value: ast.expr, names: Set[str]) -> bool:
             return name in names
         case ast.Subscript(of) | ast.Starred(of):
             return _holds_samples(of, names)
-        case ast.ListComp(generators=[first, *_]) | ast.GeneratorExp(generators=[first, *_]):
-            return _holds_samples(first.iter, names)
+        case ast.ListComp(elt, [first, *_]) | ast.GeneratorExp(elt, [first, *_]):
+            chunk = isinstance(elt, ast.Subscript) and _holds_samples(elt, names)
+            return chunk or _holds_samples(first.iter, names)
         case ast.Call(ast.Name("list" | "tuple" | "zip" | "sorted" | "map"), args):
             return any(_holds_samples(argument, names) for argument in args)
     return False

@@ -43,6 +43,7 @@ JOINS = frozenset(
         *(f"numpy.{name}" for name in ("concatenate", "hstack", "vstack")),
     }
 )
+ROWS = frozenset({"torch.stack", "torch.tensor", "torch.as_tensor", "numpy.array", "numpy.stack"})
 LARGEST = frozenset(
     f"{library}.{name}" for library in ("torch", "numpy") for name in ("max", "amax")
 )
@@ -449,6 +450,14 @@ class Padding(Hazard):
             message = (
                 f"{code(call.func)} puts samples one after another: {if_so}each batch has a number of rows "
                 "of its own, which is a compilation; pad to a fixed number"
+            )
+            yield self.hit(call, message, None if counts else Severity.INFO)
+        elif name in ROWS and call.args and _is_extended(call.args[0].value, function):
+            counts = any(_is_length(node) for node in nodes(function.body))
+            if_so = "" if counts else "where samples differ in how many they have, "
+            message = (
+                f"`{code(call)}` has a row for each part of the samples: {if_so}each batch has a number of "
+                f"rows of its own, which is a compilation, and {REPLICAS}; pad to a fixed number"
             )
             yield self.hit(call, message, None if counts else Severity.INFO)
         elif code(call.func) == "zip" and is_left_as_lists(call, function, facts):
