@@ -136,7 +136,9 @@ def _given_samples(function: Function, analysis: Analysis) -> Iterator[Function]
 def _holder(value: ast.expr) -> str:
     """Return the last word of what holds a list: `boxes` of `target.boxes` and of `batch["boxes"]`."""
     match value:
-        case ast.Name(name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(str(name))):
+        case (
+            ast.Name(name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(str(name)))
+        ):
             return name
     return ""
 

@@ -266,7 +266,8 @@ class VaryingLength(Hazard):
             return
         sides = [test.left, *(part.comparator for part in test.comparisons)]
         lists = {code(side.args[0].value) for side in sides if _is_length(side)}
-        if not any(_takes_from(part, lists) for part in nodes_of(node.body, cst.Call | cst.Del)):
+        taking = (*nodes_of(node.body, cst.Del), *nodes_of(node.body, cst.Call))
+        if not any(_takes_from(part, lists) for part in taking):
             return
         for side in sides:
             value = _read(side, facts)

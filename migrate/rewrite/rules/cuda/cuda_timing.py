@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.prescan import named
+from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import (
     Edit,
     Replacement,
@@ -19,6 +20,7 @@ from migrate.rewrite.rule import (
     reported,
     rewritten,
 )
+from migrate.rewrite.rules.ranks.work import computes_below
 from migrate.rewrite.rules.step.arrange import Arrangement
 from migrate.rewrite.rules.step.evaluation import evaluation_steps
 from migrate.rewrite.rules.step.steps import TrainingStep, steps_of
@@ -35,10 +37,13 @@ class CudaTiming(Rule):
 
     **What it does.** `torch.cuda.synchronize()` becomes `torch_xla.sync(wait=True)`: it runs what has been
     recorded so far and waits for it. Directly below a step, which has ended its graph, it becomes
-    `xm.wait_device_ops()`; below a read (`loss.item()`), which has waited, it goes. A pair of CUDA events
-    becomes two readings of `time.perf_counter()`, each after such a wait, and `start.elapsed_time(end)` their
-    difference in milliseconds; another wait right beside such a reading goes. A wait computes what is still
-    held by a name, and nothing else: the rule `timed-results` keeps the result of a call that is timed.
+    `xm.wait_device_ops()`, which runs nothing; so does a wait in the first replica alone, where nothing is
+    computed below the test of the rank. Below a read (`loss.item()`), which has waited, it goes.
+
+    A pair of CUDA events becomes two readings of `time.perf_counter()`, each after such a wait, and
+    `start.elapsed_time(end)` their difference in milliseconds; another wait right beside such a reading goes.
+    A wait computes what is still held by a name, and nothing else: the rule `timed-results` keeps the result
+    of a call that is timed.
 
     **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done,
     recorded in another function than the one that makes them.
@@ -127,6 +132,44 @@ class CudaTiming(Rule):
                     meter.update(loss.item())
             """,
         ),
+        rewritten(
+            """
+            import time
+
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer):
+                rank = dist.get_rank()
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    if rank == 0:
+                        torch.cuda.synchronize()
+                        print(time.time())
+            """,
+            """
+            import time
+
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+
+
+            def train(model, loader, optimizer):
+                rank = dist.get_rank()
+                for x, y in loader:
+                    with torch_xla.step():
+                        loss = model(x.to("xla"), y.to("xla"))
+                        loss.backward()
+                        optimizer.step()
+                    if rank == 0:
+                        xm.wait_device_ops()
+                        print(time.time())
+            """,
+        ),
         left_alone(
             """
             import threading
@@ -204,13 +247,10 @@ class CudaTiming(Rule):
         if line is not None and above is not None and _reads(above):
             message = f"remove {code(node)}: the read above it has waited"
             return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
-        ends = above is not None and any(
-            above is part.body.block.body[part.last] for part in steps_around(node, context)
-        )
-        if ends and not context.portable:
+        if not context.portable and (why := _nothing_pends(node, above, context)):
             module = context.imports.require("torch_xla.core.xla_model", "xm")
             waits = cst.parse_expression(f"{module}.wait_device_ops()")
-            message = f"{code(node)} → xm.wait_device_ops(): the step has just ended its graph"
+            message = f"{code(node)} → xm.wait_device_ops(): {why}"
             return self.edit(node, lambda _: waits, message, consumes=[node])
         wait = context.vocabulary.expression("wait")
         message = f"{code(node)} → {context.vocabulary.say('wait')}"
@@ -317,6 +357,21 @@ def steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]
     for step in evaluation_steps(loop, context) if loop is not None else ():
         if isinstance(step, TrainingStep):
             yield from step.parts
+
+
+def _nothing_pends(node: cst.Call, above: cst.CSTNode | None, context: Workspace) -> str:
+    """Return why the wait `node` has nothing to run that is its own, or an empty string.
+
+    Below a test of the rank a wait that ends the graph would end it in some replicas alone.
+    """
+    if any(above is part.body.block.body[part.last] for part in steps_around(node, context)):
+        return "the step has just ended its graph"
+    guard = context.guards.around(node)
+    if isinstance(guard, cst.If) and not computes_below(guard, facts_of(context)):
+        return (
+            "nothing is computed below the test of the rank, and the graph stays as in the others"
+        )
+    return ""
 
 
 def _called_alone(line: cst.CSTNode | None) -> cst.Call | None:

@@ -71,6 +71,7 @@ class Compile(Rule):
             def build(net, args):
                 if args.compile:
                     net = torch.compile(net, mode='max-autotune')
+                net: torch.nn.Module = torch.compile(net)
                 return Trainer(torch.compile(net.head), net)
             """,
             """
@@ -246,7 +247,7 @@ class Compile(Rule):
             )
             yield from self.report(call, message)
             return
-        if isinstance(above, cst.Assign) and _is_to_itself(above, context):
+        if isinstance(above, cst.Assign | cst.AnnAssign) and _is_to_itself(above, context):
             if not _compiles_to_itself(context.parent(above), context):  # not alone on its line
                 yield self._gone(above, [above])
             return  # else its line goes
@@ -308,21 +309,23 @@ def _compiled(call: cst.Call) -> cst.BaseExpression | None:
     return None if first is None or named else first.value
 
 
-def _is_to_itself(assign: cst.Assign, context: Workspace) -> bool:
-    """Whether the assignment is `x = torch.compile(x, …)`."""
+def _is_to_itself(assign: cst.Assign | cst.AnnAssign, context: Workspace) -> bool:
+    """Whether the assignment is `x = torch.compile(x, …)`, annotated or not."""
     call = assign.value
     if not isinstance(call, cst.Call) or context.qualified_name(call.func) != COMPILE:
         return False
     compiled = _compiled(call) if _goes(call) else None
-    target = assign.targets[0].target
-    return len(assign.targets) == 1 and compiled is not None and compiled.deep_equals(target)
+    targets = [assign] if isinstance(assign, cst.AnnAssign) else assign.targets
+    return len(targets) == 1 and compiled is not None and compiled.deep_equals(targets[0].target)
 
 
 def _compiles_to_itself(line: cst.CSTNode | None, context: Workspace) -> bool:
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     statement = line.body[0]
-    return isinstance(statement, cst.Assign) and _is_to_itself(statement, context)
+    if not isinstance(statement, cst.Assign | cst.AnnAssign):
+        return False
+    return _is_to_itself(statement, context)
 
 
 def _holds_nothing_else(node: cst.If, context: Workspace) -> bool:
