@@ -266,8 +266,10 @@ class VaryingLength(Hazard):
             return
         sides = [test.left, *(part.comparator for part in test.comparisons)]
         lists = {code(side.args[0].value) for side in sides if _is_length(side)}
-        taking = (*nodes_of(node.body, cst.Del), *nodes_of(node.body, cst.Call))
-        if not any(_takes_from(part, lists) for part in taking):
+        deletes = any(_deletes_from(part, lists) for part in nodes_of(node.body, cst.Del))
+        if not deletes and not any(
+            _pops_from(part, lists) for part in nodes_of(node.body, cst.Call)
+        ):
             return
         for side in sides:
             value = _read(side, facts)
@@ -319,11 +321,14 @@ def _is_length(node: cst.BaseExpression) -> TypeGuard[cst.Call]:
     return isinstance(node, cst.Call) and code(node.func) == "len" and len(node.args) == 1
 
 
-def _takes_from(node: cst.Call | cst.Del, lists: set[str]) -> bool:
-    """Whether `node` takes an element from one of `lists`: `del views[-1]`, `views.pop()`."""
-    if isinstance(node, cst.Del):
-        return isinstance(node.target, cst.Subscript) and code(node.target.value) in lists
-    return method(node) == "pop" and code(receiver(node)) in lists
+def _deletes_from(node: cst.Del, lists: set[str]) -> bool:
+    """Whether `node` takes an element from one of `lists`: `del views[-1]`."""
+    return isinstance(node.target, cst.Subscript) and code(node.target.value) in lists
+
+
+def _pops_from(call: cst.Call, lists: set[str]) -> bool:
+    """Whether `call` takes an element from one of `lists`: `views.pop()`."""
+    return method(call) == "pop" and code(receiver(call)) in lists
 
 
 def _cause_of_size(node: cst.Call, facts: Facts) -> cst.BaseExpression | None:

@@ -14,6 +14,7 @@ from migrate.counts import many
 from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import DeviceReads
+from migrate.reading.replicas.own_values import made_equal
 from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
@@ -26,6 +27,7 @@ from migrate.syntax.tree import code, nodes, nodes_of
 
 READS_INSIDE = "reads a value inside the step"
 WAITS = "each step waits for it"
+PARTS = "; replicas that decide differently run different graphs, and wait for each other: use torch.where"
 READ_AFTER = "read after each step"
 ONLY_TIMES = "only times its recording"
 
@@ -142,6 +144,18 @@ class Wrapping:
         gone = {id(node) for read in reads for node in nodes(read.call)}
         self._report(part, index, gone)
 
+    def _decides_alone(self, read: cst.CSTNode) -> bool:
+        """Whether each replica decides by its own `read` what it computes in the step."""
+        below = read
+        for above in self.context.ancestors(read):
+            if isinstance(above, cst.If) and below is above.test:
+                equal = made_equal(above.test, self.context)
+                return self.context.calls.replicated and not equal
+            if isinstance(above, cst.BaseStatement):
+                return False
+            below = above
+        return False
+
     def _report(self, part: Arrangement, index: int, gone: set[int]) -> None:
         """Report the reads that stay in the block."""
         statement = part.body.statements[index]
@@ -165,6 +179,7 @@ class Wrapping:
                 "it decides whether the step trains" if _decides(read, statement) else ""
             )
             mend = f" ({because}): {WAITS}" if because else ": move it below the block"
+            mend += PARTS if because and self._decides_alone(read) else ""
             self._findings.append(
                 RuleFinding(self.rule, read, message + mend, code=self._code([read]))
             )
