@@ -20,15 +20,17 @@ from migrate.rewrite.rule import (
     reported,
     rewritten,
 )
-from migrate.rewrite.rules.ranks.work import computes_below
 from migrate.rewrite.rules.step.arrange import Arrangement
 from migrate.rewrite.rules.step.evaluation import evaluation_steps
 from migrate.rewrite.rules.step.steps import TrainingStep, steps_of
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of
+from migrate.syntax.tree import code, last_part, nodes_of
 
 WAIT = names(*torch_cuda.WAITS)
 EVENT = names(*torch_cuda.EVENTS)
+HOLDS = frozenset(
+    {"dict", "list", "state_dict", "tuple"}
+)  # results that hold tensors, and compute none
 STREAMS = names(*torch_cuda.CURRENT_STREAMS)
 
 
@@ -359,6 +361,17 @@ def steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]
             yield from step.parts
 
 
+def _computes(guard: cst.If, context: Workspace) -> bool:
+    """Whether code below `guard` computes on the device, or calls a function of the script, which may."""
+    values = facts_of(context).values
+    calls = [call for call in nodes_of(guard, cst.Call) if last_part(call.func) not in HOLDS]
+    return (
+        any(values.on_device(call) or context.run_by(call) for call in calls)
+        or any(values.on_device(part) for part in nodes_of(guard, cst.BinaryOperation))
+        or any(values.on_device(part.target) for part in nodes_of(guard, cst.AugAssign))
+    )
+
+
 def _nothing_pends(node: cst.Call, above: cst.CSTNode | None, context: Workspace) -> str:
     """Return why the wait `node` has nothing to run that is its own, or an empty string.
 
@@ -367,7 +380,7 @@ def _nothing_pends(node: cst.Call, above: cst.CSTNode | None, context: Workspace
     if any(above is part.body.block.body[part.last] for part in steps_around(node, context)):
         return "the step has just ended its graph"
     guard = context.guards.around(node)
-    if isinstance(guard, cst.If) and not computes_below(guard, facts_of(context)):
+    if isinstance(guard, cst.If) and not _computes(guard, context):
         return (
             "nothing is computed below the test of the rank, and the graph stays as in the others"
         )

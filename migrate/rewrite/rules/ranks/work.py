@@ -100,14 +100,6 @@ class BranchWork:
     makers: list[tuple[BranchWork, frozenset[str]]] = field(default_factory=list)
 
 
-def computes_below(guard: cst.If, facts: Facts) -> bool:
-    """Whether a statement below `guard` computes on the device, or may."""
-    try:
-        return bool(_Branch(guard, facts, frozenset(), only=False).work().blocks)
-    except CannotError:
-        return True
-
-
 def work_of(guard: cst.If, facts: Facts, needed: frozenset[str] = frozenset()) -> BranchWork:
     """Return how all replicas run the work on the device below `guard`.
 
