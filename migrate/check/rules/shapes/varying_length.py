@@ -424,12 +424,21 @@ def _read(
             if value is None or not (is_element or assignment.how in (How.VALUE, How.PART)):
                 continue
             has_read = any(method(call) in READS for call in facts.below(value, cst.Call))
+            if assignment.how is How.PART and not _is_numbers(value):
+                continue  # a part of a tuple may be anything
             if elements or not is_element or not has_read:
                 read = _read(value, facts, depth + 1, elements)
                 if read is not None:
                     return read
         return _passed(bound, facts, depth + 1, elements)
     return None
+
+
+def _is_numbers(value: cst.BaseExpression) -> bool:
+    """Whether `value` is the numbers of one tensor, or a part of these: `x.cpu().numpy()[0]`."""
+    while isinstance(value, cst.Subscript):
+        value = value.value
+    return isinstance(value, cst.Call) and method(value) in NUMBERS
 
 
 def _source(read: cst.Call) -> cst.BaseExpression:
