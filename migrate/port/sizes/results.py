@@ -53,8 +53,8 @@ class Sizes:
         starts: name, value here, value there: numbers of initial values alone, with which `init` drew as new
             models of the original.
         lengths: name, value here, values with other numbers of entries at which both sides agreed.
-        other_axes: (axes, size here, size there): axes of inputs that were recorded with one size, and that no
-            setting decides; both sides agreed at the other one.
+        other_axes: (axes, size here, size there): axes of inputs that were recorded with one size, and
+            that no setting decides; both sides agreed at the other one.
         unread: (setting, value, why) of the original: those that the configuration of the port lacks.
         error: why nothing was tried; "" otherwise.
         tied: (input, axis) → the setting that its size follows, as an expression: "n_mels", "2 * width".

@@ -1,4 +1,4 @@
-"""Epochs of a run, to see when schedules are stepped; one longer than the recorded updates is hurried through."""
+"""Epochs of a run, to see when schedules are stepped. A long one is hurried through."""
 
 from __future__ import annotations
 
