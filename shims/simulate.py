@@ -16,7 +16,8 @@ ends within seconds with an error that names the replicas, their lines and their
 different collectives, a replica that ended or waits elsewhere for good (`_simulated.watch`), and a
 result that only some replicas read (`_simulated.reads`).
 
-Sums of bfloat16 are added in float32, as on a TPU (`_simulated.half_sums`).
+Sums of bfloat16 are added in float32, as on a TPU (`_simulated.half_sums`), and gradients of resized images
+are computed on the device (`_simulated.resize`).
 
 SPMD collectives and several machines are not simulated. docs/shims/simulation.md lists the
 differences to a TPU.
@@ -31,7 +32,7 @@ from typing import Any
 from torch_xla._internal import pjrt
 
 from shims import activate
-from shims._simulated import autocast, half_sums
+from shims._simulated import autocast, half_sums, resize
 from shims.errors import NotSimulatedError
 
 
@@ -51,6 +52,7 @@ def install() -> None:
             _join_torchruns()
         return
     half_sums.install("XLA")
+    resize.install()
     autocast.install()
     pjrt.run_multiprocess = functools.partial(_run_multiprocess, activate.replicas())
 

@@ -26,9 +26,10 @@ _LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
 _PLACE = re.compile(
     r"""(?:"(/[^"\n]+\.py)"|^[ \t]*(/[^":\n]+\.py)|(/[^":\s]+\.py)):(\d+)""", re.MULTILINE
 )
-# Frames of a framework say little: the model's line is the innermost outside of them.
+# Frames of a framework or of Python's library say little: the model's line is the innermost outside of them.
 _FRAMEWORK = re.compile(
-    r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax|optax)/|<frozen |^"
+    r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax|optax)/|<frozen |"
+    r"/lib/python3\.\d+/(?!(site|dist)-packages/)|^"
     rf"{re.escape(str(Path(__file__).parents[2]))}/(migrate|converters|shims)/"
 )
 

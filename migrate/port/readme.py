@@ -74,7 +74,12 @@ def readme_text(
         _weights(weights),
         _list(
             "## Free axes",
-            [*port.free, *(bound.text for bound in port.bounds), *_free_of_methods(port)],
+            [
+                *port.free,
+                *(() if sizes is None else sizes.free),
+                *(bound.text for bound in port.bounds),
+                *_free_of_methods(port),
+            ],
             "None: it takes the inputs that it was recorded with.",
         ),
         _masks(port),

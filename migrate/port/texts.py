@@ -299,9 +299,11 @@ def convert_text(
         "",
         "import argparse",
         "import ast",
+        "import dataclasses",
         "import importlib.util",
         "import os",
         "import sys",
+        "from collections.abc import Iterable",
         "from pathlib import Path",
         "from typing import Any",
         "",
@@ -345,6 +347,15 @@ def convert_text(
         "        ) from None",
         "",
         "",
+        "def config_of(port: Any, sizes: Iterable[tuple[str, Any]]) -> Any:",
+        '    """The config with other sizes than those of config.py."""',
+        f"    fields = [field.name for field in dataclasses.fields(port.{config})]",
+        "    for name, _ in sizes:",
+        "        if name not in fields:",
+        "            raise ValueError(f\"--size {name}: config.py has {', '.join(fields)}\")",
+        f"    return port.{config}(**dict(sizes))",
+        "",
+        "",
         "def main() -> None:",
         '    """Convert what the command line names."""',
         "    parser = argparse.ArgumentParser(description=__doc__)",
@@ -360,7 +371,7 @@ def convert_text(
         *(
             [
                 "        port = package()",
-                f"        config = port.{config}(**dict(given.size))",
+                "        config = config_of(port, given.size)",
                 f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
                 f"        port.require_params([*paths{paths}], config)",
             ]
@@ -368,7 +379,7 @@ def convert_text(
             else [
                 f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
                 "        port = package()",
-                f"        port.require_params([*paths{paths}], port.{config}(**dict(given.size)))",
+                f"        port.require_params([*paths{paths}], config_of(port, given.size))",
             ]
         ),
         f"        done = convert(given.checkpoint, {how}, output=given.output{extra}, overwrite=given.force)",

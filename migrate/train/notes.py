@@ -78,9 +78,12 @@ def program_notes(
             "change"
         )
     if per_epoch := {s.per_epoch for s in recorded["optimizer"].schedules} - {0}:
+        stepped = f"schedule is stepped after each epoch of {many(max(per_epoch), 'update')}"
         notes.append(
-            f"an epoch is longer than the watched updates: the script was hurried through it, without "
-            f"training. Its schedule is stepped after each epoch of {many(max(per_epoch), 'update')}"
+            f"the whole training was watched: its {stepped}"
+            if recorded.get("ended")
+            else "an epoch is longer than the watched updates: the script was hurried through it, without "
+            f"training. Its {stepped}"
         )
     if recorded["fixed"]:
         notes.append(

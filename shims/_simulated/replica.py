@@ -16,7 +16,7 @@ import torch_xla
 from torch_xla.core import xla_model
 
 from shims import activate
-from shims._simulated import autocast, calls, half_sums, reducer, refusals
+from shims._simulated import autocast, calls, half_sums, reducer, refusals, resize
 from shims._simulated import reads as _reads
 from shims._simulated.collectives import Collectives
 from shims._simulated.reads import Reads
@@ -51,6 +51,7 @@ def join(rank: int, size: int, port: int, *, serve: bool = False, attempt: int =
     _patch_topology(rank, size)
     _patch_collectives(_CLayer(collectives, watch.reads))
     half_sums.install("XLA")
+    resize.install()
     autocast.install()
     _count_steps(watch)
     _reads.watch_reads(watch.reads)

@@ -17,9 +17,10 @@ def install() -> None:
     count = activate.replicas()
     simulated = os.environ.get("PJRT_DEVICE") == "CPU"
     if simulated:
-        from shims._simulated import autocast, half_sums, launch
+        from shims._simulated import autocast, half_sums, launch, resize
 
         half_sums.install("XLA")
+        resize.install()
         autocast.install()
         pjrt.run_multiprocess = functools.partial(launch.run_multiprocess, count)
     if activate.STORE_PORT in os.environ and "RANK" in os.environ:

@@ -92,6 +92,8 @@ def test_a_place_in_a_message_of_the_compiler() -> None:
       /venv/lib/python3.11/site-packages/jax/_src/numpy/x.py:3:1 [dot]
       /home/user/net.py:17:21 [f]"""
     assert place_in(said) == "/home/user/net.py:17"
+    library = "at:\n  /usr/lib/python3.11/contextlib.py:144:1 [exit]\n  /home/user/net.py:9:1 [f]"
+    assert place_in(library) == "/home/user/net.py:9"
     assert place_in("nothing") == ""
 
 

@@ -75,3 +75,49 @@ def test_a_script_sees_an_address_only_where_torchrun_sets_one(
     script.write_text('import os\n\nprint("at", os.environ.get("MASTER_ADDR"))\n')
     with pytest.raises(FitError, match=f"last output: at {address}"):
         lower_script(script, [], devices=4, shown="train.py", timeout=LIMIT, torchrun=torchrun)
+
+
+RESIZED = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
+
+
+def main(index):
+    device = torch_xla.device()
+    down, up = (nn.Conv2d(3, 3, 3, padding=1).to(device) for _ in range(2))
+    optimizer = torch.optim.SGD([*down.parameters(), *up.parameters()], lr=0.1)
+    for step in range(12):
+        with torch_xla.step():
+            x = torch.randn(2, 3, 8, 8).to(device)
+            small = nn.functional.max_pool2d(nn.functional.dropout(down(x), 0.1), 2)
+            large = nn.functional.interpolate(small, scale_factor=2, mode="bilinear")
+            nn.functional.interpolate(up(large), size=5).pow(2).mean().backward()
+            if step % 2:
+                xm.reduce_gradients(optimizer)
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
+
+def test_resized_images_are_the_kernels_of_the_compiler(tmp_path: Path) -> None:
+    script = tmp_path / "train_xla.py"
+    script.write_text(RESIZED)
+    step = lower_script(script, [], devices=4, shown="train.py", timeout=LIMIT)
+    targets = [
+        target
+        for program in step.parts
+        for target in (
+            b"ResizeBilinear",
+            b"ResizeBilinearGrad",
+            b"ResizeNearest",
+            b"ResizeNearestGrad",
+        )
+        if target in program.program.data
+    ]
+    assert len(set(targets)) == 4

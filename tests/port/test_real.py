@@ -329,7 +329,7 @@ def test_its_own_checkpoint_through_its_own_convert(spare: Path) -> None:
     assert _convert(spare, "3.pt", "--size", "depth=3") == ""
     assert load(spare / "made.safetensors", spare, "{'depth': 3}") == ""
     assert "lacks params/layers_2/fc/bias" in _convert(spare, "2.pt", "--size", "depth=3")
-    assert "wrong" in _convert(spare, "2.pt", "--size", "wrong=3")
+    assert "--size wrong: config.py has dim, depth" in _convert(spare, "2.pt", "--size", "wrong=3")
 
 
 def _convert(folder: Path, checkpoint: str, *more: str) -> str:

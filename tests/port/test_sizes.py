@@ -356,6 +356,26 @@ def test_a_bound_of_both_branches_alike_is_lifted(tmp_path: Path) -> None:
     assert "demand_size" not in written.modeling
 
 
+def test_an_axis_that_a_recording_fixes_and_nothing_decides_is_free(tmp_path: Path) -> None:
+    class Sequences(nn.Module):
+        def __init__(self, dim: int = 6) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(dim, dim, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0]
+
+    written, found = sized(Sequences, {"x": real(2, 5, 6)}, tmp_path)
+    assert written.free == ("x: batch (axis 0)",)
+    [(axes, here, there)] = found.other_axes
+    assert (axes, here) == ("x axis 1", 5)
+    assert found.free == (f"x axis 1: recorded with 5, proven with {there} too",)
+    assert not found.axes
+    x = real(3, there + 4, 6)
+    model = Sequences()
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}), model(x))
+
+
 def test_a_number_that_no_weight_shows_is_a_field(tmp_path: Path) -> None:
     written, found = sized(Routed, {"x": real(2, 5, 10)}, tmp_path)
     assert "dim" in {name for name, _, _ in found.changed}

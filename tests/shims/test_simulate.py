@@ -236,6 +236,15 @@ def test_replicas_find_no_address_of_torchrun_in_the_environment(tmp_path: Path)
     assert said == ["replica 0 of 2 has []", "replica 1 of 2 has []"]
 
 
+def test_gradients_of_resized_images_are_computed_on_the_device() -> None:
+    done = run(PROGRAMS / "resize.py", replicas=1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 36
+    assert [line for line in lines if not line.endswith(" is right")] == []
+    assert "Warning" not in done.stderr
+
+
 def test_sums_of_bfloat16_are_added_in_float32() -> None:
     done = run(PROGRAMS / "half_sums.py", replicas=1)
     assert done.returncode == 0, done.stdout + done.stderr

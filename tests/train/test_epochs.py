@@ -80,6 +80,16 @@ def test_other_steps_show_nothing(epochs: list[tuple[int, dict[int, list[int]]]]
     assert seen.turns(FIRST, ended=True) == 0
 
 
+def test_epochs_of_a_run_that_is_not_hurried() -> None:
+    seen = Epochs("train.py", 1, [["True"]])  # what ends it early has ended it
+    for _ in range(2):
+        seen.begin()
+        for _ in range(3):
+            assert not seen.turn({}, {})
+        seen.step(FIRST)
+    assert seen.turns(FIRST, ended=True) == 3
+
+
 @pytest.mark.parametrize(("args", "turns"), [("False", 2), ("True", 0), ("unknown", 0)])
 def test_an_epoch_that_may_end_early_shows_nothing(args: str, turns: int) -> None:
     seen = Epochs("train.py", 1, [[args]])

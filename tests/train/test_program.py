@@ -289,6 +289,17 @@ def test_a_schedule_of_epochs_that_are_longer_than_the_watched_updates(tmp_path:
     assert "after each epoch of 400 updates" in (program / "README.md").read_text()
 
 
+@pytest.mark.parametrize("epochs", ["1", "2"])
+def test_a_schedule_of_epochs_in_a_run_of_few_epochs(tmp_path: Path, epochs: str) -> None:
+    source = LATE.replace("CHANGE", "pass").replace("range(3)", f"range({epochs})")
+    result = train(tmp_path, source, "--json")
+    assert result.exit_code == 0, result.output
+    program = tmp_path / "jax_program"
+    assert "updates_per_epoch = 7" in (program / "optimizer.py").read_text()
+    readme = (program / "README.md").read_text()
+    assert "the whole training was watched: its schedule is stepped after each epoch of 7" in readme
+
+
 def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:
     source = LATE.replace("CHANGE", "raise ValueError('no more')")
     result = train(tmp_path, source, "--updates", "9")

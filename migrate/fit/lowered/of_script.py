@@ -27,6 +27,7 @@ from migrate.fit.lowered.watch import (
     DEVICES,
     FACTS,
     FOLDER,
+    ON_HOST,
     PORT,
     PROGRAM,
     STEPS,
@@ -99,6 +100,12 @@ def lower_script(
                 )
             if first:
                 steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
+            on_host = (folder / ON_HOST).read_text() if (folder / ON_HOST).exists() else ""
+            if on_host and code and (code < 0 or "BrokenProcessPool" in said):
+                raise FitError(
+                    f"{shown}: the process ended while its step was traced, which runs {on_host} on the host",
+                    "a TPU waits for such operators too: write the step without them",
+                )
             if code != 0 or not steps:
                 raise failure(code, said, shown, timeout, known, modules_of(script))
             # It ends before a step repeats: its last one is taken, in a run of its own.

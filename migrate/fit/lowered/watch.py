@@ -42,6 +42,9 @@ CHANGED = "MIGRATE_FIT_CHANGED"
 PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
 # What the reads of a first run gave, for a second one; why a step could not be taken.
 VALUES, WHY = "values.json", "why"
+# Operators of the steps before the traced one that ran on the host: their inputs have no values in a step
+# that is only traced.
+ON_HOST = "on_host"
 _OURS = (__file__, began.__file__)
 # So many steps are looked at; where none of them repeats, each would be compiled anew.
 MOST_STEPS = 6
@@ -171,12 +174,15 @@ class _StepWatch:
         from torch.nn.parallel import distributed
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        from shims._simulated import resize
+
         if name := os.environ.get(CHANGED):
             self._changed = change(name)
         self._world.install(self._began.has_begun)
         self._began.install()
         # The ranks of DDP tell each other the shapes of their weights; here is one.
         distributed._verify_param_shape_across_processes = lambda *_, **__: True
+        resize.install(lambda: self._traced)
         core = torch_xla._XLAC
         core._set_ir_debug(True)
         # The ends of steps, and shims' collectives, which run at once what is pending.
@@ -243,6 +249,10 @@ class _StepWatch:
 
     def _trace(self) -> None:
         self._traced = True
+        from torch_xla.debug import metrics
+
+        on_host = [name for name in metrics.counter_names() if name.startswith("aten::")]
+        (self._folder / ON_HOST).write_text(" ".join(sorted(on_host)))
         self._roles = roles()
         self._began.reset()
         self._world.trace_for_all()

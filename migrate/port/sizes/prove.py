@@ -357,6 +357,11 @@ class _Proof:
             rates=_shown(self.rates),
             starts=_shown(self.starts),
             lengths=tuple(self._lengths(held)),
+            other_axes=tuple(
+                (change.name, self._own(change), change.value)
+                for change in self.good
+                if change.leaf is None
+            ),
             unread=tuple(self._unread({*settings, *held, *rates})),
             tied=self._tied() if self.question.port.settings else {},
             there=self._there(),

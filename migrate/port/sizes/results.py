@@ -53,6 +53,8 @@ class Sizes:
         starts: name, value here, value there: numbers of initial values alone, with which `init` drew as new
             models of the original.
         lengths: name, value here, values with other numbers of entries at which both sides agreed.
+        other_axes: (axes, size here, size there): axes of inputs that were recorded with one size, and
+            that no setting decides; both sides agreed at the other one.
         unread: (setting, value, why) of the original: those that the configuration of the port lacks.
         error: why nothing was tried; "" otherwise.
         tied: (input, axis) → the setting that its size follows, as an expression: "n_mels", "2 * width".
@@ -67,10 +69,19 @@ class Sizes:
     rates: tuple[tuple[str, Any, Any], ...] = ()
     starts: tuple[tuple[str, Any, Any], ...] = ()
     lengths: tuple[tuple[str, Any, tuple[Any, ...]], ...] = ()
+    other_axes: tuple[tuple[str, int, int], ...] = ()
     unread: tuple[tuple[str, Any, str], ...] = ()
     error: str = ""
     tied: Mapping[tuple[str, int], str] = field(default_factory=dict)
     there: SecondSize | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Axes that take other sizes than the recorded one, as reports say it."""
+        return tuple(
+            f"{axes}: recorded with {here}, proven with {there} too"
+            for axes, here, there in self.other_axes
+        )
 
     @property
     def limits(self) -> Limits:

@@ -40,9 +40,9 @@ def port_summary(ported: Ported) -> list[RenderableType]:
     if ported.weights:
         lines.append(Text(f"  params.safetensors: {ported.weights}"))
     for title, said in (
-        ("free axes", port.free),
+        ("free axes", (*port.free, *(ported.sizes.free if ported.sizes else ()))),
         ("bound", tuple(entry.text for entry in port.bounds)),
-        ("fixed number", port.baked),
+        ("number that stays as recorded", port.baked),
         ("other sizes", _sizes(ported)),
         ("training", (f"evaluation only: {port.refused}",) if port.refused else ()),
         ("note", (*port.notes, *ported.notes)),

@@ -58,8 +58,8 @@ class RecordedSchedule:
         children: schedulers within it (SequentialLR, ChainedScheduler).
         counts: number of its `step()` calls before each recorded update.
         line: line of the script that creates it; 0 if unknown.
-        per_epoch: updates in an epoch, if it is stepped once after each epoch, and the epochs are longer than
-            the recorded updates; 0 if not.
+        per_epoch: updates in an epoch, if it is stepped once after each epoch, and the watched updates hold
+            too few epochs to show it; 0 if not.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Epochs longer than the recorded updates: hurried through, to see when schedules are stepped."""
+"""Epochs of a run, to see when schedules are stepped. A long one is hurried through."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Epochs:
             ended: whether the script, and with it the last epoch, came to its end.
         """
         epochs = self._epochs if ended else self._epochs[:-1]
-        if not epochs or not self._is_whole:
+        if not epochs or (self.hurried and not self._is_whole):
             return 0
         turns = epochs[0].turns
         alike = all(e.turns == turns and e.steps.get(scheduler) == [turns] for e in epochs)

@@ -703,8 +703,10 @@ class _Recorder:
             return
         if self._record["updates"]:
             self._observe_averages()
-            self._record["ended"] = "failed" not in self._record
+            ended = self._record["ended"] = "failed" not in self._record
             self._write()
+            if not self._optimizers.shows_steps():  # one epoch or two: their ends show it
+                self._write_epochs(ended=ended)
 
     def _write(self) -> None:
         self._done = True
