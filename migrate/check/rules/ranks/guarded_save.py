@@ -11,6 +11,7 @@ from migrate.catalogue.words import SAFETENSORS_SAVES, SAVED
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.first_alone import saves_alone
 from migrate.reading.values.saved import SAVES, arguments, is_of_host, is_save
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
@@ -26,6 +27,9 @@ class GuardedSave(Hazard):
     **What to do.** Call `xm.save(obj, path, global_master=True)` in every replica, outside of the condition:
     it writes in one. `shims.save` does so too. `xm.save` of torch_xla 2.9 does not wait for the other
     replicas: where they read the file next, `xm.rendezvous("saved")` comes after it, in every replica.
+
+    Where the first replica alone can decide (`if accuracy > best:`), `torch_xla.sync()` right before its test,
+    in every replica, leaves nothing pending; below it `xm.save(obj, path, master_only=False)` waits for nobody.
 
     A save in a thread beside the replica's own reads the weights while the next step is traced, in every
     replica at another point. Move them to the CPU before the thread starts, on all replicas.
@@ -106,6 +110,24 @@ class GuardedSave(Hazard):
         ),
         example(
             """
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+
+
+            def keep(model, accuracy, best, path):
+                torch_xla.sync()
+                if dist.get_rank() == 0 and accuracy > best:
+                    xm.save(model.state_dict(), path, master_only=False)
+
+
+            def keep_at_once(model, accuracy, best, path):
+                if dist.get_rank() == 0 and accuracy > best:
+                    xm.save(model.state_dict(), path, master_only=False)  # XLA301
+            """
+        ),
+        example(
+            """
             import threading
 
             import torch.distributed as dist
@@ -152,6 +174,8 @@ class GuardedSave(Hazard):
         guard = facts.guards.around(node)
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # if a function is called under a condition only, its calls are reported
+        if saves_alone(node, facts.context):
+            return
         line = facts.context.position(guard).line
         own = is_save(node, facts.context, also_xla=True)
         about = () if own else tuple(self._inner(node, facts))

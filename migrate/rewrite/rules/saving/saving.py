@@ -12,6 +12,7 @@ from migrate.catalogue.words import SAFETENSORS_SAVES
 from migrate.check.hazard import Severity
 from migrate.check.ignores import ignores
 from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
+from migrate.reading.replicas.first_alone import guard_of_first
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.options import same_on_all
@@ -21,6 +22,7 @@ from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding
 from migrate.rewrite.rules.saving.early_returns import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
+from migrate.rewrite.rules.saving.first_alone import with_nothing_pending
 from migrate.rewrite.rules.saving.moved_files import moved_by_first, statements_after
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
@@ -115,7 +117,8 @@ class Saving:
                         f"if it is on the device: {saved} on all ranks{self._first_does(call)}",
                     )
             return
-        moved = []
+        moved: list[cst.Call] = []
+        unmoved: list[tuple[cst.Call, str]] = []
         for call in calls:
             if is_of_host(call, self._context) or self._context.launch.before(call):
                 continue
@@ -140,7 +143,7 @@ class Saving:
                 moved.append(call)
                 self._keep_rest(call)
             elif reason:
-                yield from self._rule.report(call, self._words(call, reason))
+                unmoved.append((call, reason))
         led = list(self._elsewhere())  # calls that save in other files, and why they stay
         for mention, reason in self._left.values():
             yield from self._rule.report(mention, reason)
@@ -149,21 +152,31 @@ class Saving:
                 self._note(node, line)
         self._ways = {key: self._way(guarded, moved) for key, guarded in self._guarded.items()}
         stuck = self._stuck()
-        for call in moved:
-            guard = self._context.guards.around(call)
-            if guard is not None and id(guard) in stuck:
-                reason = f"{stuck[id(guard)]}: {self._by_hand}"
+        unmoved += [
+            (call, f"{stuck[id(guard)]}: {self._by_hand}")
+            for call in moved
+            if (guard := self._context.guards.around(call)) is not None and id(guard) in stuck
+        ]
+        staying = self._staying(moved, [call for call, _ in unmoved])
+        for call, reason in unmoved:
+            if call not in staying:
                 yield from self._rule.report(call, self._words(call, reason))
-            else:
-                yield self._save(call, guard)
-                if (condition := unseen_condition(call, self._context)) is not None:
-                    yield from self._rule.report(
-                        call,
-                        f"see that {condition} lets all replicas save: {by_hand(self._context)} must be "
-                        "called on all ranks, and waits for those that do not",
-                        Severity.INFO,
-                    )
-                yield from self._by_keys(call, calls)
+        for call in staying:
+            yield self._save_alone(call)
+        for guard in dict.fromkeys(staying.values()):
+            yield with_nothing_pending(self._rule, guard, self._context)
+        out_of_reach = {*staying, *(call for call, _ in unmoved)}
+        moved = [call for call in moved if call not in out_of_reach]
+        for call in moved:
+            yield self._save(call, self._context.guards.around(call))
+            if (condition := unseen_condition(call, self._context)) is not None:
+                yield from self._rule.report(
+                    call,
+                    f"see that {condition} lets all replicas save: {by_hand(self._context)} must be "
+                    "called on all ranks, and waits for those that do not",
+                    Severity.INFO,
+                )
+            yield from self._by_keys(call, calls)
         led += [
             (call, f"{stuck[id(guard)]}: {self._on_all(call)}")
             for call, guard in self._calls_out
@@ -183,6 +196,32 @@ class Saving:
         yield from moved_by_first(
             self._rule, [c for c in moved if self._all_make(c)], self._context
         )
+
+    def _staying(
+        self, moved: Sequence[cst.Call], unmoved: Sequence[cst.Call]
+    ) -> dict[cst.Call, cst.If]:
+        """Return the saves that the first replica makes alone, each with the outermost test around it.
+
+        They are those that cannot move, where nothing else is against `xm.save`, and all others below the
+        same test. Where it keeps something else that has to move (an evaluation), none stays.
+        """
+        guards = {
+            call: guard
+            for call in (*moved, *unmoved)
+            if refused(call, self._context) is None
+            and (guard := guard_of_first(call, self._context)) is not None
+            and not self._is_together(guard)
+        }
+        asking = {id(guards[call]) for call in unmoved if call in guards}
+        statements = {id(self._context.statement_around(call)) for call in guards}
+        for guarded in self._guarded.values():
+            outermost = guard_of_first(guarded.statements[0], self._context)
+            if any(id(statement) not in statements for statement in guarded.statements):
+                asking.discard(id(outermost))
+        staying = {call: guard for call, guard in guards.items() if id(guard) in asking}
+        for call in staying:
+            self._guarded.pop(id(self._context.guards.around(call)), None)
+        return staying
 
     def _in_thread(self, where: str) -> str:
         """Return what is wrong with a save in a thread that is started at `where`."""
@@ -729,6 +768,23 @@ class Saving:
 
     def _tests_around_calls(self, function: cst.FunctionDef) -> set[int]:
         return {id(self._context.guards.around(mention)) for mention in self._calls(function)}
+
+    def _save_alone(self, call: cst.Call) -> Edit:
+        """Return the edit of a save that stays below tests of the first replica."""
+        guard = cst.ensure_type(self._context.guards.around(call), cst.If)
+        rest = on_first(guard.test, self._context)
+        local = rest is not None and is_local(rest.asked)
+        if self._context.qualified_name(call.func) in SAFETENSORS_SAVES:
+            name, replace = as_safetensors_save(call, local, self._context)
+        else:
+            name = self._context.vocabulary.write("save")
+            replace = (
+                as_shims_save(name, call, local, False, self._context)
+                if self._context.portable
+                else as_xla_save(name, ("master_only", "False"))
+            )
+        message = f"{code(call.func)} → {name}, which the first replica calls alone"
+        return self._rule.edit(call, replace, message, consumes=[call.func])
 
     def _save(self, call: cst.Call, guard: Guard | None) -> Edit:
         local = False

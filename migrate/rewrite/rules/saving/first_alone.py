@@ -1,0 +1,39 @@
+"""Saves that stay with the first replica, since it decides by values that the others do not have.
+
+Before its test all replicas run what is pending, so that no graph is left for which it would wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import libcst as cst
+
+from migrate.rewrite.edits.nodes import split_blank
+from migrate.rewrite.rule import Edit, Rule
+from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
+
+
+def with_nothing_pending(rule: Rule, guard: cst.If, context: Workspace) -> Edit:
+    """Return the edit that puts a synchronization of all replicas before `guard`."""
+    sync = context.vocabulary.write("sync")
+    message = f"{sync}: nothing is pending where the first replica saves alone"
+    wrong = (
+        f"below `if {code(guard.test)}:` the first replica alone would run what is pending for its save, "
+        f"and wait for the others: {sync} before it"
+    )
+    return rule.edit(guard, _after(sync), message, wrong=wrong)
+
+
+def _after(
+    statement: str,
+) -> Callable[[cst.If], cst.If | cst.FlattenSentinel[cst.BaseStatement]]:
+    def replace(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
+        blank, comments = split_blank(updated.leading_lines)
+        line = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
+        return cst.FlattenSentinel(
+            [line.with_changes(leading_lines=blank), updated.with_changes(leading_lines=comments)]
+        )
+
+    return replace
