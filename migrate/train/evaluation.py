@@ -76,7 +76,7 @@ def evaluations_of(
             chains = [chain for s in more for chain in s["chains"]]
             edits = [edit for s in more for edit in s["edits"]]
             try:
-                text = evaluating_text(script, edits, chains)
+                text = evaluating_text(script, edits, chains, recorded["modes"])
                 _ = text.tree
                 cut = cutting(text, chains)
                 plain = cut()

@@ -262,6 +262,7 @@ def _write(
             loss,
             events,
             recorded["schedule_lines"],
+            recorded["modes"],
             scaled=facts.scaled is not None,
         )
         notes = [

@@ -23,13 +23,15 @@ def left_statements(
     loss: LossSlice,
     events: TrainingCalls,
     schedules: Collection[int] = (),
+    modes: Collection[int] = (),
     *,
     scaled: bool = False,
 ) -> list[str]:
     """List the statements of the loops around the training step that are left to do by hand.
 
     Evaluation, logs, checkpoints, averages of weights: position and first line of each. Lines that step a
-    schedule (`schedules`) are in the optimizer. If the program multiplies its gradients (`scaled`),
+    schedule (`schedules`) are in the optimizer, and those that set the
+    mode of a module (`modes`) are the program's own. If the program multiplies its gradients (`scaled`),
     statements that read gradients are not left, nor those that compute numbers for them alone.
     """
     calls = {
@@ -37,7 +39,7 @@ def left_statements(
         for frames in (events.backward, *events.steps, *events.dropped)
         for frame in frames
     }
-    known = {*data.kept, *calls, *schedules} | {
+    known = {*data.kept, *calls, *schedules, *modes} | {
         line for first, last in loss.lines for line in range(first, last + 1)
     }
     left: list[ast.stmt] = []
@@ -78,7 +80,7 @@ def _counted(statement: ast.stmt) -> bool:
 def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) -> bool:
     """Whether a program needs nothing for a statement.
 
-    Modes and learning rates are the program's own, it counts its updates, and prints losses and rates.
+    Learning rates are the program's own, it counts its updates, and prints losses and rates.
 
     Args:
         statement: the statement.
@@ -96,8 +98,6 @@ def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) 
         return _counted(statement)
     if any(is_call_of(tree, call.func, name) for name in _WAITING):
         return True
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr in ("train", "eval") and not _names([*call.args, *call.keywords])
     is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
     return is_print and _names([*call.args, *call.keywords]) <= set(shown)
 

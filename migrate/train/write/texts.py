@@ -622,11 +622,10 @@ def main():
 
 
 def report(number, losses, rate):
-    """Print one update, on the first host."""
-    if jax.process_index() == 0:
-        loss = sum(float(x) for x in losses)
-        print(f"update {{number}}: loss {{loss:.6f}}, learning rate {{float(rate):.3e}}", flush=True)
-
+    """Print one update."""
+    loss = sum(float(x) for x in losses)
+    print(f"update {{number}}: loss {{loss:.6f}}, learning rate {{float(rate):.3e}}", flush=True)
+{texts.reports}
 
 if __name__ == "__main__":
     main()
