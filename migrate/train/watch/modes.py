@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
+from pathlib import Path
 from types import FrameType
 
 from torch import nn
 
 from migrate.train.slice.evaluation import MODES
+
+# Folder of the tools that watch the script.
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 def follow_modes(file: str) -> set[int]:
@@ -20,6 +24,9 @@ def follow_modes(file: str) -> set[int]:
         frame: FrameType | None = sys._getframe(1)
         # A module sets the modes of its parts, and may have methods of its own in the script.
         while frame is not None and (frame.f_code.co_filename != file or _is_method(frame)):
+            own = frame.f_code.co_filename
+            if own.startswith(_PACKAGE) and own != __file__:
+                return original(module, mode)  # not the script's call
             frame = frame.f_back
         if frame is not None:
             lines.add(frame.f_lineno)

@@ -725,6 +725,7 @@ class _Recorder:
             self._record["unknown_averages"] = [*names, *self._averages.unknown()]
         # A script that ended has shown all of its steps.
         self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
+        self._record["modes"] = sorted(self._modes)
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._evaluations is not None and "refused" not in self._record:
             self._record["evaluations"] = self._evaluations.recorded()

@@ -713,7 +713,7 @@ def step(state, micro, site=0, rollout=None):
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)
-    params, opt_state = _train.apply(state.params, state.opt_state, grads{scaled.argument})
+    params, opt_state, *_ = _train.apply(state.params, state.opt_state, grads{scaled.argument})
     state = state._replace(
         params=params, variables=variables, opt_state=opt_state, step=state.step + 1{average}
     )

@@ -23,23 +23,18 @@ def left_statements(
     loss: LossSlice,
     events: TrainingCalls,
     schedules: Collection[int] = (),
-    modes: Collection[int] = (),
+    own: Collection[int] = (),
     *,
     scaled: bool = False,
 ) -> list[str]:
     """List the statements of the loops around the training step that are left to do by hand.
 
     Evaluation, logs, checkpoints, averages of weights: position and first line of each. Lines that step a
-    schedule (`schedules`) are in the optimizer, and those that set the
-    mode of a module (`modes`) are the program's own. If the program multiplies its gradients (`scaled`),
-    statements that read gradients are not left, nor those that compute numbers for them alone.
+    schedule (`schedules`) are in the optimizer; those that set the mode of a module or print an update
+    (`own`) are the program's own. If the program multiplies its gradients (`scaled`), statements that read
+    gradients are not left, nor those that compute numbers for them alone.
     """
-    calls = {
-        frame.line
-        for frames in (events.backward, *events.steps, *events.dropped)
-        for frame in frames
-    }
-    known = {*data.kept, *calls, *schedules, *modes} | {
+    known = {*data.kept, *trains(events), *schedules, *own} | {
         line for first, last in loss.lines for line in range(first, last + 1)
     }
     left: list[ast.stmt] = []
@@ -60,6 +55,12 @@ def left_statements(
     left = [statement for statement in left if not _is_needless(statement, shown, script.tree)]
     lines = [first_line(statement) for statement in left]
     return [f"{script.at(line)}: {script.lines[line - 1].strip()}" for line in dict.fromkeys(lines)]
+
+
+def trains(events: TrainingCalls) -> set[int]:
+    """Lines of the calls that train, with those of their callers."""
+    chains = (events.backward, *events.steps, *events.dropped)
+    return {frame.line for frames in chains for frame in frames}
 
 
 def _targets(loop: ast.stmt) -> set[str]:

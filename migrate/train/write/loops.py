@@ -67,7 +67,12 @@ _FIRST_HOST = """
 
 
 def loop_texts(
-    *, rollouts: bool, several: bool = False, forwards: bool = False, evaluates: bool = False
+    *,
+    rollouts: bool,
+    several: bool = False,
+    forwards: bool = False,
+    evaluates: bool = False,
+    norm: bool = False,
 ) -> LoopTexts:
     """Parts of `train.py`.
 
@@ -76,6 +81,7 @@ def loop_texts(
         several: whether there are several kinds of updates, each with a name.
         forwards: whether there are calls of modules between them.
         evaluates: whether the loop evaluates.
+        norm: whether reports have the norm of the gradients.
     """
     name = "name, " if several else ""
     count = "sum(state.counts.values())" if several else "state.step"
@@ -110,7 +116,8 @@ def loop_texts(
         state, rest = kept.resume(evaluations.state, batches(evaluations))
     evaluations.state = state"""
         moved = "\n        evaluations.state = state"
-    late = f"late({count} - 1, {name}losses, rate)"
+    more = ", state.norm" if norm else ""
+    late = f"late({count} - 1, {name}losses, rate{more})"
     if forwards:  # a call between the updates is none: the loop counts the updates alone
         late = f"if name in UPDATES:\n            {late}"
     loop = f"""

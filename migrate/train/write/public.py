@@ -173,7 +173,7 @@ class PublicNames:
         return written
 
     def _why_missing(self, name: str) -> str:
-        """Why the interface has no function of a name."""
+        """Reason for which the interface has no function of a name."""
         frames = (f for site in self._facts.evaluations for chain in site["chains"] for f in chain)
         return _EVALUATED if name in {frame.function for frame in frames} else _NO_COUNTERPART
 
