@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import keyword
-import re
 import tokenize
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ def with_script_names(
     ):
         name = names.pop() if len(names) == 1 else ""
         known = name in taken or keyword.iskeyword(name)
-        if not name or known or re.search(rf"\b{name}\b", optimizer.source):
+        if not name or known or _renamed(optimizer.source, name, "") != optimizer.source:
             continue
         rates = tuple(_renamed(rate, old, name) for rate in optimizer.rates.rates)
         optimizer = replace(

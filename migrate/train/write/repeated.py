@@ -29,6 +29,18 @@ def without_repeats(evaluations: str, loss: str) -> str:
             body = method.body[0]
             indent = " " * body.col_offset
             lines[first_line(body) - 1 : method.end_lineno] = [f"{indent}return {call}"]
+    return _with_needed("\n".join(lines) + "\n")
+
+
+def _with_needed(source: str) -> str:
+    """The source, which imports of `loss.py` what it reads."""
+    tree, lines = ast.parse(source), source.splitlines()
+    read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    for node in reversed(tree.body):
+        if isinstance(node, ast.ImportFrom) and node.module == "loss":
+            needed = [alias.name for alias in node.names if alias.name in read]
+            text = [f"from loss import {', '.join(needed)}"] if needed else []
+            lines[node.lineno - 1 : node.end_lineno] = text
     return "\n".join(lines) + "\n"
 
 
