@@ -370,8 +370,10 @@ _AVERAGED, _average = {averaged[0]!r}, {averaged[1]!r}
         of_state = _OTHERS.replace("in MODULES", "in _modules") if contained else _OTHERS
         loaded = "    state = _loaded(weights)" + (of_state if others else "\n") + after
         loaded = f"{before}{loaded}\n\n{_LOADED}"
-    given = '_in_torch({"params": state.params, **state.variables})'
-    returned = f"    named = {given}\n{values}    return named" if values else f"    return {given}"
+    weights = '_in_torch({"params": state.params, **state.variables})'
+    returned = (
+        f"    named = {weights}\n{values}    return named" if values else f"    return {weights}"
+    )
     return f'''{constants}
 def load(weights):
     """A fresh state with these weights, a new optimizer, at step 0.

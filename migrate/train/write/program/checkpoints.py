@@ -8,7 +8,6 @@ import collections
 import itertools
 import os
 import signal
-import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +58,7 @@ class Checkpoints:
         self.values += held.data["values"]
         skipped = collections.deque(itertools.islice(batches, newest), maxlen=1)
         if self._preempted:
-            sys.exit(PREEMPTED)
+            raise SystemExit(PREEMPTED)
         if digest([*skipped]) != held.data["batches"]:
             raise SystemExit(
                 f"checkpoint of update {newest}: the data are not those of the run that stored it; "
@@ -82,7 +81,7 @@ class Checkpoints:
                 self._save()
             self._manager.close()
         if self._preempted:
-            sys.exit(PREEMPTED)
+            raise SystemExit(PREEMPTED)
 
     def _save(self) -> None:
         state, micro = self._last
