@@ -217,7 +217,8 @@ def test_batches_alone_have_no_values_of_evaluations() -> None:
     exec(with_evaluations(source, sites), namespace)
     assert namespace["program_values"] is namespace["unknown_values"]  # of a loop that others run
     assert all(math.isnan(x) for x in next(namespace["batches"]()))
-    assert next(namespace["batches"](lambda name, x: [name, x])) == ["test", 1]
+    namespace["program_values"] = lambda name, x: [name, x]
+    assert next(namespace["batches"]()) == ["test", 1]
 
 
 SITES: list[Mapping[str, Any]] = [

@@ -23,6 +23,7 @@ from migrate.train.slice.text import (
     stores,
 )
 
+# Name in `data.py` of the function that gives values of evaluations.
 EVALUATED = "program_values"
 # What the function of a call is.
 MODEL, DEVICE = "model", "device"

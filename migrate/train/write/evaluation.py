@@ -10,7 +10,7 @@ from typing import Any
 from migrate.train.slice.evaluation import EVALUATED
 from migrate.train.write.split import EVALUATION
 
-UNKNOWN, GIVE_VALUES = "unknown_values", "give_values"
+UNKNOWN = "unknown_values"
 
 
 def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics: bool) -> str:
@@ -143,25 +143,11 @@ def unknown_text(sites: Sequence[Mapping[str, Any]]) -> str:
 
 
 def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
-    """A text of `data.py`, whose `batches` takes the function that evaluates."""
-    text = tidy(text)
-    before = "def batches():\n"
-    first = text.index(before)
-    doc_end = text.index('"""\n', text.index('"""', first) + 3)
-    head = f"def batches({GIVE_VALUES}={UNKNOWN}):\n"
-    doc = text[first + len(before) : doc_end]
-    rest = text[doc_end + len('"""\n') :]
-    described = f" `{GIVE_VALUES}(name, **batch)`\n    gives the values of an evaluation."
-    taken = f"    global {EVALUATED}\n    {EVALUATED} = {GIVE_VALUES}\n"
-    own = f'{unknown_text(sites)}\n\n{head}{doc}{described}\n    """\n{taken}{rest}'
-    return text[:first] + own
+    """A text of `data.py` with the name that its loop asks for values; `train.py` sets it."""
+    before, batches, after = tidy(text).partition("def batches():\n")
+    return f"{before}{unknown_text(sites)}\n\n{batches}{after}"
 
 
 def tidy(text: str) -> str:
     """The text without blank lines at the start of a function, where statements were left out."""
     return re.sub(r"(\n *def [^\n]*:\n)\n+(?= )", r"\1", text)
-
-
-def has_evaluations(text: str) -> bool:
-    """Whether a text of `data.py` asks for values of evaluations."""
-    return f"def batches({GIVE_VALUES}={UNKNOWN})" in text

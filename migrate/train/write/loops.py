@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from migrate.train.slice.evaluation import EVALUATED
+
 
 @dataclass(frozen=True)
 class LoopTexts:
@@ -102,18 +104,16 @@ def loop_texts(
 """
         imports = "from converters.reverse import by_torch_names\n"
         return LoopTexts("", imports, _IN_TORCH, _NO_CHECKPOINTS, loop.strip("\n"), "")
-    imported, evaluator, resumed, moved = (
-        "",
-        "",
-        "\n    state, rest = kept.resume(load(), batches())",
-        "",
-    )
+    imported = evaluator = moved = ""
+    data = "from data import batches"
+    resumed = "\n    state, rest = kept.resume(load(), batches())"
     if evaluates:
         imported = "\n    from evaluate import Evaluations"
-        evaluator = "\n    evaluations = Evaluations(load(), kept.values, late)"
+        data = "import data"
+        evaluator = f"\n    evaluations = data.{EVALUATED} = Evaluations(load(), kept.values, late)"
         resumed = """
     with contextlib.redirect_stdout(None):  # what the updates print that are skipped
-        state, rest = kept.resume(evaluations.state, batches(evaluations))
+        state, rest = kept.resume(evaluations.state, data.batches())
     evaluations.state = state"""
         moved = "\n        evaluations.state = state"
     more = ", state.norm" if norm else ""
@@ -123,7 +123,7 @@ def loop_texts(
     loop = f"""
     if asked.every < 1:
         parser.error(f"--every {{asked.every}}: at least 1")
-    from data import batches{imported}
+    {data}{imported}
 {_FIRST_HOST}
     kept, late = Checkpoints(asked.checkpoints, asked.every), Late(){evaluator}{resumed}
     for {name}micro in rest:{ends}
