@@ -5,11 +5,9 @@ of the whole batch as on one device: XLA adds the sums of all devices.
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 # Hosts are connected before JAX starts its devices. `migrate launch` sets these variables on each host;
@@ -26,19 +24,21 @@ ROWS = NamedSharding(MESH, PartitionSpec("data"))
 
 def replicated(tree: Any) -> Any:
     """Put arrays on every device."""
-    return _put(tree, lambda array: EVERYWHERE)
+    return _put(tree, jax.tree.map(lambda x: EVERYWHERE, tree))
 
 
 def by_rows(tree: Any) -> Any:
     """Put the rows of a batch on the devices; an array whose rows cannot be divided goes to each."""
-    return _put(tree, lambda x: ROWS if x.ndim and len(x) % MESH.size == 0 else EVERYWHERE)
+
+    def sharding(x: Any) -> NamedSharding:
+        return ROWS if x.ndim and len(x) % MESH.size == 0 else EVERYWHERE
+
+    return _put(tree, jax.tree.map(sharding, tree))
 
 
-def _put(tree: Any, sharding_of: Callable[[Any], NamedSharding]) -> Any:
+def _put(tree: Any, shardings: Any) -> Any:
     """Put arrays that every host has whole."""
-
-    def put(array: Any) -> jax.Array:
-        array = np.asarray(array)
-        return jax.make_array_from_process_local_data(sharding_of(array), array, array.shape)
-
-    return jax.tree.map(put, tree)
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+    put = jax.make_array_from_process_local_data
+    return jax.tree.map(lambda x, sharding: put(sharding, x, x.shape), tree, shardings)

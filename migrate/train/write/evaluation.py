@@ -53,7 +53,8 @@ def values_of(name, params, variables, inputs):
 def evaluated(state, name, batch):
     \"\"\"The values that the script reads of a batch, as Python numbers.\"\"\"
 {chr(10).join([*lines, ""]) if lines else ""}\
-    values = values_of(name, state.params, state.variables, by_rows(batch))
+    inputs = by_rows(jax.tree.map(np.asarray, batch))
+    values = values_of(name, state.params, state.variables, inputs)
     return [value.item() for value in jax.tree.leaves(values)]
 
 
