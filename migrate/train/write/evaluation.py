@@ -175,8 +175,3 @@ def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
 def tidy(text: str) -> str:
     """The text without blank lines at the start of a function, where statements were left out."""
     return re.sub(r"(\n *def [^\n]*:\n)\n+(?= )", r"\1", text)
-
-
-def has_evaluations(text: str) -> bool:
-    """Whether a text of `data.py` asks for values of evaluations."""
-    return f"def batches({GIVE_VALUES}={UNKNOWN})" in text

@@ -43,7 +43,7 @@ class DeferReads(Rule):
     """
 
     name = "defer-reads"
-    code = "XLA208"
+    code = "XLA889"
     nodes = (cst.For, cst.While)
     options: ClassVar[RewriteOptions] = RewriteOptions(defer_reads=True)
     after = True
