@@ -62,7 +62,7 @@ def refuse_own_shims(plan: Plan, notes: Sequence[Note]) -> None:
 
     def uses(edits: Sequence[Edit | Wrap]) -> str:
         try:
-            rewritten = applied(replace(plan, edits=tuple(edits)))[0]
+            rewritten = applied(replace(plan, edits=tuple(edits))).data
         except Exception:
             return ""
         return "shims" if len(_SHIMS.findall(rewritten)) > count else ""

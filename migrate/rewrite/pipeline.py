@@ -214,18 +214,18 @@ def first_turn(
             withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
     if rules is None and plan.edits and not source.is_notebook:
-        cleared, others = without_dead(plan, findings, applied(plan)[0])
+        cleared, others = without_dead(plan, findings, applied(plan).module)
         if _without(withdrawn, cleared).edits == cleared.edits and not any(impossible(cleared)):
             plan, findings = cleared, others
-    data, lost = applied(plan)
-    edits = (*notes_on(plan, plan.edits), *lost)
+    result = applied(plan)
+    edits = (*notes_on(plan, plan.edits), *result.lost)
     draft = Draft(
         source.path,
         source.data,
-        data,
+        result.data,
         in_order(edits),
         in_order((*notes_on(plan, findings), *_not_done(withdrawn, wanted))),
-        settled=data == source.data,
+        settled=result.data == source.data,
         withdrawn=withdrawn,
         comments=comments,
     )
@@ -402,8 +402,8 @@ def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
     """Return `draft` after one more turn, in which only findings of the rules `later` count."""
     # Constructs that no rule handles were reported before.
     findings = [finding for finding in plan.findings if finding.rule in later]
-    data, lost = applied(plan)
-    edits = (*notes_on(plan, plan.edits), *lost)
+    result = applied(plan)
+    edits = (*notes_on(plan, plan.edits), *result.lost)
     notes = list(_at_origin(draft, plan.context.source, edits))
     notes_left = _at_origin(draft, plan.context.source, notes_on(plan, findings))
     more = [note for note in notes_left if note not in draft.findings]  # each turn reports it again
@@ -411,11 +411,11 @@ def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
     before = [note for note in draft.findings if (note.rule, note.line) not in done]
     return replace(
         draft,
-        data=data,
+        data=result.data,
         edits=in_order((*draft.edits, *notes)),
         findings=(*before, *more),
         turns=draft.turns + 1,
-        settled=data == draft.data,
+        settled=result.data == draft.data,
     )
 
 

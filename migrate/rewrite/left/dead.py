@@ -28,7 +28,7 @@ SEES_ALL = frozenset({"locals", "eval", "exec", "vars"})
 
 
 def without_dead(
-    plan: Plan, findings: Sequence[RuleFinding], rewritten: bytes
+    plan: Plan, findings: Sequence[RuleFinding], rewritten: cst.Module
 ) -> tuple[Plan, list[RuleFinding]]:
     """Return a plan that also removes variables which its edits leave unused, and the findings that remain.
 
@@ -39,7 +39,7 @@ def without_dead(
     Args:
         plan: the plan of the first turn.
         findings: the remaining manual work.
-        rewritten: the script with the edits of the plan.
+        rewritten: the tree of the script with the edits of the plan.
     """
     script = plan.context
     lines = {}
@@ -54,7 +54,7 @@ def without_dead(
     wrapped = {
         id(end) for wrap in plan.edits if isinstance(wrap, Wrap) for end in (wrap.first, wrap.last)
     }
-    after = _Functions(cst.parse_module(rewritten))
+    after = _Functions(rewritten)
     before = _Functions(script.module)
     edits = []
     for line, rule in lines.values():
@@ -155,26 +155,33 @@ def _is_dead(line: cst.SimpleStatementLine, before: cst.FunctionDef, now: cst.Fu
     for call in nodes_of(before, cst.Call):
         if code(call.func) in SEES_ALL:
             return False
-    return any(_reads(before, name) for name in names) and not any(
-        _reads(now, name) or _is_declared(now, name) for name in names
+    return not names.isdisjoint(_read(before)) and not (
+        names & _read(now) or any(_is_declared(now, name) for name in names)
     )
 
 
-def _reads(function: cst.FunctionDef, name: str) -> bool:
-    """Whether `name` is read in a function. Bindings, attribute names and argument names do not count."""
-    apart: set[int] = set()
-    for node in nodes(function):
-        if isinstance(node, cst.AssignTarget):
+def _read(function: cst.FunctionDef) -> set[str]:
+    """Return the names that a function reads. Bindings, names of attributes and of arguments do not count.
+
+    A node may stand in an edited tree twice, once as a binding, once as a read.
+    """
+    names: set[str] = set()
+    waiting: list[cst.CSTNode] = [function]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, cst.Name):
+            names.add(node.value)
+        elif isinstance(node, cst.Attribute | cst.Arg):
+            waiting.append(node.value)
+        elif isinstance(node, cst.AssignTarget):
             target = node.target
             parts = (
                 [e.value for e in target.elements] if isinstance(target, cst.Tuple) else [target]
             )
-            apart.update(map(id, parts))
-        elif isinstance(node, cst.Attribute):
-            apart.add(id(node.attr))
-        elif isinstance(node, cst.Arg) and node.keyword is not None:
-            apart.add(id(node.keyword))
-    return any(n.value == name and id(n) not in apart for n in nodes_of(function, cst.Name))
+            waiting += [part for part in parts if not isinstance(part, cst.Name)]
+        else:
+            waiting += children(node)
+    return names
 
 
 def _is_declared(function: cst.FunctionDef, name: str) -> bool:
