@@ -12,7 +12,7 @@ from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.ignores import ignores
 from migrate.errors import MigrateError
-from migrate.model.facts import ModuleCalls
+from migrate.model.facts import AnalyzedProject, ModuleCalls, calls_of_script
 from migrate.reading.collectives.pending_values import COLLECTIVE
 from migrate.reading.facts import Facts, facts_of
 from migrate.rewrite.applied_plan import applied, impossible, in_order, notes_on, planned
@@ -63,14 +63,25 @@ class NotStableError(MigrateError):
 
 @deep
 def rewrite(
-    path: Path, rules: Sequence[Rule] | None = None, options: RewriteOptions = DEFAULT
+    path: Path,
+    rules: Sequence[Rule] | None = None,
+    options: RewriteOptions = DEFAULT,
+    known: Sequence[AnalyzedProject] = (),
 ) -> Rewrite:
     """Return the rewritten form of the script at `path`, without writing it.
+
+    Args:
+        path: the script.
+        rules: the rules. Default: all.
+        options: options of the rewrite.
+        known: projects that are already analyzed.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
     """
-    return rewrite_source(read(path), rules, options=options)
+    source = read(path)
+    calls = calls_of_script(path, source.data, known)
+    return rewrite_source(source, rules, calls=calls, options=options)
 
 
 @deep
