@@ -212,8 +212,9 @@ def first_turn(
             after = planned(script, later, rest=False)
         findings += after.findings
         plan = after
-    refuse_own_shims(plan, notes_on(plan, plan.edits))
     wanted = notes_on(plan, plan.edits)  # also the withdrawn edits
+    if plan.needs_shims:
+        refuse_own_shims(plan, wanted)
     plan = _without(withdrawn, plan)
     if wrong := list(impossible(plan)):
         more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in wrong)
@@ -280,7 +281,8 @@ def next_turn(
     not_done = _not_done(draft.withdrawn, list(again))
     draft = replace(draft, findings=(*draft.findings, *not_done))
     plan = replace(plan, edits=tuple(edit for edit, _ in pairs))
-    refuse_own_shims(plan, [note for _, note in pairs])
+    if plan.needs_shims:
+        refuse_own_shims(plan, [note for _, note in pairs])
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
     edited = {(note.rule, note.line) for note in draft.edits}
     late = draft.turns >= TURNS
