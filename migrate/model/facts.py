@@ -890,9 +890,12 @@ def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
 def _definition(
     function: Function, analysis: Analysis, bound_counts: Mapping[Function, int] | None = None
 ) -> Definition:
-    before = (bound_counts or {}).get(function, 0)
+    known, before = _definitions(analysis), (bound_counts or {}).get(function, 0)
+    key = function, before
+    if key in known:
+        return known[key]
     calls = function.top.names_called[function]
-    return Definition(
+    known[key] = Definition(
         function.module.path,
         function.line,
         function.name,
@@ -913,6 +916,13 @@ def _definition(
         masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
         frozenset(argument.arg for argument in function.arguments.kwonlyargs),
     )
+    return known[key]
+
+
+@lru_cache(maxsize=2)
+def _definitions(analysis: Analysis) -> dict[tuple[Function, int], Definition]:
+    """Return what is known of the functions that calls run, as far as anything has asked for them."""
+    return {}
 
 
 def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Iterator[End]:

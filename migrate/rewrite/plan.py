@@ -81,10 +81,10 @@ def _is_wanted(rule: Rule, context: Workspace) -> bool:
 def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | RuleFinding]:
     """Return what `rule` finds at `node`. If the rule fails, return a finding that says so."""
     try:
-        requests = rule.find(node, context)
+        requests = list(rule.find(node, context))
         # A rule of this target alone speaks in its words, and names the old ones in `"xla" → "tpu"`.
-        if rule.targets == {context.target}:
-            return list(requests)
+        if not requests or rule.targets == {context.target}:
+            return requests
         return [_worded(request, context) for request in requests]
     except (MigrateError, RecursionError):
         raise
