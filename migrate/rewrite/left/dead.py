@@ -20,6 +20,7 @@ from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of
 from migrate.syntax.walk import children
+from migrate.syntax.walk_ast import walk
 
 # Functions of torch.cuda without effects, by the beginning of their last part.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
@@ -238,7 +239,7 @@ def unread_options(
     """
     if not edits or "add_argument" not in before:
         return
-    old, new = syntax_tree(before), syntax_tree(after)
+    old, new = [*walk(syntax_tree(before))], [*walk(syntax_tree(after))]
     was_read, is_read = _attribute_reads(old), _attribute_reads(new)
     declared = {attribute for _, attribute, _ in _options(new)}
     reported = {finding.line for finding in findings}
@@ -259,9 +260,9 @@ def unread_options(
         )
 
 
-def _options(tree: ast.Module) -> Iterator[tuple[str, str, ast.Call]]:
+def _options(script: Iterable[ast.AST]) -> Iterator[tuple[str, str, ast.Call]]:
     """Yield the options of command lines: the flag, the attribute that holds its value, the declaration."""
-    for node in ast.walk(tree):
+    for node in script:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
@@ -277,19 +278,19 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, str, ast.Call]]:
         yield long, str((*attributes, long.lstrip("-").replace("-", "_"))[0]), node
 
 
-def _attribute_reads(tree: ast.Module) -> dict[str, list[int]]:
+def _attribute_reads(script: Sequence[ast.AST]) -> dict[str, list[int]]:
     """Return the lines that read each attribute of an object, and texts that may name one.
 
     Attributes of modules are left out: `re.compile` is no option.
     """
     modules = {
         (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(tree)
+        for node in script
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
     reads: dict[str, list[int]] = {}
-    for node in ast.walk(tree):
+    for node in script:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             reads.setdefault(node.value, []).append(node.lineno)
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
