@@ -17,14 +17,14 @@ from migrate.syntax.notebook.text import SUFFIX, read_notebook
 @seldom_collected()
 @deep
 def rewrite_file(
-    path: Path, options: RewriteOptions = DEFAULT, known: Sequence[AnalyzedProject] = ()
+    path: Path, options: RewriteOptions = DEFAULT, projects: Sequence[AnalyzedProject] = ()
 ) -> Rewrite:
     """Return the rewritten form of the script or notebook at `path`, without writing it.
 
     Args:
         path: the file.
         options: the form of the output.
-        known: projects that are already analyzed.
+        projects: projects that are already analyzed.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: the file cannot be read.
@@ -32,4 +32,4 @@ def rewrite_file(
     """
     if path.suffix == SUFFIX:
         return rewrite_notebook(read_notebook(path), options=options)
-    return rewrite(path, options=options, known=known)
+    return rewrite(path, options=options, projects=projects)

@@ -66,7 +66,7 @@ def rewrite(
     path: Path,
     rules: Sequence[Rule] | None = None,
     options: RewriteOptions = DEFAULT,
-    known: Sequence[AnalyzedProject] = (),
+    projects: Sequence[AnalyzedProject] = (),
 ) -> Rewrite:
     """Return the rewritten form of the script at `path`, without writing it.
 
@@ -74,13 +74,13 @@ def rewrite(
         path: the script.
         rules: the rules. Default: all.
         options: options of the rewrite.
-        known: projects that are already analyzed.
+        projects: projects that are already analyzed.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
     """
     source = read(path)
-    calls = calls_of_script(path, source.data, known)
+    calls = calls_of_script(path, source.data, projects)
     return rewrite_source(source, rules, calls=calls, options=options)
 
 
