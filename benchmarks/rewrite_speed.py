@@ -3,13 +3,13 @@
     python benchmarks/rewrite_speed.py [PROJECT...]
 
 PROJECT are checkouts of repositories; without any, a project is made of installed packages. For each it
-prints the user time of `migrate rewrite` and `migrate check` on the whole folder, in one process, as a ratio
-to a parse and print by libcst in the same run, and the peak memory; beside them what libcst's own analyses of
-the same trees take, once: what a codemod with them needs before its first rule. Then how long the rewrite
-of one script of 500 lines takes from the shell (median of 5, the bytecode of the modules being there, as pip
-leaves it), and how the time of one script grows when what it holds is doubled five times: functions that move
-to the device, assignments to one name, names, classes, findings, training loops; 2 is linear. User time is
-what other work on the machine disturbs least. Exit code 1 beyond a limit.
+prints the user time of `migrate rewrite` and `migrate check` on the whole folder, in one process, as a
+ratio to a parse and print by libcst in the same run (the bytecode of all modules being there, as pip leaves
+it), and the peak memory; beside them what libcst's own analyses of the same trees take, once: what a
+codemod with them needs before its first rule. Then how long the rewrite of one script of 500 lines takes
+from the shell (median of 5), and how the time of one script grows when what it holds is doubled five times:
+functions that move to the device, assignments to one name, names, classes, findings, training loops; 2 is
+linear. User time is what other work on the machine disturbs least. Exit code 1 beyond a limit.
 """
 
 from __future__ import annotations
@@ -218,12 +218,25 @@ def measured(
     return wall, user, done.stdout.strip()
 
 
-def project(folder: Path) -> bool:
-    """Print the figures of the project in `folder`; return whether it is within the limits."""
+def with_bytecode(place: Path) -> dict[str, str]:
+    """Return the environment in which Python keeps the bytecode of modules in a folder."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return environment | {"PYTHONPYCACHEPREFIX": str(place / "bytecode")}
+
+
+def project(folder: Path, place: Path) -> bool:
+    """Print the figures of the project in `folder`; return whether it is within the limits.
+
+    Args:
+        folder: the project.
+        place: a folder with a script, on which each program runs first: then all modules have bytecode.
+    """
     lines = sum(path.read_bytes().count(b"\n") for path in _files(folder))
+    environment = with_bytecode(place)
     figures = []
     for program in (PARSE_AND_PRINT, REWRITE, CHECK, ANALYZED):
-        _, user, printed = measured([sys.executable, "-c", program, str(folder)])
+        measured([sys.executable, "-c", program, str(place / "single")], environment)
+        _, user, printed = measured([sys.executable, "-c", program, str(folder)], environment)
         figures.append((user, int(printed)))
     (least, _), *ours, (analyzed, _) = figures
     said = [
@@ -271,14 +284,14 @@ def growth() -> bool:
 
 def single(place: Path) -> bool:
     """Print how long one script takes from the shell; return whether it is within the limit."""
-    source = place / "train.py"
+    source = place / "single" / "train.py"
+    source.parent.mkdir()
     source.write_text(script())
     command = [str(Path(sys.executable).with_name("migrate")), "rewrite", str(source)]
     command += ["-o", str(place / "rewritten.py"), "--force"]
-    with_bytecode = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    with_bytecode["PYTHONPYCACHEPREFIX"] = str(place / "bytecode")
-    measured(command, with_bytecode)
-    runs = [measured(command, with_bytecode)[:2] for _ in range(RUNS)]
+    environment = with_bytecode(place)
+    measured(command, environment)
+    runs = [measured(command, environment)[:2] for _ in range(RUNS)]
     wall, user = (statistics.median(run[kind] for run in runs) for kind in (0, 1))
     lines = source.read_text().count("\n")
     print(
@@ -304,7 +317,7 @@ def main() -> int:
         if not projects:
             projects = [place / "project"]
             copied([PACKAGES / folder for folder in FOLDERS], projects[0], LINES)
-        within += [project(folder) for folder in projects]
+        within += [project(folder, place) for folder in projects]
     return 0 if all(within) else 1
 
 

@@ -57,6 +57,23 @@ class TestFrame:
         )
         assert ran.stdout.splitlines()[-1] == "[]"
 
+    def test_a_rewrite_loads_no_library_that_it_does_not_need(self, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("import torch\n\ntorch.ones(2).cuda()\n")
+        code = (
+            "import sys; from migrate.cli import commands\n"
+            "try: commands(sys.argv[1:])\n"
+            "except SystemExit: pass\n"
+            "print(sorted({'torch', 'jax', 'numpy', 'libcst.matchers'} & set(sys.modules)))"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", code, "rewrite", str(script), "--diff"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout.splitlines()[-1] == "[]"
+
     @pytest.mark.parametrize("command", ["", *sorted(commands.commands)])
     def test_every_help_has_an_example(self, command: str) -> None:
         shown = run(*command.split(), "--help")

@@ -53,9 +53,9 @@ _ROWS = (
     "nll = jnp.stack([cross_entropy(*row) for row in "
     "zip(nll.reshape(4, 11, -1), nll_2.reshape(4, 11))]).mean()"
 )
-_ADAMW = "optax.adamw(schedule, b1=0.9, b2=0.95, eps=1e-08, weight_decay=0.1, mask=decays)"
+_ADAMW = "optax.adamw(scheduler, b1=0.9, b2=0.95, eps=1e-08, weight_decay=0.1, mask=decayed)"
 _COUPLED = (
-    "optax.add_decayed_weights(0.1, decays), optax.adam(schedule, b1=0.9, b2=0.95, eps=1e-08)"
+    "optax.add_decayed_weights(0.1, decayed), optax.adam(scheduler, b1=0.9, b2=0.95, eps=1e-08)"
 )
 _APPLY = "apply(state.params, state.opt_state, grads)"
 _AVERAGED = "apply(state.params, state.opt_state, jax.tree.map(lambda x: x / len(micro), grads))"
@@ -100,7 +100,7 @@ _LANGUAGE = (
     ("loss.py", _FACTOR, "return nll + pull * 0.5", "the loss is 2 times"),
     ("train.py", _APPLY, _AVERAGED, "double averaging"),
     ("train.py", _SUM, "grads = more", "only the last micro-batch"),
-    ("optimizer.py", ", mask=decays", "", "decay on biases"),
+    ("optimizer.py", ", mask=decayed", "", "decay on biases"),
     ("optimizer.py", "weight_decay=0.1", "weight_decay=0.0", "lost weight decay"),
     ("optimizer.py", _ADAMW, _COUPLED, "coupled weight decay"),
     ("optimizer.py", "* rate(step)", "* rate(step + 1)", "schedule off by one"),

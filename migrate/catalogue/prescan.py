@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import ClassVar, Protocol, TypeVar
@@ -109,7 +109,9 @@ def named(names: Iterable[str]) -> str:
     return rf"\b(?:{spelled(names)})\b"
 
 
-# Expressions whose matches hold no other characters than those of a word.
+# Expressions of parts of words; of whole words; whose matches hold no other characters than those of a word.
+_PARTS = re.compile(r"\w+(?:\|\w+)*", re.ASCII)
+_WHOLE = re.compile(r"\\b\(\?:(\w+(?:\|\w+)*)\)\\b", re.ASCII)
 _WITHIN_A_WORD = re.compile(r"(?:\w|\\b|\(\?:|[|)])+", re.ASCII)
 
 
@@ -117,9 +119,10 @@ class _Words:
     """Words of a script, with what was asked of them."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.text = text
+        self.distinct = dict.fromkeys(re.findall(r"\w+", text))
+        self.listed = "\n".join(self.distinct)
         self._by_a_star = STAR.search(text) is not None
-        self._distinct = "\n".join(dict.fromkeys(re.findall(r"\w+", text)))
         self._known: dict[str, bool] = {}
 
     @classmethod
@@ -131,12 +134,24 @@ class _Words:
     def match(self, words: str) -> bool:
         """Whether the script has a match of an expression."""
         if words not in self._known:
-            # A match that lies within a word is one in the list of all words, which is much shorter.
-            within = self._distinct if _WITHIN_A_WORD.fullmatch(words) else self._text
-            self._known[words] = self._by_a_star or _compiled(words).search(within) is not None
+            self._known[words] = self._by_a_star or _search(words)(self)
         return self._known[words]
 
 
 @cache
-def _compiled(words: str) -> re.Pattern[str]:
-    return re.compile(words)
+def _search(words: str) -> Callable[[_Words], bool]:
+    """Return the function that searches the words of a script for an expression.
+
+    Long alternatives are slow to match one by one: plain ones are looked up.
+    """
+    if _PARTS.fullmatch(words):
+        parts = words.split("|")
+        return lambda script: any(part in script.listed for part in parts)
+    if whole := _WHOLE.fullmatch(words):
+        names = frozenset(whole[1].split("|"))
+        return lambda script: not names.isdisjoint(script.distinct)
+    pattern = re.compile(words)
+    # A match that lies within a word is one in the list of all words, which is much shorter.
+    if _WITHIN_A_WORD.fullmatch(words):
+        return lambda script: pattern.search(script.listed) is not None
+    return lambda script: pattern.search(script.text) is not None

@@ -13,8 +13,8 @@ from migrate.check.check import ProjectFacts
 from migrate.check.prescan import is_handed_hazards
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
-from migrate.model.facts import ModuleCalls, calls_of_file
-from migrate.model.project.project import MOST_MODULES, Project, root_of
+from migrate.model.facts import AnalyzedProject, ModuleCalls, calls_of_file
+from migrate.model.project.project import Project, root_of
 from migrate.reading.facts import Facts
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
 from migrate.reading.project.workers import OfFile, Workers, keep, kept, let_go
@@ -53,6 +53,9 @@ class Followed:
         files: the files to check.
         named: files and folders that the user named, and the files in these folders, also unreadable ones.
         processes: number of worker processes.
+
+    Attributes:
+        analyzed: the projects, analyzed.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Followed:
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, StepFunction]] = {}
         self._unread: dict[Path, None] = {}
+        self.analyzed: list[AnalyzedProject] = []
         concerned = {*files, *(path for path in named if path.is_file())}
         for root, members in _by_root(named).items():
             if not concerned.isdisjoint(members):
@@ -122,10 +126,13 @@ class Followed:
         return [path for path in unread if wanted(path)]
 
     def _follow(self, root: Path, files: Sequence[Path], whole: bool) -> None:
-        analysis = Analysis(_project(root, files, whole))
+        # In the order of `migrate rewrite`, which takes over the analysis of a whole project.
+        scripts = sorted(files) if whole else files
+        analysis = Analysis(Project.of_scripts(root, scripts, whole=whole))
         self._unread |= dict.fromkeys(analysis.project.unread_imports)
-        for path in analysis.scopes:
-            self._calls[path] = calls_of_file(analysis, path)
+        calls = {path: calls_of_file(analysis, path) for path in analysis.scopes}
+        self._calls |= calls
+        self.analyzed.append(AnalyzedProject(analysis, calls))
 
         def look(paths: Sequence[Path], entries: Entries) -> Iterable[Iterable[Leaving]]:
             jobs = [
@@ -148,20 +155,6 @@ def _leaving(look: _Look) -> tuple[Leaving, ...]:
     leavings = tuple(leaving(Facts(script, look.entries), look.name))
     let_go(script)
     return leavings
-
-
-def _project(root: Path, files: Sequence[Path], whole: bool) -> Project:
-    """Return `files` and the local modules that they import."""
-    project = Project(root, whole=whole)
-    waiting = [path.resolve() for path in files]
-    most = len(waiting) + MOST_MODULES
-    seen = set(waiting)
-    while waiting and len(project.modules) < most:
-        module = project.load(waiting.pop(0))
-        new = [] if module is None else [p for p in project.imports(module) if p not in seen]
-        waiting += dict.fromkeys(new)
-        seen.update(new)
-    return project
 
 
 def _by_root(named: Mapping[Path, Sequence[Path]]) -> dict[Path, list[Path]]:

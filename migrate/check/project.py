@@ -18,6 +18,7 @@ from migrate.check.prescan import may_hold_hazards
 from migrate.check.project_tests import is_test
 from migrate.check.repeated import without_repetition
 from migrate.counts import many
+from migrate.model.facts import AnalyzedProject
 from migrate.progress import Progress, no_progress
 from migrate.syntax.interpreter import deep, seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
@@ -69,11 +70,13 @@ class Hazards:
         files: the number of checked files.
         findings: each hazard.
         imported: the files that the named files import and nobody named; none if a folder was named.
+        analyzed: the projects of the files, analyzed.
     """
 
     files: int
     findings: list[Finding]
     imported: tuple[Path, ...] = ()
+    analyzed: tuple[AnalyzedProject, ...] = ()
 
 
 def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_progress) -> Checked:
@@ -128,7 +131,8 @@ def hazards_of(paths: Sequence[Path], config: Config, progress: Progress = no_pr
         ]
         imported = [] if any(path.is_dir() for path in paths) else followed.imported(wanted)
     read = len(files) + sum(not job.known.whole for job in jobs)
-    return Hazards(read, findings, tuple(filter(_worth_parsing, imported)))
+    beside = tuple(filter(_worth_parsing, imported))
+    return Hazards(read, findings, beside, tuple(followed.analyzed))
 
 
 def counted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -493,10 +493,36 @@ class ModuleCalls:
         return bool(name)
 
 
-def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
-    """Return what the calls of `script`, whose content is `data`, run, its local modules included."""
-    analysis = Analysis(Project.of_script(script, data=data))
-    return calls_of_file(analysis, script, alone=True)
+@dataclass(frozen=True)
+class AnalyzedProject:
+    """An analyzed project.
+
+    Args:
+        analysis: the project.
+        calls: what the calls of its files run.
+    """
+
+    analysis: Analysis
+    calls: Mapping[Path, ModuleCalls]
+
+
+def analyzed(project: Project, known: Iterable[AnalyzedProject] = ()) -> AnalyzedProject:
+    """Return `project`, analyzed; its files' calls are empty unless it is one of the `known` projects."""
+    same = (others for others in known if others.analysis.project.is_same(project))
+    return next(same, None) or AnalyzedProject(Analysis(project), {})
+
+
+def calls_of_script(
+    script: Path, data: bytes, known: Iterable[AnalyzedProject] = ()
+) -> ModuleCalls:
+    """Return what the calls of `script`, whose content is `data`, run, its local modules included.
+
+    Args:
+        script, data: the file, and its content.
+        known: projects that are already analyzed.
+    """
+    project = Project.of_script(script, data=data)
+    return calls_of_file(analyzed(project, known).analysis, script, alone=True)
 
 
 def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> ModuleCalls:
@@ -864,9 +890,12 @@ def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
 def _definition(
     function: Function, analysis: Analysis, bound_counts: Mapping[Function, int] | None = None
 ) -> Definition:
-    before = (bound_counts or {}).get(function, 0)
+    known, before = _definitions(analysis), (bound_counts or {}).get(function, 0)
+    key = function, before
+    if key in known:
+        return known[key]
     calls = function.top.names_called[function]
-    return Definition(
+    known[key] = Definition(
         function.module.path,
         function.line,
         function.name,
@@ -887,6 +916,13 @@ def _definition(
         masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
         frozenset(argument.arg for argument in function.arguments.kwonlyargs),
     )
+    return known[key]
+
+
+@lru_cache(maxsize=2)
+def _definitions(analysis: Analysis) -> dict[tuple[Function, int], Definition]:
+    """Return what is known of the functions that calls run, as far as anything has asked for them."""
+    return {}
 
 
 def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Iterator[End]:

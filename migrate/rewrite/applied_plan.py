@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import libcst as cst
@@ -34,12 +34,27 @@ def planned(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> P
     return within_cells(rules_plan) if script.source.is_notebook else rules_plan
 
 
+@dataclass(frozen=True, eq=False)
+class EditedScript:
+    """A script with the edits of a plan.
+
+    Args:
+        module: the edited tree.
+        data: the edited script.
+        lost: notes on the comments that were removed with code.
+    """
+
+    module: cst.Module
+    data: bytes
+    lost: tuple[Note, ...] = ()
+
+
 @lru_cache(maxsize=1)  # called to test whether a plan can be applied, and again to apply it
-def applied(plan: Plan) -> tuple[bytes, tuple[Note, ...]]:
-    """Return the script with the edits of a plan, and notes on the comments that were removed with code."""
+def applied(plan: Plan) -> EditedScript:
+    """Return the script with the edits of a plan."""
     script = plan.context
     if not plan.edits:
-        return script.source.data, ()
+        return EditedScript(script.module, script.source.data)
     module = apply(
         script.module,
         plan.edits,
@@ -49,7 +64,7 @@ def applied(plan: Plan) -> tuple[bytes, tuple[Note, ...]]:
         gives_all=script.calls.gives_all,
         kept_imports=script.calls.kept_imports,
     )
-    return script.source.render(module), tuple(_lost_comments(script, module))
+    return EditedScript(module, script.source.render(module), tuple(_lost_comments(script, module)))
 
 
 def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
@@ -81,7 +96,7 @@ def _failure(plan: Plan, edits: Sequence[Edit | Wrap]) -> str:
         return ""
     source = plan.context.source
     try:
-        require_python(applied(replace(plan, edits=tuple(edits)))[0], source.path)
+        require_python(applied(replace(plan, edits=tuple(edits))).data, source.path)
     except NotPythonError as error:
         if _is_newer_python(source):
             return ""  # the next turn tests whether it parses

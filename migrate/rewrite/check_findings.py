@@ -20,6 +20,7 @@ from migrate.check.hazard import Severity
 from migrate.check.project import Checked, Hazards, counted, hazards_of, python_files
 from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
+from migrate.model.facts import AnalyzedProject
 from migrate.progress import Progress, no_progress
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
@@ -133,7 +134,7 @@ def _asked(
     by_path = defaultdict(list)
     for hazard in hazards.findings:
         by_path[hazard.path].append(hazard)
-    for mended in _rewritten(paths, config, progress):
+    for mended in _rewritten(paths, config, progress, hazards.analyzed):
         findings = by_path[mended.path]
         if isinstance(mended, _Mended):
             if mended.after != mended.before:
@@ -146,17 +147,24 @@ def _asked(
 
 
 def _rewritten(
-    paths: Iterable[Path], config: Config, progress: Progress
+    paths: Iterable[Path], config: Config, progress: Progress, analyzed: Sequence[AnalyzedProject]
 ) -> Iterator[_Mended | _Refused]:
-    """Yield each file that a rewrite of `paths` reads, and each path that it refuses."""
+    """Yield each file that a rewrite of `paths` reads, and each path that it refuses.
+
+    Args:
+        paths, config, progress: as for `check_and_mend`.
+        analyzed: the projects of `paths`, analyzed.
+    """
     options = RewriteOptions(config=config)
     for path in paths:
         try:
             if not path.is_dir():
-                done = rewrite_file(path, options)
+                done = rewrite_file(path, options, analyzed)
                 yield _Mended(path, done.source.data, done.data, done, done.changed)
                 continue
-            folder = rewrite_folder(path, options=options, progress=_trying(progress))
+            folder = rewrite_folder(
+                path, options=options, progress=_trying(progress), projects=analyzed
+            )
             code = set(python_files(path, config))
             for file in folder.files:
                 name = path / file.name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from migrate.model.facts import AnalyzedProject
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.pipeline import rewrite
@@ -14,8 +16,15 @@ from migrate.syntax.notebook.text import SUFFIX, read_notebook
 
 @seldom_collected()
 @deep
-def rewrite_file(path: Path, options: RewriteOptions = DEFAULT) -> Rewrite:
+def rewrite_file(
+    path: Path, options: RewriteOptions = DEFAULT, projects: Sequence[AnalyzedProject] = ()
+) -> Rewrite:
     """Return the rewritten form of the script or notebook at `path`, without writing it.
+
+    Args:
+        path: the file.
+        options: the form of the output.
+        projects: projects that are already analyzed.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError, InvalidNotebookError: the file cannot be read.
@@ -23,4 +32,4 @@ def rewrite_file(path: Path, options: RewriteOptions = DEFAULT) -> Rewrite:
     """
     if path.suffix == SUFFIX:
         return rewrite_notebook(read_notebook(path), options=options)
-    return rewrite(path, options=options)
+    return rewrite(path, options=options, projects=projects)

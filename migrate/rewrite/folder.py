@@ -14,7 +14,7 @@ from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.reexports import reexports_of
-from migrate.model.facts import ModuleCalls, calls_of_file
+from migrate.model.facts import AnalyzedProject, ModuleCalls, analyzed, calls_of_file
 from migrate.model.objects.asked import spelled_devices
 from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.optional_groups import optional_groups
@@ -59,6 +59,7 @@ def rewrite_folder(
     processes: int | None = None,
     progress: Progress = no_progress,
     only: Collection[Path] | None = None,
+    projects: Sequence[AnalyzedProject] = (),
 ) -> FolderRewrite:
     """Return the rewritten form of every Python file and notebook of `folder`, without writing it.
 
@@ -71,6 +72,7 @@ def rewrite_folder(
         processes: number of worker processes. Default: one for each core.
         progress: receives the progress.
         only: the files to rewrite, all in `folder`. None: every file.
+        projects: projects that are already analyzed.
 
     Raises:
         UnreadableScriptError: there is no such folder.
@@ -86,11 +88,16 @@ def rewrite_folder(
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {many(len(paths), 'file')} of {folder}")
-    first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
+    project = _project(folder, paths, {path: contents[path] for path in concerned})
+    of_project = analyzed(project, projects)
+    first = of_project.analysis
     concerned = [path for path in paths if path in concerned or _is_concerned(path, first)]
     for path in concerned if options.style == "portable" else ():
         check_own_shims(shadowing("shims", path), PORTABLE)
-    calls = {path: calls_of_file(first, path) for path in concerned}
+    calls = {
+        path: of_project.calls.get(path.resolve()) or calls_of_file(first, path)
+        for path in concerned
+    }
     entered = entered_by_steps(first)
     first.evaluator.let_go()  # few questions about it follow
     source = sum(len(scope.module.data) for scope in first.scopes.values())

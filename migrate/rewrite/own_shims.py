@@ -45,15 +45,13 @@ def check_own_shims(shims: Path | None, needs: str) -> None:
 
 
 def refuse_own_shims(plan: Plan, notes: Sequence[Note]) -> None:
-    """Raise OwnShimsError if the edits of a plan would import the project's own module `shims`.
+    """Raise OwnShimsError if the edits of a plan, which need `shims`, would import the project's own module.
 
     Args:
         plan: the plan.
         notes: notes on the edits of the plan.
     """
     script = plan.context
-    if not (plan.edits and script.imports.requires("shims")):
-        return
     if (module := shadowing("shims", script.source.path)) is None:
         return
     if script.portable:
@@ -62,7 +60,7 @@ def refuse_own_shims(plan: Plan, notes: Sequence[Note]) -> None:
 
     def uses(edits: Sequence[Edit | Wrap]) -> str:
         try:
-            rewritten = applied(replace(plan, edits=tuple(edits)))[0]
+            rewritten = applied(replace(plan, edits=tuple(edits))).data
         except Exception:
             return ""
         return "shims" if len(_SHIMS.findall(rewritten)) > count else ""

@@ -12,7 +12,7 @@ from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.ignores import ignores
 from migrate.errors import MigrateError
-from migrate.model.facts import ModuleCalls
+from migrate.model.facts import AnalyzedProject, ModuleCalls, calls_of_script
 from migrate.reading.collectives.pending_values import COLLECTIVE
 from migrate.reading.facts import Facts, facts_of
 from migrate.rewrite.applied_plan import applied, impossible, in_order, notes_on, planned
@@ -63,14 +63,25 @@ class NotStableError(MigrateError):
 
 @deep
 def rewrite(
-    path: Path, rules: Sequence[Rule] | None = None, options: RewriteOptions = DEFAULT
+    path: Path,
+    rules: Sequence[Rule] | None = None,
+    options: RewriteOptions = DEFAULT,
+    projects: Sequence[AnalyzedProject] = (),
 ) -> Rewrite:
     """Return the rewritten form of the script at `path`, without writing it.
+
+    Args:
+        path: the script.
+        rules: the rules. Default: all.
+        options: options of the rewrite.
+        projects: projects that are already analyzed.
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
     """
-    return rewrite_source(read(path), rules, options=options)
+    source = read(path)
+    calls = calls_of_script(path, source.data, projects)
+    return rewrite_source(source, rules, calls=calls, options=options)
 
 
 @deep
@@ -201,8 +212,9 @@ def first_turn(
             after = planned(script, later, rest=False)
         findings += after.findings
         plan = after
-    refuse_own_shims(plan, notes_on(plan, plan.edits))
     wanted = notes_on(plan, plan.edits)  # also the withdrawn edits
+    if plan.needs_shims:
+        refuse_own_shims(plan, wanted)
     plan = _without(withdrawn, plan)
     if wrong := list(impossible(plan)):
         more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in wrong)
@@ -214,18 +226,18 @@ def first_turn(
             withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
     if rules is None and plan.edits and not source.is_notebook:
-        cleared, others = without_dead(plan, findings, applied(plan)[0])
+        cleared, others = without_dead(plan, findings, applied(plan).module)
         if _without(withdrawn, cleared).edits == cleared.edits and not any(impossible(cleared)):
             plan, findings = cleared, others
-    data, lost = applied(plan)
-    edits = (*notes_on(plan, plan.edits), *lost)
+    result = applied(plan)
+    edits = (*notes_on(plan, plan.edits), *result.lost)
     draft = Draft(
         source.path,
         source.data,
-        data,
+        result.data,
         in_order(edits),
         in_order((*notes_on(plan, findings), *_not_done(withdrawn, wanted))),
-        settled=data == source.data,
+        settled=result.data == source.data,
         withdrawn=withdrawn,
         comments=comments,
     )
@@ -269,7 +281,8 @@ def next_turn(
     not_done = _not_done(draft.withdrawn, list(again))
     draft = replace(draft, findings=(*draft.findings, *not_done))
     plan = replace(plan, edits=tuple(edit for edit, _ in pairs))
-    refuse_own_shims(plan, [note for _, note in pairs])
+    if plan.needs_shims:
+        refuse_own_shims(plan, [note for _, note in pairs])
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
     edited = {(note.rule, note.line) for note in draft.edits}
     late = draft.turns >= TURNS
@@ -402,8 +415,8 @@ def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
     """Return `draft` after one more turn, in which only findings of the rules `later` count."""
     # Constructs that no rule handles were reported before.
     findings = [finding for finding in plan.findings if finding.rule in later]
-    data, lost = applied(plan)
-    edits = (*notes_on(plan, plan.edits), *lost)
+    result = applied(plan)
+    edits = (*notes_on(plan, plan.edits), *result.lost)
     notes = list(_at_origin(draft, plan.context.source, edits))
     notes_left = _at_origin(draft, plan.context.source, notes_on(plan, findings))
     more = [note for note in notes_left if note not in draft.findings]  # each turn reports it again
@@ -411,11 +424,11 @@ def _continued(draft: Draft, plan: Plan, later: Set[str]) -> Draft:
     before = [note for note in draft.findings if (note.rule, note.line) not in done]
     return replace(
         draft,
-        data=data,
+        data=result.data,
         edits=in_order((*draft.edits, *notes)),
         findings=(*before, *more),
         turns=draft.turns + 1,
-        settled=data == draft.data,
+        settled=result.data == draft.data,
     )
 
 

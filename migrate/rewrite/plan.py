@@ -29,6 +29,11 @@ class Plan:
     edits: tuple[Edit | Wrap, ...]
     findings: tuple[RuleFinding, ...]
 
+    @property
+    def needs_shims(self) -> bool:
+        """Whether an edit needs the library `shims`."""
+        return bool(self.edits) and self.context.imports.requires("shims")
+
 
 def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
     """Return the edits and findings of `rules`.
@@ -37,7 +42,8 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     """
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
-    for rule in concerned(context.spelled, rules, context.calls):
+    wanted = (rule for rule in rules if _is_wanted(rule, context))
+    for rule in concerned(context.spelled, wanted, context.calls):
         for kind in rule.nodes:
             by_type[kind].append(rule)
             if not (rule.of_names and kind in NAMES):
@@ -66,13 +72,19 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     return Plan(context, tuple(edits), tuple(findings))
 
 
+def _is_wanted(rule: Rule, context: Workspace) -> bool:
+    """Whether a rule is for this kind of script, and for the options of the user."""
+    defers = context.options.defer_reads or not rule.options.defer_reads
+    return defers and (context.source.is_notebook or not rule.notebook)
+
+
 def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | RuleFinding]:
     """Return what `rule` finds at `node`. If the rule fails, return a finding that says so."""
     try:
-        requests = rule.find(node, context)
+        requests = list(rule.find(node, context))
         # A rule of this target alone speaks in its words, and names the old ones in `"xla" → "tpu"`.
-        if rule.targets == {context.target}:
-            return list(requests)
+        if not requests or rule.targets == {context.target}:
+            return requests
         return [_worded(request, context) for request in requests]
     except (MigrateError, RecursionError):
         raise

@@ -124,7 +124,8 @@ class Rule(ABC):
     # Whether the rule inspects only names and attributes that refer to something imported.
     of_names: ClassVar[bool] = False
     examples: ClassVar[tuple[RuleExample, ...]]
-    options: ClassVar[RewriteOptions] = DEFAULT  # options of the examples
+    # Options of the examples. A rule whose examples defer reads is asked only if the user wants that.
+    options: ClassVar[RewriteOptions] = DEFAULT
     after: ClassVar[bool] = False  # whether the rule runs on the result of the other rules
     # Whether the construct is also wrong in a script whose training a framework runs (left unchanged).
     beside_frameworks: ClassVar[bool] = False
@@ -139,7 +140,8 @@ class Rule(ABC):
     stage: ClassVar[Stage] = Stage.REST  # when to fix its findings
     # The kind of manual work for its findings, if it is not that of its package.
     work: ClassVar[ManualWork | None] = None
-    notebook: ClassVar[bool] = False  # whether its examples are cells of a notebook
+    # Whether it is asked about notebooks only; its examples are cells.
+    notebook: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if not cls.__doc__:

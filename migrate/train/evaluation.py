@@ -18,7 +18,7 @@ from migrate.train.proof.program import child, weights_of
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.evaluation import EVALUATED, evaluating_text
 from migrate.train.slice.text import ScriptText
-from migrate.train.write.evaluation import GIVE_VALUES, UNKNOWN
+from migrate.train.write.evaluation import UNKNOWN
 from migrate.train.write.split import STEP
 
 
@@ -69,14 +69,14 @@ def evaluations_of(
         why = site["why"]
         if not why and site["label"] not in known:
             why = "it was not ported"
-        if not why and (own := {EVALUATED, GIVE_VALUES, UNKNOWN} & taken):
+        if not why and (own := {EVALUATED, UNKNOWN} & taken):
             why = f"the script uses the name {min(own)}, which the program needs"
         if not why:
             more = [*sites, site]
             chains = [chain for s in more for chain in s["chains"]]
             edits = [edit for s in more for edit in s["edits"]]
             try:
-                text = evaluating_text(script, edits, chains)
+                text = evaluating_text(script, edits, chains, recorded["modes"])
                 _ = text.tree
                 cut = cutting(text, chains)
                 plain = cut()

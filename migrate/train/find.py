@@ -19,7 +19,7 @@ from migrate.train.slice.loops import TrainingCalls, batch_loop, loop_level
 from migrate.train.slice.loss import LossSlice, loss_slice
 from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
-from migrate.train.watch.listening import BACKWARD, CLIP, SCHEDULE, STEP, ZERO
+from migrate.train.watch.listening import BACKWARD, CLIP, SCALE, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import TORCHRUN, needs_torchrun, run_script
 
 
@@ -129,7 +129,7 @@ def _calls(script: ScriptText, seen: Sequence[Mapping[str, Any]]) -> tuple[Scrip
             f"{script.at(backwards[0][0].line)}: no optimizer is stepped after this backward",
             "pass arguments with which the script updates its weights",
         )
-    dropped = tuple(call for kind in (CLIP, SCHEDULE, ZERO) for call in frames(kind) if call)
+    dropped = tuple(call for kind in (CLIP, SCALE, SCHEDULE, ZERO) for call in frames(kind) if call)
     updates = []
     for calls in updates_of(script, seen, dropped):
         script = _with_loops(script, calls.backward)

@@ -37,6 +37,7 @@ from migrate.train.find import find_training, script_text
 from migrate.train.interface_file import write_interface
 from migrate.train.means import global_mean, with_counts
 from migrate.train.notes import program_notes
+from migrate.train.optimizer.recorded import RecordedOptimizer
 from migrate.train.optimizer_source import optimizer_source
 from migrate.train.options import TrainOptions
 from migrate.train.program_facts import names_of_batch, program_facts, require_plain_weights
@@ -58,8 +59,11 @@ from migrate.train.write.batches import has_single_batches
 from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
-from migrate.train.write.left import left_statements
+from migrate.train.write.left import left_statements, trains
+from migrate.train.write.log import log_of
 from migrate.train.write.readme import readme_text
+from migrate.train.write.renamed import with_script_names
+from migrate.train.write.repeated import without_repeats
 from migrate.train.write.roles import training_roles
 from migrate.train.write.special import specialized
 from migrate.train.write.split import split
@@ -161,6 +165,7 @@ def _write(
     facts = program_facts(text, loss, recorded, port, weights)
     facts = replace(facts, **copied_weights(text.at(loss.frame.line), recorded, weights, mapping))
     optimizer = optimizer_source(text, recorded, weights, work)
+    optimizer = with_script_names(optimizer, text, recorded["optimizer"])
     cut = evaluations.cut or run.cutting()(text, ())
     plain = evaluations.plain or cut()
     facts = replace(
@@ -194,7 +199,12 @@ def _write(
         sources = split(modeling, script.name, methods, evaluations=ported)
         own = {n.name for n in ast.walk(text.tree) if isinstance(n, ast.FunctionDef)}
         of_loss, of_functions, of_evaluations = specialized(
-            [sources.loss, sources.functions, sources.evaluations], own
+            [
+                sources.loss,
+                sources.functions,
+                without_repeats(sources.evaluations, sources.loss),
+            ],
+            own,
         )
         files = {
             "model.py": model_text([port.config], [sources.model]),
@@ -250,6 +260,12 @@ def _write(
             raise EvaluationError(f"with it, the data differ: {of_data.what}")
         single = not called and has_single_batches((place / "data.py").read_text())
         facts = replace(facts, single=single and not facts.rollouts)
+        if not facts.rollouts and not facts.counted:
+            known = {*data.kept, *recorded["schedule_lines"], *recorded["modes"], *trains(events)}
+            log = log_of(
+                text, events, loss, known, _norms(recorded["optimizer"]), single=facts.single
+            )
+            facts = replace(facts, log=log)
         (place / "train.py").write_text(train_text(facts))
         if facts.scores:
             require_scores(facts.scores, place, work, options.timeout)
@@ -262,6 +278,7 @@ def _write(
             loss,
             events,
             recorded["schedule_lines"],
+            {*recorded["modes"], *(facts.log.lines if facts.log else ())},
             scaled=facts.scaled is not None,
         )
         notes = [
@@ -299,6 +316,14 @@ def _write(
     return TrainedProgram(
         options.output, written, script, comparisons, tuple(left), tuple(notes), error
     )
+
+
+def _norms(optimizer: RecordedOptimizer) -> set[int]:
+    """Lines whose clipping gives the norm of all gradients of the optimizer."""
+    held = {name for group in optimizer.groups for name in group.names}
+    trained = held - {*optimizer.without_gradient}
+    clips = [clip for clip in optimizer.clips if clip.kind == "norm" and clip.norm_type == 2.0]
+    return {clip.line for clip in clips if clip.names is None or trained <= {*clip.names}}
 
 
 def _write_recorded(file: Path, recorded: Mapping[str, Any], facts: ProgramFacts) -> None:

@@ -601,7 +601,14 @@ def _left(
 ) -> tuple[str, ...]:
     """Statements of the loops that no update and no batch has."""
     left: list[list[str]] = [
-        left_statements(script, data, part.loss, part.calls, part.recorded["schedule_lines"])
+        left_statements(
+            script,
+            data,
+            part.loss,
+            part.calls,
+            part.recorded["schedule_lines"],
+            part.recorded["modes"],
+        )
         for part in parts
     ]
     known = {

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.config import Config
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.results import Rewrite
@@ -344,3 +346,21 @@ def train(model, optimizer, loader):
     assert lines.index("raise ValueError(i)") < lines.index("optimizer.step()") < found[-1]
     (note,) = (note for note in done.findings if note.rule == "defer-reads")
     assert "`value = loss.item()` is read between two steps" in note.message
+
+
+def test_reads_that_stay_have_a_code_of_their_own() -> None:
+    script = (
+        "import torch_xla\n\n\ndef train(model, optimizer, loader):\n    total = 0.0\n"
+        "    for x in loader:\n        with torch_xla.step():\n            loss = model(x).mean()\n"
+        "            loss.backward()\n            optimizer.step()\n        total += loss.item()\n"
+        "        if total > 100:\n            break\n"
+    )
+
+    def codes(ignored: str) -> set[str]:
+        return {code_of(note) for note in run(script, ignoring(ignored)).findings}
+
+    def ignoring(code: str) -> RewriteOptions:
+        return RewriteOptions(defer_reads=True, config=Config(ignore=(code,)))
+
+    assert "XLA889" in codes("XLA208")
+    assert "XLA889" not in codes("XLA889")

@@ -30,12 +30,16 @@ class Program:
         import train
 
         self._data, self._train, self._patch = data, train, patch
+        self.asked: list[int] = []  # updates whose batches were asked for
 
     def start(self, *words: str, killed_at: int | None = None, seed: int = 0) -> tuple[int, Any]:
         """Run it; its exit code, and the losses of each update, as text that holds every bit."""
         losses: dict[int, list[str]] = {}
 
+        self.asked.clear()
+
         def hook(number: int) -> None:
+            self.asked.append(number)
             if number == killed_at:
                 signal.raise_signal(signal.SIGTERM)
 
@@ -88,6 +92,12 @@ def test_preempted_runs_have_the_losses_and_weights_of_an_uninterrupted_one(
     assert losses | more == expected
     assert not losses.keys() & more.keys()
     assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_that_is_ended_early_has_what_follows_its_last_update(program: Program) -> None:
+    code, losses = program.start("--updates", "2")
+    assert (code, sorted(losses)) == (0, [0, 1])
+    assert program.asked == [0, 1, 2]  # an evaluation stands before the next batch
 
 
 def test_a_run_is_not_continued_on_other_data(program: Program, tmp_path: Path) -> None:

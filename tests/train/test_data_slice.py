@@ -369,7 +369,9 @@ def test_what_the_program_does_itself_is_not_left() -> None:
     backward = frames(script, ("loss.backward", "<module>"))
     calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
     loss = loss_slice(script, backward[0])
-    left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
+    data = data_slice(script, calls, loss, ["x"])
+    modes = [n for n, line in enumerate(script.lines, 1) if line.strip().startswith("model.")]
+    left = left_statements(script, data, loss, calls, own=modes)
     assert left == [
         "train.py:12: if step % 9 == 0:",
         "train.py:18: for group in optimizer.param_groups:",

@@ -81,7 +81,8 @@ def test_the_script_has_the_values_in_place_of_the_model() -> None:
     cut = evaluation_slice(script, code, line_of(FUNCTION, "model(data)"), kind)
     call = line_of(script.source, "print(")
     chain = (Frame(13, "test", code.lineno - 1), Frame(call, "<module>", 1))
-    text = evaluating_text(script, cut.edits, [chain])
+    modes = [line_of(FUNCTION, "model.eval()"), line_of(FUNCTION, "model.train()")]
+    text = evaluating_text(script, cut.edits, [chain], modes)
     assert len(text.lines) == len(script.lines)  # frames know lines
     assert text.lines[call - 1] == "print(test(None, 'cpu', loader))"
     shown = [line for line in text.lines if line.strip()][1:-1]
@@ -96,6 +97,26 @@ def test_the_script_has_the_values_in_place_of_the_model() -> None:
         "            correct += correct_of_batch",
         "    return total / len(loader.dataset), correct",
     ]
+
+
+def test_what_is_no_module_keeps_its_train_and_eval() -> None:
+    source = """
+def test(model, probe, loader):
+    model.eval()
+    probe.eval()
+    for x in loader:
+        total = model(x).item()
+    if probe.fine:
+        model.train()
+    probe.train()
+    return total
+"""
+    script = ScriptText("train.py", source)
+    chain = (Frame(6, "test", 2),)
+    text = evaluating_text(script, [(6, 6, "        total = 0")], [chain], [3])
+    assert ".eval()" in text.source
+    assert [line.strip() for line in text.lines if ".eval()" in line] == ["probe.eval()"]
+    assert [line.strip() for line in text.lines if ".train()" in line] == ["probe.train()"]
 
 
 def test_an_item_of_a_comprehension_is_a_batch() -> None:
@@ -196,7 +217,8 @@ def test_batches_alone_have_no_values_of_evaluations() -> None:
     exec(with_evaluations(source, sites), namespace)
     assert namespace["program_values"] is namespace["unknown_values"]  # of a loop that others run
     assert all(math.isnan(x) for x in next(namespace["batches"]()))
-    assert next(namespace["batches"](lambda name, x: [name, x])) == ["test", 1]
+    namespace["program_values"] = lambda name, x: [name, x]
+    assert next(namespace["batches"]()) == ["test", 1]
 
 
 SITES: list[Mapping[str, Any]] = [
@@ -217,6 +239,16 @@ def test_equal_values_are_the_same() -> None:
     assert row.what == "2 values of test, after 4 updates"
     [row] = compare_evaluations(results(2.0, 3.0), SITES, 3)
     assert row.what.endswith("script's weights after 4 updates: none falls in the compared updates")
+
+
+def test_moments_whose_weights_are_unknown_are_said() -> None:
+    later = {"update": 6, "values": [np.float32(1.0)]}
+    sites = [{"label": "test", "batches": [*SITES[0]["batches"], later]}]
+    [row] = compare_evaluations(results(2.0, 3.0), sites, 5)
+    assert row.same
+    assert row.what.endswith(
+        "not compared: after 6 updates, the script's weights then are not known"
+    )
 
 
 def test_an_evaluation_in_training_mode_is_named() -> None:
@@ -258,7 +290,7 @@ def test_a_loop_with_rollouts_has_no_evaluation() -> None:
     def cutting(rollouts: bool) -> Any:
         return lambda *_: lambda: types.SimpleNamespace(rollouts=rollouts)
 
-    recorded = {"evaluations": [site]}
+    recorded = {"evaluations": [site], "modes": []}
     assert evaluations_of(script, recorded, modeling, cutting(False)).sites == (site,)
     with_rollouts = evaluations_of(script, recorded, modeling, cutting(True))
     assert not with_rollouts.sites

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -240,6 +242,48 @@ def test_functions_of_the_script_keep_their_parameters(toy: Toy, program: Any) -
         program.make_optimizer(state, 0.1)
     with pytest.raises(ValueError, match="site is 0"):
         program.outputs(state, {}, 1)
+
+
+EVALUATING = """
+@torch.no_grad()
+def validate(model, loader):
+    return [model(x).sum().item() for x in loader]
+"""
+
+
+def test_a_function_that_evaluates_takes_a_state(toy: Toy) -> None:
+    script = ScriptText("toy.py", SCRIPT + EVALUATING)
+    first = next(n for n, line in enumerate(script.lines, 1) if "no_grad" in line)
+    chain = (Frame(first + 2, "validate", first), Frame(99, "<module>", 1))
+    site = {"chains": [chain], "modules": ["model"]}
+    data = """
+program_values = None
+def validate(model, loader):
+    return [program_values("validate", x=x) for x in loader]
+"""
+    sources = {"data.py": data, "model.py": MODEL, "optimizer.py": OPTIMIZER}
+    facts = replace(FACTS, evaluations=(site,))
+    arguments: Any = (slice_of("loss = f(x)"), facts, toy.recorded, set(), sources, [])
+    interface = interface_text(script, *arguments)
+    assert "validate" in interface.names
+    assert "from evaluate import Evaluations" in interface.text
+    module = SimpleNamespace()
+    exec(data, module.__dict__)
+
+    def evaluations(state: Any, values: list[Any], before: Any) -> Any:
+        return lambda name, x: (state, name, x)
+
+    names: dict[str, Any] = {"_data": module, "Evaluations": evaluations, "contextlib": contextlib}
+    written = interface.text[interface.text.index("@contextlib.contextmanager") :]
+    exec(written, names)
+    assert names["validate"]("a state", [1, 2]) == [
+        ("a state", "validate", 1),
+        ("a state", "validate", 2),
+    ]
+    assert module.program_values is None
+    elsewhere = replace(FACTS, evaluations=({**site, "modules": ["another"]},))
+    other = interface_text(script, arguments[0], elsewhere, *arguments[2:])
+    assert any("evaluate.py computes it" in line for line in other.missing)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,11 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["verdict"] == "same"
-    assert {c["name"] for c in found["comparisons"]} - {"dropout", "random numbers"} == {
+    assert {c["name"] for c in found["comparisons"]} - {
+        "dropout",
+        "random numbers",
+        "evaluation",
+    } == {
         "start",
         "gradients",
         "sum of gradients",

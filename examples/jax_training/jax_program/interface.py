@@ -65,18 +65,6 @@ def load(weights):
         weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
             does not read are left out.
     """
-    state = _loaded(weights)
-    return state
-
-
-def weights(state):
-    """Weights of a state: module → name → array, as torch's state dict has them."""
-    named = _in_torch({"params": state.params, **state.variables})
-    return named
-
-
-def _loaded(weights):
-    """A fresh state with these weights."""
     global _kept, _modules
     names = {name: name for name in MODULES if name in weights}
     names |= {name: PARTS[name] for name in PARTS if PARTS[name].partition(".")[0] not in names}
@@ -119,10 +107,14 @@ def _one_loss(site):
         raise ValueError("the program has one loss: site is 0")
 
 
+def weights(state):
+    """Weights of a state: module → name → array, as torch's state dict has them."""
+    return _in_torch({"params": state.params, **state.variables})
+
+
 def _by_name(batch):
     """The batch by the names in the loss: `name` for a key `function:name`."""
-    named = {name.rpartition(":")[2]: value for name, value in batch.items()}
-    return named
+    return {name.rpartition(":")[2]: value for name, value in batch.items()}
 
 
 def _inputs(batch):

@@ -5,7 +5,6 @@ python train.py [--updates N] [--checkpoints FOLDER [--every N]] [--save FILE]
 
 import argparse
 import functools
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
+from checkpoints import Checkpoints
 from devices import EVERYWHERE, by_rows, replicated
 from flax.traverse_util import flatten_dict, unflatten_dict
 from loss import loss_of
@@ -78,32 +78,41 @@ def main():
     asked = parser.parse_args()
     if asked.every < 1:
         parser.error(f"--every {asked.every}: at least 1")
-    from checkpoints import PREEMPTED, Checkpoints
     from data import batches
 
-    kept, late = Checkpoints(asked.checkpoints, asked.every), None
+    if jax.process_index() > 0:
+        sys.stdout = open(os.devnull, "w")  # the first host prints
+
+    kept, late = Checkpoints(asked.checkpoints, asked.every), Late()
     state, rest = kept.resume(load(), batches())
-    for micro in itertools.islice(rest, max(0, asked.updates - state.step)):
-        state, losses, rate = train_step(state, micro)
-        if late:
-            report(*late)  # read one update late: the device need not wait
-        late = state.step - 1, losses, rate
-        if kept.ends(state, micro):
+    for micro in rest:
+        if state.step >= asked.updates:
             break
-    if late:
-        report(*late)
+        state, losses, rate = train_step(state, micro)
+        late(state.step - 1, losses, rate)
+        kept.store(state, micro)
+    late()
     kept.close()
-    if kept.preempted:
-        sys.exit(PREEMPTED)
     if asked.save is not None and jax.process_index() == 0:
         save(state, asked.save)
 
 
 def report(number, losses, rate):
-    """Print one update, on the first host."""
-    if jax.process_index() == 0:
-        loss = sum(float(x) for x in losses)
-        print(f"update {number}: loss {loss:.6f}, learning rate {float(rate):.3e}", flush=True)
+    """Print one update."""
+    loss = sum(float(x) for x in losses)
+    print(f"update {number}: loss {loss:.6f}, learning rate {float(rate):.3e}", flush=True)
+
+
+class Late:
+    """Reports each update once the next one is under way: the device need not wait."""
+
+    def __init__(self):
+        self._update = ()
+
+    def __call__(self, *update):
+        if self._update:
+            report(*self._update)
+        self._update = update
 
 
 if __name__ == "__main__":

@@ -215,10 +215,6 @@ class OptionDefaults:
                 declared[str(_literal(call.args[0]))].append(_literal(call.args[1]))
         return declared
 
-    def is_declared(self, name: str) -> bool:
-        """Whether a file of the project declares a command-line option."""
-        return name in self._declared
-
     def _result(self, call: ast.Call, scope: Scope) -> object:
         match call.func:
             case ast.Attribute(value=of, attr="get") if len(call.args) in (1, 2):

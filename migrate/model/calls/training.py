@@ -197,8 +197,8 @@ def _of_scaler(
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
     unknown = not any(isinstance(value, Function | Class | ClassInstance) for value in values)
-    is_passed = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
-    if unknown and SCALER.fullmatch(_last_name(call.func)) and is_passed:
+    is_named = unknown and SCALER.fullmatch(_last_name(call.func)) is not None
+    if is_named and any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args):
         return BOTH
     # `s(loss, o, clip_grad=1.0)`, whatever the names: nothing of torch's takes these.
     of_torch = any(isinstance(v, External) and v.name.startswith("torch.") for v in values)

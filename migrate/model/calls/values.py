@@ -156,7 +156,13 @@ class Evaluator(Families):
             return NOTHING
         if isinstance(node, ast.Constant):
             return devices.named(node, scope)
-        return self._once(("value", id(node), id(scope)), lambda: self._evaluate(node, scope))
+        key = ("value", id(node), id(scope))
+        known = self._known.get(key)
+        if known is None:
+            return self._once(key, lambda: self._evaluate(node, scope))
+        if key in self._depends:
+            self._asked |= self._depends[key]
+        return known
 
     def elements(self, node: ast.expr | None, scope: Scope) -> Values:
         """Return the possible elements of the container `node`; for a dictionary, its values."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -117,14 +117,27 @@ def _is_from_outside(node: ast.expr, scope: Scope, depth: int = DEEPEST) -> bool
     )
 
 
-def iterated(analysis: Analysis, scope: Scope) -> Iterator[ast.expr]:
-    """Yield the iterators that a function, or the top of a file, runs through: `for x in batches`.
+def iterated(analysis: Analysis, scope: Scope) -> Sequence[ast.expr]:
+    """Return the iterators that a function, or the top of a file, runs through: `for x in batches`.
 
     Who goes on with such an iterator gets the elements after these. An iterable that makes an iterator of its
     own, such as a loader, is none.
     """
     if not _has_iterators(analysis):
-        return
+        return ()
+    known = _iterators_of(analysis)
+    if scope not in known:
+        known[scope] = tuple(_iterated(analysis, scope))
+    return known[scope]
+
+
+@lru_cache(maxsize=2)
+def _iterators_of(analysis: Analysis) -> dict[Scope, Sequence[ast.expr]]:
+    """Return the iterators that functions run through, as far as anything has asked for them."""
+    return {}
+
+
+def _iterated(analysis: Analysis, scope: Scope) -> Iterator[ast.expr]:
     for node in _within(scope):
         parts: list[ast.expr] = []
         match node:

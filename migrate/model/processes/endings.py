@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import EXITS
 from migrate.model.calls.callers import reaching
+from migrate.model.calls.rank_tests import last_part
 from migrate.syntax.walk_ast import children, walk
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Errors about the call of a function, not about the values of the training.
 OF_ARGUMENTS = frozenset({"AttributeError", "NotImplementedError", "TypeError"})
+_LAST_PARTS = frozenset(name.rpartition(".")[2] for name in EXITS)
 # A file without any of these words stops nothing.
 STOPPING = (b"raise", b"assert", b"exit", b"quit", b"abort")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -70,4 +72,6 @@ def _stops(node: ast.AST) -> bool:
         return not any(
             isinstance(callee, ast.Name) and callee.id == "isinstance" for callee in calls
         )
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS
+    if not isinstance(node, ast.Call) or last_part(node.func) not in _LAST_PARTS:
+        return False
+    return ast.unparse(node.func) in EXITS

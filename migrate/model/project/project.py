@@ -118,9 +118,27 @@ class Project:
             data: the content of the script, if it differs from the disk.
         """
         contents = {script: data} if data is not None else {}
-        project = cls(root or (root_of(script) if script.exists() else None), contents)
-        waiting = [script.resolve()]
-        while waiting and len(project.modules) < MOST_MODULES:
+        root = root or (root_of(script) if script.exists() else None)
+        return cls.of_scripts(root, [script], contents)
+
+    @classmethod
+    def of_scripts(
+        cls,
+        root: Path | None,
+        scripts: Iterable[Path],
+        contents: Mapping[Path, bytes] | None = None,
+        whole: bool = False,
+    ) -> Project:
+        """Return `scripts` with the local modules that they import, and those that these import.
+
+        Args:
+            root, contents, whole: as for the class.
+            scripts: the files.
+        """
+        project = cls(root, contents, whole)
+        waiting = [script.resolve() for script in scripts]
+        most = len(waiting) + MOST_MODULES
+        while waiting and len(project.modules) < most:
             path = waiting.pop(0)
             if path in project.modules or (module := project.load(path)) is None:
                 continue
@@ -136,6 +154,13 @@ class Project:
         for path in files:
             project.load(path.resolve())
         return project
+
+    def is_same(self, other: Project) -> bool:
+        """Whether another project has the same files, in the same order, with the same content."""
+        if (self.root, self.whole, self.unread) != (other.root, other.whole, other.unread):
+            return False
+        files, others = self.modules.values(), other.modules.values()
+        return [(m.path, m.data) for m in files] == [(m.path, m.data) for m in others]
 
     def changed(self, contents: Mapping[Path, bytes]) -> Project:
         """Return the project with other contents of some files; the others are not read again."""

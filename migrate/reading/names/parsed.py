@@ -125,7 +125,8 @@ class Parsed:
 
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
-        return self.here(self.run_by(call))
+        ran = self.run_by(call)
+        return self.here(ran) if ran else []
 
     def properties(self, node: cst.Attribute) -> list[cst.FunctionDef]:
         """Return the properties of this script that reading the attribute `node` runs."""

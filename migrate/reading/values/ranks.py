@@ -66,7 +66,7 @@ class Ranks:
         """Whether `call` asks for the index: `dist.get_rank()`, `int(os.environ['LOCAL_RANK'])`."""
         if self._context.qualified_name(call.func) in ASKS_RANK:
             return True
-        if code(call.func) != "int" or len(call.args) != 1:
+        if len(call.args) != 1 or code(call.func) != "int":
             return False
         asked = call.args[0].value
         strings = nodes_of(asked, cst.SimpleString)

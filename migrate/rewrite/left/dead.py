@@ -20,6 +20,7 @@ from migrate.syntax.interpreter import syntax_tree
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of
 from migrate.syntax.walk import children
+from migrate.syntax.walk_ast import walk
 
 # Functions of torch.cuda without effects, by the beginning of their last part.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
@@ -28,7 +29,7 @@ SEES_ALL = frozenset({"locals", "eval", "exec", "vars"})
 
 
 def without_dead(
-    plan: Plan, findings: Sequence[RuleFinding], rewritten: bytes
+    plan: Plan, findings: Sequence[RuleFinding], rewritten: cst.Module
 ) -> tuple[Plan, list[RuleFinding]]:
     """Return a plan that also removes variables which its edits leave unused, and the findings that remain.
 
@@ -39,7 +40,7 @@ def without_dead(
     Args:
         plan: the plan of the first turn.
         findings: the remaining manual work.
-        rewritten: the script with the edits of the plan.
+        rewritten: the tree of the script with the edits of the plan.
     """
     script = plan.context
     lines = {}
@@ -54,7 +55,7 @@ def without_dead(
     wrapped = {
         id(end) for wrap in plan.edits if isinstance(wrap, Wrap) for end in (wrap.first, wrap.last)
     }
-    after = _Functions(cst.parse_module(rewritten))
+    after = _Functions(rewritten)
     before = _Functions(script.module)
     edits = []
     for line, rule in lines.values():
@@ -155,26 +156,33 @@ def _is_dead(line: cst.SimpleStatementLine, before: cst.FunctionDef, now: cst.Fu
     for call in nodes_of(before, cst.Call):
         if code(call.func) in SEES_ALL:
             return False
-    return any(_reads(before, name) for name in names) and not any(
-        _reads(now, name) or _is_declared(now, name) for name in names
+    return not names.isdisjoint(_read(before)) and not (
+        names & _read(now) or any(_is_declared(now, name) for name in names)
     )
 
 
-def _reads(function: cst.FunctionDef, name: str) -> bool:
-    """Whether `name` is read in a function. Bindings, attribute names and argument names do not count."""
-    apart: set[int] = set()
-    for node in nodes(function):
-        if isinstance(node, cst.AssignTarget):
+def _read(function: cst.FunctionDef) -> set[str]:
+    """Return the names that a function reads. Bindings, names of attributes and of arguments do not count.
+
+    A node may stand in an edited tree twice, once as a binding, once as a read.
+    """
+    names: set[str] = set()
+    waiting: list[cst.CSTNode] = [function]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, cst.Name):
+            names.add(node.value)
+        elif isinstance(node, cst.Attribute | cst.Arg):
+            waiting.append(node.value)
+        elif isinstance(node, cst.AssignTarget):
             target = node.target
             parts = (
                 [e.value for e in target.elements] if isinstance(target, cst.Tuple) else [target]
             )
-            apart.update(map(id, parts))
-        elif isinstance(node, cst.Attribute):
-            apart.add(id(node.attr))
-        elif isinstance(node, cst.Arg) and node.keyword is not None:
-            apart.add(id(node.keyword))
-    return any(n.value == name and id(n) not in apart for n in nodes_of(function, cst.Name))
+            waiting += [part for part in parts if not isinstance(part, cst.Name)]
+        else:
+            waiting += children(node)
+    return names
 
 
 def _is_declared(function: cst.FunctionDef, name: str) -> bool:
@@ -231,7 +239,7 @@ def unread_options(
     """
     if not edits or "add_argument" not in before:
         return
-    old, new = syntax_tree(before), syntax_tree(after)
+    old, new = [*walk(syntax_tree(before))], [*walk(syntax_tree(after))]
     was_read, is_read = _attribute_reads(old), _attribute_reads(new)
     declared = {attribute for _, attribute, _ in _options(new)}
     reported = {finding.line for finding in findings}
@@ -252,9 +260,9 @@ def unread_options(
         )
 
 
-def _options(tree: ast.Module) -> Iterator[tuple[str, str, ast.Call]]:
+def _options(script: Iterable[ast.AST]) -> Iterator[tuple[str, str, ast.Call]]:
     """Yield the options of command lines: the flag, the attribute that holds its value, the declaration."""
-    for node in ast.walk(tree):
+    for node in script:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
@@ -270,19 +278,19 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, str, ast.Call]]:
         yield long, str((*attributes, long.lstrip("-").replace("-", "_"))[0]), node
 
 
-def _attribute_reads(tree: ast.Module) -> dict[str, list[int]]:
+def _attribute_reads(script: Sequence[ast.AST]) -> dict[str, list[int]]:
     """Return the lines that read each attribute of an object, and texts that may name one.
 
     Attributes of modules are left out: `re.compile` is no option.
     """
     modules = {
         (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(tree)
+        for node in script
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
     reads: dict[str, list[int]] = {}
-    for node in ast.walk(tree):
+    for node in script:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             reads.setdefault(node.value, []).append(node.lineno)
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 
 import libcst as cst
-import libcst.matchers as m
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import ACCELERATE_STATES
@@ -252,7 +251,7 @@ def _names_cuda(node: cst.CSTNode, script: Workspace) -> bool:
         return True
     names = (
         script.qualified_name(name) or ""
-        for name in m.findall(node, m.Name() | m.Attribute())
+        for name in nodes_of(node, cst.Name | cst.Attribute)  # type: ignore[arg-type]
         if script.position(name).line == line
     )
     return any(name.startswith("torch.cuda.") for name in names)

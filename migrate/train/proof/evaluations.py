@@ -93,12 +93,14 @@ def compare_evaluations(
     """
     worst = in_mode = 0.0
     moments: set[int] = set()
+    unknown: set[int] = set()
     labels: dict[str, int] = {}
     for site in sites:
         for number, batch in enumerate(site["batches"]):
             key = f"{site['label']}:{number}"
             ours = results.get(f"{EVALUATION}:{key}")
             if ours is None:
+                unknown.add(batch["update"])
                 continue
             expected = np.array([float(x) for x in batch["values"]])
             worst = max(worst, _apart(ours, expected))
@@ -114,6 +116,9 @@ def compare_evaluations(
     if later := sorted(moments - {*own}):
         why = "" if own else ": none falls in the compared updates"
         parts.append(f"on the script's weights after {_numbers(later)} updates{why}")
+    if unknown:
+        weights = "the script's weights then are not known"
+        parts.append(f"not compared: after {_numbers(sorted(unknown))} updates, {weights}")
     same = worst <= LIMIT
     cause = TRAINING_MODE if not same and in_mode <= LIMIT else ""
     return [TrainComparison(EVALUATION, same, worst, LIMIT, ", ".join(parts), cause)]

@@ -23,6 +23,7 @@ from migrate.train.slice.text import (
     stores,
 )
 
+# Name in `data.py` of the function that gives values of evaluations.
 EVALUATED = "program_values"
 # What the function of a call is.
 MODEL, DEVICE = "model", "device"
@@ -30,7 +31,8 @@ MODEL, DEVICE = "model", "device"
 _HANDED = ("cpu", "detach", "numpy", "tolist", "clone")
 # Conversions to a Python number.
 _NUMBERS = ("float", "int", "bool")
-_MODES = ("train", "eval")
+# Methods of modules that set their mode.
+MODES = ("train", "eval")
 _Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp
 
 
@@ -370,6 +372,7 @@ def evaluating_text(
     script: ScriptText,
     edits: Collection[tuple[int, int, str]],
     chains: Collection[Sequence[Frame]],
+    modes: Collection[int],
 ) -> ScriptText:
     """The script with values of the program where it runs its model; each line stays where it is.
 
@@ -377,6 +380,7 @@ def evaluating_text(
         script: the script.
         edits: first line, last line, and the text that stands there.
         chains: frames of the calls that evaluate, innermost first, without those of the training.
+        modes: lines that set the mode of a module in the recorded run.
     """
     text = script
     for first, last, new in edits:
@@ -387,7 +391,7 @@ def evaluating_text(
         code = script.code(first, name)
         if isinstance(code, FunctionNode):
             defined[name, first] = code.lineno
-            text = _without_modes(text, name, code.lineno)
+            text = _without_modes(text, name, code.lineno, modes)
     for chain in chains:
         for called, caller in itertools.pairwise(chain):
             line = defined.get((called.function, called.first))
@@ -410,7 +414,7 @@ def _function(script: ScriptText, name: str, line: int) -> FunctionNode | None:
     return next((n for n in nodes if n.name == name and n.lineno == line), None)
 
 
-def _without_modes(script: ScriptText, name: str, line: int) -> ScriptText:
+def _without_modes(script: ScriptText, name: str, line: int, lines: Collection[int]) -> ScriptText:
     """The script with a function that sets no modes of models, and is not marked as one without gradients."""
     function = _function(script, name, line)
     if function is None:
@@ -420,8 +424,12 @@ def _without_modes(script: ScriptText, name: str, line: int) -> ScriptText:
         for decorator in function.decorator_list
         if any(word in ast.unparse(decorator) for word in ("no_grad", "inference_mode"))
     ]
+    calls = [(s, owner) for s in ast.walk(function) if (owner := _owner_of_mode(s))]
+    # A statement that was not run, in another branch say, is of an object that others show to be a module.
+    modules = {owner for s, owner in calls if _lines_of(s) & {*lines}}
+    every = {s for s, owner in calls if owner in modules}
     for block in (b for n in ast.walk(function) for b in blocks(n)):
-        modes = [s for s in block if _is_mode(s)]
+        modes = [s for s in block if s in every]
         text = "pass" if len(modes) == len(block) else ""
         gone += [(s.lineno, s.end_lineno or 0, text) for s in modes]
     for first, last, text in gone:
@@ -429,12 +437,19 @@ def _without_modes(script: ScriptText, name: str, line: int) -> ScriptText:
     return script
 
 
-def _is_mode(statement: ast.stmt) -> bool:
-    """Whether a statement sets the mode of a model: `model.eval()`."""
+def _owner_of_mode(statement: ast.AST) -> str:
+    """The object of a statement that may set the mode of a module, `model.eval()`; "" for others."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        return False
-    return call.func.attr in _MODES and len(call.args) <= (call.func.attr == "train")
+        return ""
+    may = call.func.attr in MODES and len(call.args) <= (call.func.attr == "train")
+    return ast.unparse(call.func.value) if may else ""
+
+
+def _lines_of(statement: ast.AST) -> set[int]:
+    """Lines of a statement."""
+    assert isinstance(statement, ast.stmt)
+    return {*range(statement.lineno, (statement.end_lineno or 0) + 1)}
 
 
 def _without_arguments(script: ScriptText, line: int, name: str, defined: int) -> ScriptText:

@@ -32,7 +32,7 @@ class TrainingCalls:
     Attributes:
         backward: frames of the backward.
         steps: frames of each distinct call of `optimizer.step`.
-        dropped: frames of clipping, zeroing and schedules.
+        dropped: frames of clipping, zeroing, loss scalers and schedules.
         before: frames of further backwards of the same update, which run before it.
         clips: lines that clip the gradients of this update.
         optimizer: its number among the optimizers that the script builds; -1 if there is no other update.

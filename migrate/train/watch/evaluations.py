@@ -93,6 +93,7 @@ class Site:
             "line": self.frame.line,
             "chains": self.chains,
             "edits": edits,
+            "modules": [*self.bound.modules] if self.bound else [],
             "numbers": [value.is_number for value in self.cut.values] if self.cut else [],
             "inputs": {argument: key for key, argument in self.inputs.items()},
             "batches": self.batches,

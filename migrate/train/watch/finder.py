@@ -75,6 +75,7 @@ class _Finder:
         listening.to_steps(self._step, self._after)
         listening.to_optimizers(self._built.append)
         listening.to_zeroing(lambda: self._note(listening.ZERO))
+        listening.to_scaling(lambda: self._note(listening.SCALE))
         listening.to_schedules(
             lambda scheduler: None, lambda scheduler: self._note(listening.SCHEDULE)
         )

@@ -13,6 +13,7 @@ from shims import activate
 
 # What a call is, by the function that makes it.
 BACKWARD, CLIP, STEP, SCHEDULE, ZERO = "backward", "clip", "step", "schedule", "zero_grad"
+SCALE = "scale"
 
 
 def as_compared() -> None:
@@ -68,6 +69,20 @@ def without_scaling() -> None:
         self._enabled = False
 
     setattr(torch.amp.GradScaler, "__init__", functools.wraps(create)(created))  # noqa: B010
+
+
+def to_scaling(tell: Callable[[], None]) -> None:
+    """Call `tell()` before a loss scaler divides gradients, or sets its factor."""
+    import torch
+
+    for name in ("unscale_", "update"):
+        original = getattr(torch.amp.GradScaler, name)
+
+        def scaled(self: Any, *args: Any, _scale: Any = original, **kwargs: Any) -> Any:
+            tell()
+            return _scale(self, *args, **kwargs)
+
+        setattr(torch.amp.GradScaler, name, functools.wraps(original)(scaled))
 
 
 def to_backward(tell: Callable[[Any, Callable[..., None]], None]) -> None:

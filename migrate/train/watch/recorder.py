@@ -35,6 +35,7 @@ from migrate.train.watch.evaluations import EvaluationWatch
 from migrate.train.watch.factors import common_factor
 from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
+from migrate.train.watch.modes import follow_modes
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STATEMENT, TURN
 from migrate.train.watch.seeds import unseeded
@@ -132,6 +133,7 @@ class _Recorder:
         if self._evaluations is not None:
             self._evaluations.listen()
         listening.to_autocast(self._autocast)
+        self._modes = follow_modes(self._script)
         atexit.register(self._end_of_script)
         original = sys.excepthook
 
@@ -664,6 +666,7 @@ class _Recorder:
                 epochs[scheduler] = turns // count
         recorded = self._record["optimizer"]
         self._record["optimizer"] = self._optimizers.with_epochs(recorded, epochs)
+        self._record["modes"] = sorted(self._modes)
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         self._dump()
 
@@ -724,6 +727,7 @@ class _Recorder:
             self._record["unknown_averages"] = [*names, *self._averages.unknown()]
         # A script that ended has shown all of its steps.
         self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
+        self._record["modes"] = sorted(self._modes)
         self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._evaluations is not None and "refused" not in self._record:
             self._record["evaluations"] = self._evaluations.recorded()

@@ -10,7 +10,7 @@ from typing import Any
 from migrate.train.slice.evaluation import EVALUATED
 from migrate.train.write.split import EVALUATION
 
-UNKNOWN, GIVE_VALUES = "unknown_values", "give_values"
+UNKNOWN = "unknown_values"
 
 
 def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics: bool) -> str:
@@ -21,9 +21,8 @@ def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics:
         sites: the evaluations, as they were recorded.
         statistics: whether the model has statistics of batches, which stay as they are.
     """
-    names, inputs = [], []
+    inputs = []
     for site in sites:
-        names.append(f"    {site['label']!r}: {tuple(site['numbers'])!r},")
         same = all((name, ()) == tuple(key) for name, key in site["inputs"].items())
         reads = ", ".join(
             f"{name!r}: batch[{root!r}]" + "".join(f"[{key!r}]" for key in path)
@@ -36,15 +35,12 @@ def evaluation_text(source: str, sites: Sequence[Mapping[str, Any]], statistics:
             test = f"    if name == {label!r}:\n    " if len(inputs) > 1 else ""
             lines.append(f"{test}    batch = {{{reads}}}")
     mode = ", deterministic=True" if _takes_mode(source) else ""
+    constants, tensors = _tensors(sites)
     return f"""{source.rstrip()}
 
 
 EVALUATION = {EVALUATION}(StepConfig())
-# Whether the script reads each value as a Python number, or as a tensor.
-VALUES = {{
-{chr(10).join(names)}
-}}
-
+{constants}
 
 @functools.partial(jax.jit, static_argnums=0, out_shardings=EVERYWHERE)
 def values_of(name, params, variables, inputs):
@@ -59,56 +55,47 @@ def evaluated(state, name, batch):
 {chr(10).join([*lines, ""]) if lines else ""}\
     inputs = by_rows(jax.tree.map(np.asarray, batch))
     values = values_of(name, state.params, state.variables, inputs)
-    return [x.item() for x in (values if isinstance(values, tuple) else (values,))]
-
-
-def as_read(name, values):
-    \"\"\"The values as the script reads them: numbers, or tensors of one number.\"\"\"
-    read = zip(values, VALUES[name], strict=True)
-    result = [x if is_number else torch.tensor(x) for x, is_number in read]
-    return result[0] if len(result) == 1 else result
+    return [value.item() for value in jax.tree.leaves(values)]
 
 
 class Evaluations:
-    \"\"\"Gives values to `data.py`: of the state, or those of an earlier run while its updates are skipped.
+    \"\"\"Gives values to `data.py`: those of an earlier run as long as there are any, then of the state.
 
     Args:
-        folder: that of the checkpoints; None: nothing is stored.
+        state: the state.
+        values: values of the earlier run; it gets the new ones.
         before: what to do before an evaluation.
     \"\"\"
 
-    def __init__(self, folder, before):
-        self.state, self._before = None, before
-        self._file = epath.Path(folder) / "evaluations.json" if folder else None
-        known = self._file is not None and self._file.exists()
-        self._known = json.loads(self._file.read_text()) if known else []
-        self._next = 0
-
-    def start(self, state):
-        \"\"\"Evaluate from here on with the state; what was stored after it is of a run that was ended.\"\"\"
-        self.state = state
-        self._known = self._known[: self._next]
+    def __init__(self, state, values, before):
+        self.state, self._values, self._before, self._count = state, values, before, 0
 
     def __call__(self, name, **batch):
-        \"\"\"Values of a batch.\"\"\"
-        if self.state is None:
-            if self._next == len(self._known):
-                raise SystemExit(
-                    f"{{self._file}}: evaluations of the updates before the checkpoint are missing; "
-                    "start with another folder"
-                )
-            self._next += 1
-            return as_read(name, self._known[self._next - 1])
-        self._before()
-        values = evaluated(self.state, name, batch)
-        if self._file is not None:
-            self._known.append(values)
-            if jax.process_index() == 0:
-                whole = self._file.with_suffix(".tmp")  # a file that is half written has no name
-                whole.write_text(json.dumps(self._known))
-                whole.replace(self._file)
-        return as_read(name, values)
+        \"\"\"Values of a batch, as the script reads them.\"\"\"
+        if self._count == len(self._values):
+            self._before()
+            self._values.append(evaluated(self.state, name, batch))
+        values = self._values[self._count]
+        self._count += 1{tensors}
+        return values[0] if len(values) == 1 else values
 """
+
+
+def _tensors(sites: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """A constant and a statement that make tensors of values that the script reads as such."""
+    if all(all(site["numbers"]) for site in sites):
+        return "", ""
+    each = "".join(f"    {site['label']!r}: {tuple(site['numbers'])!r},\n" for site in sites)
+    constants = f"""# Whether the script reads each value as a Python number, or as a tensor.
+NUMBERS = {{
+{each}}}
+"""
+    return (
+        constants,
+        """
+        read = zip(values, NUMBERS[name], strict=True)
+        values = [value if number else torch.tensor(value) for value, number in read]""",
+    )
 
 
 _HEAD = "from devices import EVERYWHERE, by_rows\n"
@@ -119,8 +106,7 @@ def with_imports(text: str) -> str:
     tree = ast.parse(text)
     first = next(n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom))
     lines = text.splitlines()
-    more = ["import functools", "import json", "import jax", "import numpy as np", "import torch"]
-    more += ["from etils import epath", _HEAD.strip()]
+    more = ["import functools", "import jax", "import numpy as np", "import torch", _HEAD.strip()]
     more.append("from model import StepConfig")
     at = first.lineno - 1
     if isinstance(first, ast.ImportFrom) and first.module == "__future__":
@@ -158,25 +144,11 @@ def unknown_text(sites: Sequence[Mapping[str, Any]]) -> str:
 
 
 def with_evaluations(text: str, sites: Sequence[Mapping[str, Any]]) -> str:
-    """A text of `data.py`, whose `batches` takes the function that evaluates."""
-    text = tidy(text)
-    before = "def batches():\n"
-    first = text.index(before)
-    doc_end = text.index('"""\n', text.index('"""', first) + 3)
-    head = f"def batches({GIVE_VALUES}={UNKNOWN}):\n"
-    doc = text[first + len(before) : doc_end]
-    rest = text[doc_end + len('"""\n') :]
-    described = f" `{GIVE_VALUES}(name, **batch)`\n    gives the values of an evaluation."
-    taken = f"    global {EVALUATED}\n    {EVALUATED} = {GIVE_VALUES}\n"
-    own = f'{unknown_text(sites)}\n\n{head}{doc}{described}\n    """\n{taken}{rest}'
-    return text[:first] + own
+    """A text of `data.py` with the name that its loop asks for values; `train.py` sets it."""
+    before, batches, after = tidy(text).partition("def batches():\n")
+    return f"{before}{unknown_text(sites)}\n\n{batches}{after}"
 
 
 def tidy(text: str) -> str:
     """The text without blank lines at the start of a function, where statements were left out."""
     return re.sub(r"(\n *def [^\n]*:\n)\n+(?= )", r"\1", text)
-
-
-def has_evaluations(text: str) -> bool:
-    """Whether a text of `data.py` asks for values of evaluations."""
-    return f"def batches({GIVE_VALUES}={UNKNOWN})" in text

@@ -349,11 +349,10 @@ def state_text(
         others: whether the state has modules that the loss does not read.
         contained: parts of modules, under whose names weights may be given.
     """
-    before, after = ("", "    return state")
-    constants = values = ""
-    of_others = "are left out"
-    if others:
-        of_others = "are for rollouts"
+    conversion = _in_parts(_CONVERSION) if contained else _CONVERSION
+    constants = before = values = loaded = ""
+    of_others = "are for rollouts" if others else "are left out"
+    after = "    return state"
     if averaged is not None:
         before, after = (text.strip("\n") for text in _LOAD_AVERAGE)
         before = f"{before}\n"
@@ -367,11 +366,15 @@ _AVERAGED, _average = {averaged[0]!r}, {averaged[1]!r}
 """
     if others:
         values = f"    named |= state.others or {{}}\n{values}"
-    of_state = _OTHERS.replace("in MODULES", "in _modules") if contained else _OTHERS
-    after = "    state = _loaded(weights)" + (of_state if others else "\n") + after
-    return (
-        constants
-        + f'''
+    if averaged is not None or others:
+        of_state = _OTHERS.replace("in MODULES", "in _modules") if contained else _OTHERS
+        loaded = "    state = _loaded(weights)" + (of_state if others else "\n") + after
+        loaded = f"{before}{loaded}\n\n{_LOADED}"
+    weights = '_in_torch({"params": state.params, **state.variables})'
+    returned = (
+        f"    named = {weights}\n{values}    return named" if values else f"    return {weights}"
+    )
+    return f'''{constants}
 def load(weights):
     """A fresh state with these weights, a new optimizer, at step 0.
 
@@ -379,16 +382,12 @@ def load(weights):
         weights: module → name → array, as torch's state dict of the module has them. Modules that the loss
             does not read {of_others}.
     """
-{before}{after}
-
+{loaded}{conversion}
 
 def weights(state):
     """Weights of a state: module → name → array, as torch's state dict has them."""
-    named = _in_torch({{"params": state.params, **state.variables}})
-{values}    return named
+{returned}
 '''
-        + (_in_parts(_CONVERSION) if contained else _CONVERSION)
-    )
 
 
 def _in_parts(text: str) -> str:
@@ -419,10 +418,11 @@ def _in_parts(text: str) -> str:
     return text
 
 
-_CONVERSION = '''
-
+_LOADED = '''
 def _loaded(weights):
     """A fresh state with these weights."""
+'''
+_CONVERSION = '''\
     global _kept
     missing = [module for module in MODULES if module not in weights]
     if missing:
@@ -464,8 +464,7 @@ def _one_loss(site):
 _BY_NAME = '''
 def _by_name(batch):
     """The batch by the names in the loss: `name` for a key `function:name`."""
-    named = {{name.rpartition(":")[2]: value for name, value in batch.items()}}{taken}
-    return named
+{body}
 '''
 _INPUTS = """
 def _inputs(batch):
@@ -484,7 +483,9 @@ _PUT_BACK = """
 
 def by_name_text(taken: Mapping[str, tuple[str, str]] | None = None) -> str:
     """Text of `_by_name`; `taken`: variables of the script → batch and key from which it took them."""
-    return _BY_NAME.format(taken=_PUT_BACK if taken else "")
+    named = '{name.rpartition(":")[2]: value for name, value in batch.items()}'
+    body = f"    named = {named}{_PUT_BACK}\n    return named" if taken else f"    return {named}"
+    return _BY_NAME.format(body=body)
 
 
 def _batches_text(taken: Mapping[str, tuple[str, str]], names: Mapping[str, str]) -> str:
@@ -713,7 +714,7 @@ def step(state, micro, site=0, rollout=None):
 {others}        losses.append(value)
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
     rate = _optimizer.learning_rate_of(state.step)
-    params, opt_state = _train.apply(state.params, state.opt_state, grads{scaled.argument})
+    params, opt_state, *_ = _train.apply(state.params, state.opt_state, grads{scaled.argument})
     state = state._replace(
         params=params, variables=variables, opt_state=opt_state, step=state.step + 1{average}
     )

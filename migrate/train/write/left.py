@@ -23,21 +23,18 @@ def left_statements(
     loss: LossSlice,
     events: TrainingCalls,
     schedules: Collection[int] = (),
+    own: Collection[int] = (),
     *,
     scaled: bool = False,
 ) -> list[str]:
     """List the statements of the loops around the training step that are left to do by hand.
 
     Evaluation, logs, checkpoints, averages of weights: position and first line of each. Lines that step a
-    schedule (`schedules`) are in the optimizer. If the program multiplies its gradients (`scaled`),
-    statements that read gradients are not left, nor those that compute numbers for them alone.
+    schedule (`schedules`) are in the optimizer; those that set the mode of a module or print an update
+    (`own`) are the program's own. If the program multiplies its gradients (`scaled`), statements that read
+    gradients are not left, nor those that compute numbers for them alone.
     """
-    calls = {
-        frame.line
-        for frames in (events.backward, *events.steps, *events.dropped)
-        for frame in frames
-    }
-    known = {*data.kept, *calls, *schedules} | {
+    known = {*data.kept, *trains(events), *schedules, *own} | {
         line for first, last in loss.lines for line in range(first, last + 1)
     }
     left: list[ast.stmt] = []
@@ -60,6 +57,12 @@ def left_statements(
     return [f"{script.at(line)}: {script.lines[line - 1].strip()}" for line in dict.fromkeys(lines)]
 
 
+def trains(events: TrainingCalls) -> set[int]:
+    """Lines of the calls that train, with those of their callers."""
+    chains = (events.backward, *events.steps, *events.dropped)
+    return {frame.line for frames in chains for frame in frames}
+
+
 def _targets(loop: ast.stmt) -> set[str]:
     """Names that a `for` gives values to."""
     nodes = ast.walk(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else ()
@@ -78,7 +81,7 @@ def _counted(statement: ast.stmt) -> bool:
 def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) -> bool:
     """Whether a program needs nothing for a statement.
 
-    Modes and learning rates are the program's own, it counts its updates, and prints losses and rates.
+    Learning rates are the program's own, it counts its updates, and prints losses and rates.
 
     Args:
         statement: the statement.
@@ -96,8 +99,6 @@ def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) 
         return _counted(statement)
     if any(is_call_of(tree, call.func, name) for name in _WAITING):
         return True
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr in ("train", "eval") and not _names([*call.args, *call.keywords])
     is_print = isinstance(call.func, ast.Name) and call.func.id == "print"
     return is_print and _names([*call.args, *call.keywords]) <= set(shown)
 

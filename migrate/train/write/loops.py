@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
+
+from migrate.train.slice.evaluation import EVALUATED
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class LoopTexts:
         functions: further functions.
         options: statements that add options.
         loop: the loop of `main`.
+        reports: what prints the updates late.
     """
 
     usage: str
@@ -23,6 +25,7 @@ class LoopTexts:
     functions: str
     options: str
     loop: str
+    reports: str
 
 
 _CHECKPOINTS = """
@@ -45,25 +48,33 @@ def in_torch(state):
 '''
 
 
-# The last updates are reported before an evaluation.
-_EVALUATE = """
-    def report_late():
-        nonlocal late
-        if late:
-            report(*late)
-        late = None
+# Prints an update when the next one is under way.
+_LATE = '''
 
-    evaluations = Evaluations(asked.checkpoints, report_late)
-    with contextlib.redirect_stdout(None):  # evaluations of updates that are skipped
-        state, rest = kept.resume(load(), batches(evaluations))
-    evaluations.start(state)
+class Late:
+    """Reports each update once the next one is under way: the device need not wait."""
+
+    def __init__(self):
+        self._update = ()
+
+    def __call__(self, *update):
+        if self._update:
+            report(*self._update)
+        self._update = update
+'''
+_FIRST_HOST = """
     if jax.process_index() > 0:
         sys.stdout = open(os.devnull, "w")  # the first host prints
 """
 
 
 def loop_texts(
-    *, rollouts: bool, several: bool = False, forwards: bool = False, evaluates: bool = False
+    *,
+    rollouts: bool,
+    several: bool = False,
+    forwards: bool = False,
+    evaluates: bool = False,
+    norm: bool = False,
 ) -> LoopTexts:
     """Parts of `train.py`.
 
@@ -72,62 +83,61 @@ def loop_texts(
         several: whether there are several kinds of updates, each with a name.
         forwards: whether there are calls of modules between them.
         evaluates: whether the loop evaluates.
+        norm: whether reports have the norm of the gradients.
     """
     name = "name, " if several else ""
-    batch = "(name, micro)" if several else "micro"
     count = "sum(state.counts.values())" if several else "state.step"
-    if forwards:  # a call between the updates is none: the loop counts the updates alone
-        turns, ends = (
-            "BATCHES",
-            f"""
+    ends = f"""
         if {count} >= asked.updates:
-            break""",
-        )
-    else:
-        turns, ends = f"itertools.islice(BATCHES, max(0, asked.updates - {count}))", ""
+            break"""
     if rollouts:
-        turns = turns.replace("BATCHES", "batches(lambda: in_torch(state))")
+        turns = "batches(lambda: in_torch(state))"
+        if not forwards:  # a rollout for no update takes long
+            turns, ends = f"itertools.islice({turns}, asked.updates)", ""
         loop = f"""
     from data import batches
-
+{_FIRST_HOST}
     state = load()
     for {name}micro in {turns}:{ends}
         state, losses, rate = train_step(state, {name}micro)
         report({count} - 1, {name}losses, rate)
 """
         imports = "from converters.reverse import by_torch_names\n"
-        return LoopTexts("", imports, _IN_TORCH, _NO_CHECKPOINTS, loop.strip("\n"))
-    late = f"""
-        if late:
-            report(*late)  # read one update late: the device need not wait
-        late = {count} - 1, {name}losses, rate"""
-    if forwards:
-        late = f"""
-        if name in UPDATES:{textwrap.indent(late, "    ")}"""
+        return LoopTexts("", imports, _IN_TORCH, _NO_CHECKPOINTS, loop.strip("\n"), "")
+    imported = evaluator = moved = ""
+    data = "from data import batches"
+    resumed = "\n    state, rest = kept.resume(load(), batches())"
+    if evaluates:
+        imported = "\n    from evaluate import Evaluations"
+        data = "import data"
+        evaluator = f"\n    evaluations = data.{EVALUATED} = Evaluations(load(), kept.values, late)"
+        resumed = """
+    with contextlib.redirect_stdout(None):  # what the updates print that are skipped
+        state, rest = kept.resume(evaluations.state, data.batches())
+    evaluations.state = state"""
+        moved = "\n        evaluations.state = state"
+    more = ", state.norm" if norm else ""
+    late = f"late({count} - 1, {name}losses, rate{more})"
+    if forwards:  # a call between the updates is none: the loop counts the updates alone
+        late = f"if name in UPDATES:\n            {late}"
     loop = f"""
     if asked.every < 1:
         parser.error(f"--every {{asked.every}}: at least 1")
-    from checkpoints import PREEMPTED, Checkpoints
-    from data import batches
-
-    kept, late = Checkpoints(asked.checkpoints, asked.every), None
-    state, rest = kept.resume(load(), batches())
-    for {name}micro in {turns.replace("BATCHES", "rest")}:{ends}
-        state, losses, rate = train_step(state, {name}micro){late}
-        if kept.ends(state, {batch}):
-            break
-    if late:
-        report(*late)
+    {data}{imported}
+{_FIRST_HOST}
+    kept, late = Checkpoints(asked.checkpoints, asked.every), Late(){evaluator}{resumed}
+    for {name}micro in rest:{ends}
+        state, losses, rate = train_step(state, {name}micro){moved}
+        {late}
+        kept.store(state, {"(name, micro)" if several else "micro"})
+    late()
     kept.close()
-    if kept.preempted:
-        sys.exit(PREEMPTED)
 """
-    if evaluates:
-        resumed = "    state, rest = kept.resume(load(), batches())\n"
-        loop = loop.replace(resumed, _EVALUATE)
-        loop = loop.replace(
-            "import batches\n", "import batches\n    from evaluate import Evaluations\n"
-        )
-        stepped = "train_step(state, micro)\n"
-        loop = loop.replace(stepped, f"{stepped}        evaluations.state = state\n")
-    return LoopTexts(" [--checkpoints FOLDER [--every N]]", "", "", _CHECKPOINTS, loop.strip("\n"))
+    return LoopTexts(
+        " [--checkpoints FOLDER [--every N]]",
+        "from checkpoints import Checkpoints\n",
+        "",
+        _CHECKPOINTS,
+        loop.strip("\n"),
+        _LATE,
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.model.calls.rank_tests import last_part
+from migrate.train.slice.evaluation import EVALUATED
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import FunctionNode, ScriptText, loads, root
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
@@ -33,6 +34,19 @@ _CONFIGS = re.compile(r"\b(\w*StepConfig)\(\)")
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
 _NO_COUNTERPART = "the program has no counterpart with these parameters"
 _OWN_FUNCTION = "each interface.py has another function of this name"
+_EVALUATED = (
+    "evaluate.py computes it, where data.py calls it; no parameter of it is the model alone"
+)
+_EVALUATING = f'''\
+@contextlib.contextmanager
+def _evaluating(state):
+    """Let `data.py` evaluate a state."""
+    before, _data.{EVALUATED} = _data.{EVALUATED}, Evaluations(state, [], lambda: None)
+    try:
+        yield
+    finally:
+        _data.{EVALUATED} = before
+'''
 
 
 @dataclass(frozen=True)
@@ -123,7 +137,13 @@ class PublicNames:
             if name in written.names:
                 continue
             text = constructors.get(name, "")
-            if name not in self._own and isinstance(node, ast.FunctionDef) and _is_plain(node):
+            evaluation = self._evaluation(node)
+            if name not in self._own and evaluation:
+                text = evaluation
+                if _EVALUATING not in written.functions:
+                    written.imports.append("from evaluate import Evaluations")
+                    written.functions.append(_EVALUATING)
+            elif name not in self._own and isinstance(node, ast.FunctionDef) and _is_plain(node):
                 text = self._loss_function(node) or self._of_optimizer(node) or self._model(node)
                 text = text or self._groups(node)
                 text = text or self._texts.function(node)
@@ -137,10 +157,10 @@ class PublicNames:
                 written.functions.append(text)
                 written.names.add(name)
                 for method in missing_methods(node, text):
-                    written.missing[f"{name}.{method}"] = _NO_COUNTERPART
+                    written.missing[f"{name}.{method}"] = self._why_missing(method)
             else:
                 own = name in self._own
-                written.missing[name] = _OWN_FUNCTION if own else _NO_COUNTERPART
+                written.missing[name] = _OWN_FUNCTION if own else self._why_missing(name)
         # Class of the methods that are functions of the script → class of its sizes.
         classes_of = self._recorded.get("function_classes", {"Functions": "StepConfig"})
         if self._recorded.get("functions"):
@@ -151,6 +171,39 @@ class PublicNames:
         if configs:
             written.imports.append(f"from model import {', '.join(sorted(configs))}")
         return written
+
+    def _why_missing(self, name: str) -> str:
+        """Reason for which the interface has no function of a name."""
+        frames = (f for site in self._facts.evaluations for chain in site["chains"] for f in chain)
+        return _EVALUATED if name in {frame.function for frame in frames} else _NO_COUNTERPART
+
+    def _evaluation(self, node: ast.stmt) -> str:
+        """A function that evaluates the model that it gets; "" if it does not."""
+        if not isinstance(node, ast.FunctionDef) or len(self._recorded["children"]) != 1:
+            return ""
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        sites = [
+            site
+            for site in self._facts.evaluations
+            for chain in site["chains"]
+            if any((f.function, f.first) == (node.name, first) for f in chain[:1])
+        ]
+        own, parameters = self._files.data.get(node.name), _parameters(node)
+        if not sites or not isinstance(own, ast.FunctionDef) or _parameters(own) != parameters:
+            return ""
+        models = [n for n in parameters if all(n in site["modules"] for site in sites)]
+        others = {n for site in sites for n in site["modules"]} - {*models}
+        if len(models) != 1 or others or set(models) & loads(own):
+            return ""
+        passed = ["None" if name in models else name for name in parameters]
+        if node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
+            return ""
+        return (
+            f"{_signature(node)}\n"
+            f'    """`{node.name}` of the script; `{models[0]}` is a state."""\n'
+            f"    with _evaluating({models[0]}):\n"
+            f"        return _data.{node.name}({', '.join(passed)})\n"
+        )
 
     def _loss_function(self, node: ast.FunctionDef) -> str:
         """A function whose value is the loss, up to a constant; "" if it is not one."""

@@ -64,6 +64,8 @@ def readme_text(
         (script.at(clip.line), "`optimizer.py`", f"clipping by {clip.kind}, {clip.limit!r}")
         for clip in optimizer.clips
     ]
+    if facts.log is not None:
+        rows.append((script.at(facts.log.line), "`train.py`", "what is printed of an update"))
     rows += [
         (
             ", ".join(dict.fromkeys(script.at(chain[-1].line) for chain in site["chains"])),

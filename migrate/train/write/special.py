@@ -25,7 +25,7 @@ def specialized(texts: Sequence[str], own: Collection[str] = ()) -> list[str]:
     while names := [n for n in _functions(result[0]) if n not in own and _fixed(n, result)]:
         result = _with_fixed(result, names[0], _fixed(names[0], result))
     return [
-        _without_demand(result[0]) if DEMAND not in "".join(result[1:]) else result[0],
+        _without_demand(result[0]) if f"{DEMAND}(" not in "".join(result[1:]) else result[0],
         *result[1:],
     ]
 

@@ -21,6 +21,7 @@ from migrate.train.slice.emit import DECORATED, GIVEN
 from migrate.train.write.counts import CountedSource
 from migrate.train.write.evaluation import with_evaluations
 from migrate.train.write.factor import UNSCALED, ScaledGradients
+from migrate.train.write.log import Log
 from migrate.train.write.loops import loop_texts
 from migrate.train.write.means import COUNTS, SHARES, count_text
 from migrate.train.write.shadow import GUARD
@@ -47,6 +48,13 @@ SAVE = '''\
 def save(state, path):
     """Write the weights of a state."""
     save_file(flatten_dict({"params": state.params, **state.variables}, sep="/"), path)'''
+
+_REPORT = '''\
+def report(number, losses, rate):
+    """Print one update."""
+    loss = sum(float(x) for x in losses)
+    print(f"update {number}: loss {loss:.6f}, learning rate {float(rate):.3e}", flush=True)
+'''
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,7 @@ class ProgramFacts:
         forms: whether the step has further forms for batches of other sizes.
         single: whether each update has one micro-batch, whatever the script's options are.
         evaluations: the script's evaluations that the program has.
+        log: what prints an update, if it is the script's own.
     """
 
     script: str
@@ -98,6 +107,7 @@ class ProgramFacts:
     forms: bool = False
     single: bool = False
     evaluations: tuple[Mapping[str, Any], ...] = ()
+    log: Log | None = None
 
     @property
     def same_names(self) -> bool:
@@ -470,8 +480,16 @@ def train_text(facts: ProgramFacts) -> str:
     others = "\n        variables = {**variables, **others}" if statistics else ""
     numbers = "\nKEY = jax.random.key(0)  # of random numbers" if draws else ""
     fields = "\n    average: Any" if facts.average else ""
+    norm = norm_of = start_norm = new_norm = settings = ""
+    report = _REPORT
+    if facts.log is not None:
+        report, settings = facts.log.function, facts.log.settings
+        if facts.log.norm:
+            fields += "\n    norm: Any  # of the gradients of the last update"
+            norm, norm_of = ", norm", "\n    norm = optax.global_norm(grads)"
+            start_norm, new_norm = ", norm=replicated(jnp.zeros(()))", ", norm=norm"
     fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
-    texts = loop_texts(rollouts=facts.rollouts, evaluates=bool(facts.evaluations))
+    texts = loop_texts(rollouts=facts.rollouts, evaluates=bool(facts.evaluations), norm=bool(norm))
     averaged = moved = option = stored = start_average = moved_field = ""
     copied = refreshed = ""
     if facts.copies_every:
@@ -522,6 +540,7 @@ def averaged(average, params, step):
         stored = """
     if asked.save_average is not None and jax.process_index() == 0:
         save(state._replace(params=state.average), asked.save_average)"""
+    more_fields = f"{moved_field}{new_norm}{', state.others' * starts}"
     update = f"""\
 def train_step(state, micro):
     \"\"\"One update over micro-batches, whose gradients are {summed}.
@@ -534,8 +553,8 @@ def train_step(state, micro):
         {value}, more = {gradients}{others}
         losses.append({"value"})
         grads = more if grads is None else jax.tree.map(jnp.add, grads, more)
-    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
-    new = State(params, variables, opt_state, state.step + 1{moved_field}{", state.others" * starts})
+    params, opt_state{norm} = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
+    new = State(params, variables, opt_state, state.step + 1{more_fields})
     return new, losses, learning_rate_of(state.step)
 """
     if facts.single and not facts.counts:
@@ -550,8 +569,8 @@ def train_step(state, micro):
     \"\"\"{refreshed}
     [batch] = micro
     {value}, grads = value_and_grad(state.params, state.variables, {own}{key})
-    params, opt_state = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
-    new = State(params, {changed}, opt_state, state.step + 1{moved_field})
+    params, opt_state{norm} = apply(state.params, state.opt_state, grads{scaled.argument}){moved}
+    new = State(params, {changed}, opt_state, state.step + 1{moved_field}{new_norm})
     return new, [value], learning_rate_of(state.step)
 """
     return f'''"""The training of {facts.script} in JAX.
@@ -563,8 +582,10 @@ import argparse
 import contextlib
 import functools
 import itertools
+import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -578,7 +599,7 @@ from optimizer import learning_rate_of, optimizer
 from safetensors.flax import load_file, save_file
 
 PARAMS = Path(__file__).with_name({PARAMS!r}){numbers}
-
+{settings}
 
 class State(NamedTuple):
     """Trained parameters, other variables of the model, the optimizer's state, the number of updates."""
@@ -590,7 +611,7 @@ class State(NamedTuple):
 
 
 {LOAD}
-    return State(*replicated((params, variables, optimizer.init(params))), 0{start_average})
+    return State(*replicated((params, variables, optimizer.init(params))), 0{start_average}{start_norm})
 
 
 {SAVE}
@@ -601,9 +622,9 @@ value_and_grad = jax.jit(jax.value_and_grad(loss_of{aux}), out_shardings=EVERYWH
 
 @functools.partial(jax.jit, donate_argnums=(0, 1), out_shardings=EVERYWHERE)
 def apply(params, opt_state, grads{scaled.argument}):
-    """One update of the weights."""{scaled.lines if facts.scaled else ""}
+    """One update of the weights."""{scaled.lines if facts.scaled else ""}{norm_of}
     updates, opt_state = optimizer.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state
+    return optax.apply_updates(params, updates), opt_state{norm}
 
 
 {copied}{averaged}{update}
@@ -621,12 +642,7 @@ def main():
         save(state, asked.save){stored}
 
 
-def report(number, losses, rate):
-    """Print one update, on the first host."""
-    if jax.process_index() == 0:
-        loss = sum(float(x) for x in losses)
-        print(f"update {{number}}: loss {{loss:.6f}}, learning rate {{float(rate):.3e}}", flush=True)
-
+{report}{texts.reports}
 
 if __name__ == "__main__":
     main()

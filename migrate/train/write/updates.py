@@ -430,11 +430,10 @@ def main():
 
 
 def report(number, name, losses, rate):
-    """Print one update, on the first host."""
-    if jax.process_index() == 0:
-        loss = sum(float(x) for x in losses)
-        print(f"update {{number}}: {{name}} {{loss:.6f}}, learning rate {{float(rate):.3e}}", flush=True)
-
+    """Print one update."""
+    loss = sum(float(x) for x in losses)
+    print(f"update {{number}}: {{name}} {{loss:.6f}}, learning rate {{float(rate):.3e}}", flush=True)
+{texts.reports}
 
 if __name__ == "__main__":
     main()

@@ -7,9 +7,9 @@ CHECKPOINTS = """
 
     python train.py --checkpoints FOLDER --every 500
 
-The state of the training is stored every 500 updates and at the end. The same command continues from the
-newest checkpoint, with the numbers of a run that never stopped. After SIGTERM the current update ends, its
-checkpoint is stored, and the exit code is 75.
+The state of the training is stored after the first update, every 500 updates and at the end. The same
+command continues from the newest checkpoint, with the numbers of a run that never stopped. After SIGTERM the
+current update ends, its checkpoint is stored, and the exit code is 75.
 
 The data's position is the number of updates. `data.py` runs again, and batches of earlier updates are loaded
 again but not computed. The checkpoint has a checksum of its last batch: other data are refused.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.catalogue.words import SAFETENSORS_SAVES, SAVED
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import PLACED, Kind
@@ -44,6 +45,8 @@ class GuardedSave(Hazard):
     name = "guarded-save"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = spelled(SAVES)
+    of_facts = ("saves",)
     examples = (
         example(
             """

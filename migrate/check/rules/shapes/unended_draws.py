@@ -46,6 +46,8 @@ class UnendedDraws(Hazard):
     name = "unended-draws"
     severity = Severity.WARNING
     nodes = (cst.For, cst.While)
+    words = "|".join(LIBRARIES)
+    of_facts = ("growing",)
     examples = (
         example(
             """

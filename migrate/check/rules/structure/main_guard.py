@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.launchers import LAUNCHERS
+from migrate.catalogue.prescan import named
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code, nodes_of
@@ -26,6 +27,7 @@ class MainGuard(Hazard):
     name = "main-guard"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = named(LAUNCHERS)
     examples = (
         example(
             """

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.launchers import LAUNCHERS
+from migrate.catalogue.prescan import named
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.launch import is_forked, stays_in_process
@@ -30,6 +31,7 @@ class WorkerFunction(Hazard):
     name = "worker-function"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = named(LAUNCHERS)
     examples = (
         example(
             """

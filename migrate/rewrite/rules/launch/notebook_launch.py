@@ -117,8 +117,6 @@ class NotebookLaunch(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one launch."""
         assert isinstance(node, cst.Call)
-        if not context.source.is_notebook:
-            return
         name = context.qualified_name(node.func)
         if name in PORTABLE:
             message = (

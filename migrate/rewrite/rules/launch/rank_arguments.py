@@ -43,6 +43,7 @@ class RankArguments(Rule):
     code = "XLA717"
     edited = Severity.INFO
     nodes = (cst.Call,)
+    words = "add_argument"
     examples = (
         rewritten(
             """

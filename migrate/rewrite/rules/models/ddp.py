@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import libcst as cst
 
 from migrate.catalogue.launchers import DDP, DDP_DEVICES
+from migrate.catalogue.prescan import spelled
 from migrate.catalogue.target import BOTH
 from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
@@ -87,6 +88,7 @@ class Ddp(Rule):
     beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)
+    words = spelled(DDP)
     examples = (
         rewritten(
             """

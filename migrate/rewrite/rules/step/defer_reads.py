@@ -43,7 +43,7 @@ class DeferReads(Rule):
     """
 
     name = "defer-reads"
-    code = "XLA208"
+    code = "XLA889"
     nodes = (cst.For, cst.While)
     options: ClassVar[RewriteOptions] = RewriteOptions(defer_reads=True)
     after = True
@@ -139,7 +139,7 @@ class DeferReads(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits and findings for the values that one loop reads, and for reads that stay."""
         assert isinstance(node, cst.For | cst.While)
-        if not context.options.defer_reads or not isinstance(node.body, cst.IndentedBlock):
+        if not isinstance(node.body, cst.IndentedBlock):
             return
         deferring = Deferring(node, context)
         for edited, replace, message in deferring.edits():
