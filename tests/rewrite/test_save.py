@@ -223,13 +223,6 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
     [
         ("if rank == 0:\n    pass\nelse:\n    torch.save(x, 'p')", "on all ranks"),
         ("if rank == 1:\n    torch.save(x, 'p')", "rank == 1"),
-        ("if rank == 0:\n    if acc > best:\n        torch.save(x, 'p')", "may differ"),
-        ("if rank == 0:\n    x = make()\n    torch.save(x, p)", "side effects"),
-        (
-            "def f(x):\n    if rank == 0:\n        best = judge(x)\n    x.cuda()\n"
-            "    if rank == 0:\n        torch.save([x.state_dict(), best], 'p')",
-            "`best`",
-        ),
         ("if rank == 0:\n    torch.save(x, open('p', 'wb'))", "open file"),
         ("def f(m):\n    m.train()\n    torch.save(m, 'p')", "state_dict"),
         ("def f(m):\n    m.train()\n    torch.save({'net': m, 'step': 1}, 'p')", "state_dict"),
@@ -260,6 +253,48 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
 )
 def test_reported(script: str, said: str) -> None:
     assert said in says(script)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        "if acc > best:\n    torch.save(x, 'p')",
+        "if acc > best:\n    best = acc\n    torch.save(x, 'p')\nelse:\n    torch.save(x, 'q')",
+        "x = make()\ntorch.save(x, 'p')",
+        "with timer():\n    torch.save(x, 'p')\n    torch.save(x, f'{epoch}.pt')",
+        "log(1)\ntorch.save(x, 'last')\nif judge(x) > best:\n    torch.save(x, 'p')",
+    ],
+)
+@pytest.mark.parametrize("test", ["rank == 0", "rank == 0 and loss < best"])
+def test_what_the_first_replica_decides_alone_it_saves_alone(test: str, branch: str) -> None:
+    script = f"def f(x, rank, epoch, loss, best):\n    if {test}:\n{textwrap.indent(branch, ' ' * 8)}"
+    done = run(script)
+    text = done.data.decode()
+    expected = branch.replace("torch.save(", "xm.save(").replace("')", "', master_only=False)")
+    expected = f"    torch_xla.sync()\n    if {test}:\n{textwrap.indent(expected, ' ' * 8)}"
+    assert expected in text
+    assert [note for note in done.findings if note.rule in ("save", "XLA301")] == []
+    assert rewrite_source(parse(done.data, Path("script.py"))).data == done.data
+
+
+def test_a_comment_of_the_test_stays_with_it() -> None:
+    script = "def f(x, acc, best):\n    x.cuda()\n\n    # the best\n    if rank == 0 and acc > best:\n"
+    assert (
+        "\n\n    torch_xla.sync()\n    # the best\n    if rank == 0 and acc > best:\n"
+        in after(f"{script}        torch.save(x, 'p')\n")
+    )
+
+
+@pytest.mark.parametrize(
+    "outside", ["loss_of(x).item() > 1", "not os.path.exists(str(x.sum().item()))"]
+)
+def test_a_test_that_not_all_replicas_reach_keeps_its_save(outside: str) -> None:
+    script = (
+        "dist.init_process_group('nccl')\n\n\ndef f(x, model, acc, best):\n    x = x.cuda()\n"
+        f"    if {outside}:\n        if rank == 0 and acc > best:\n            torch.save(x, 'p')"
+    )
+    assert "torch_xla.sync()" not in after(script)
+    assert says(script)
 
 
 def test_a_script_without_devices_is_only_told() -> None:

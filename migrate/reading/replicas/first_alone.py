@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -56,14 +57,30 @@ def saves_alone(call: cst.Call, context: Script) -> bool:
     if name != "shims.save" and not writes:
         return False
     guard = guard_of_first(call, context)
-    return guard is not None and _is_synchronized(guard, context)
+    return guard is not None and any(
+        _is_synchronized(statement, context) for statement in _together(guard, context)
+    )
 
 
-def _is_synchronized(guard: cst.If, context: Script) -> bool:
-    """Whether the statement before `guard` runs what is pending."""
-    block = context.parent(guard)
-    assert isinstance(block, cst.IndentedBlock | cst.Module)
-    at = next(number for number, statement in enumerate(block.body) if statement is guard)
+def _together(guard: cst.If, context: Script) -> Iterator[cst.BaseStatement]:
+    """Yield `guard`, and the statements around it by which all replicas run the first one's branch."""
+    yield guard
+    owner = context.parent(context.parent(guard))
+    items = owner.items if isinstance(owner, cst.With) else ()
+    calls = [item.item.func for item in items if isinstance(item.item, cst.Call)]
+    if isinstance(owner, cst.With) and "shims.together" in map(context.qualified_name, calls):
+        yield owner
+        above = context.parent(context.parent(owner))
+        if isinstance(above, cst.If):
+            yield above
+
+
+def _is_synchronized(statement: cst.BaseStatement, context: Script) -> bool:
+    """Whether the statement before it runs what is pending."""
+    block = context.parent(statement)
+    if not isinstance(block, cst.IndentedBlock | cst.Module):
+        return False
+    at = next(number for number, other in enumerate(block.body) if other is statement)
     before = block.body[at - 1] if at else None
     if not isinstance(before, cst.SimpleStatementLine) or len(before.body) != 1:
         return False

@@ -29,8 +29,9 @@ class GuardedSave(Hazard):
     it writes in one. `shims.save` does so too. `xm.save` of torch_xla 2.9 does not wait for the other
     replicas: where they read the file next, `xm.rendezvous("saved")` comes after it, in every replica.
 
-    Where the first replica alone can decide (`if accuracy > best:`), `torch_xla.sync()` right before its test,
-    in every replica, leaves nothing pending; below it `xm.save(obj, path, master_only=False)` waits for nobody.
+    Where the first replica alone can decide (`if accuracy > best:`), `torch_xla.sync()` right before its
+    test, in every replica, leaves nothing pending. Below it `xm.save(obj, path, master_only=False)` waits for
+    nobody.
 
     A save in a thread beside the replica's own reads the weights while the next step is traced, in every
     replica at another point. Move them to the CPU before the thread starts, on all replicas.

@@ -203,14 +203,17 @@ class Saving:
         """Return the saves that the first replica makes alone, each with the outermost test around it.
 
         They are those that cannot move, where nothing else is against `xm.save`, and all others below the
-        same test. Where it keeps something else that has to move (an evaluation), none stays.
+        same test. Where it keeps something else that all replicas have to run (an evaluation), none stays.
         """
+        run_by_all = {id(guard) for guard, _ in evaluations(self._context)}
         guards = {
             call: guard
             for call in (*moved, *unmoved)
             if refused(call, self._context) is None
             and (guard := guard_of_first(call, self._context)) is not None
             and not self._is_together(guard)
+            and not self._is_split(guard)
+            and id(guard) not in run_by_all
         }
         asking = {id(guards[call]) for call in unmoved if call in guards}
         statements = {id(self._context.statement_around(call)) for call in guards}
@@ -586,6 +589,15 @@ class Saving:
             if isinstance(above, cst.With)
             for item in above.items
         )
+
+    def _is_split(self, guard: cst.If) -> bool:
+        """Whether `guard` is in the words by which a function that moves leaves its rest to the first replica.
+
+        In the function as it was, the save could not go out.
+        """
+        vocabulary = self._context.vocabulary
+        written = [vocabulary.names[word].text for word in ("is first", "is first here")]
+        return code(guard.test).endswith(tuple(f".{text}" for text in written))
 
     def _unit(self, guard: cst.If, statement: cst.CSTNode) -> cst.CSTNode:
         """Return what moves out of `guard` with `statement`: itself, or an `if` around it that only saves.
