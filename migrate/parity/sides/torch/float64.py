@@ -72,27 +72,27 @@ def _grouped_products(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """What `aten._grouped_mm` computes, which has kernels up to float32 only.
+    """Compute `aten._grouped_mm`, which has kernels up to float32 only.
 
     Groups end at the offsets. They are rows of `x` where it is a matrix beside several, columns of `other` in
     the opposite case, and parts of the sum where both are matrices. What no group covers is zero.
     """
     if offs is None:
-        made = x @ other
+        product = x @ other
     else:
         ends = [0, *offs.tolist()]
         groups = list(enumerate(itertools.pairwise(ends)))
         if x.ndim == other.ndim:
-            made = torch.stack([x[:, a:b] @ other[a:b] for _, (a, b) in groups])
+            product = torch.stack([x[:, a:b] @ other[a:b] for _, (a, b) in groups])
         else:
-            made = x.new_zeros(x.shape[-2], other.shape[-1])
+            product = x.new_zeros(x.shape[-2], other.shape[-1])
             for group, (a, b) in groups:
                 if x.ndim == 2:
-                    made[a:b] = x[a:b] @ other[group]
+                    product[a:b] = x[a:b] @ other[group]
                 else:
-                    made[:, a:b] = x[group] @ other[:, a:b]
-    made = made if bias is None else made + bias
-    return made if out_dtype is None else made.to(out_dtype)
+                    product[:, a:b] = x[group] @ other[:, a:b]
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
 
 
 # Operators that raise for float64, as they are computed there.
