@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from dataclasses import is_dataclass
@@ -481,6 +482,15 @@ def test_a_region_without_autocast_leaves_no_trace() -> None:
 
 def test_a_solver_stays_where_other_targets_get_a_loop() -> None:
     assert "jax.scipy.linalg.solve_triangular(system, " in made("solves")[2].modeling
+
+
+def test_the_garbage_collector_is_left_as_it_was() -> None:
+    before = gc.get_threshold()
+    model, inputs, _ = made("solves")
+    assert gc.get_threshold() == before
+    with pytest.raises(GraphError, match="does not take these inputs"):
+        port(model, {"other": inputs[0]["x"]})
+    assert gc.get_threshold() == before
 
 
 def test_experts_are_counted_and_chosen_without_functions_of_ours() -> None:
