@@ -92,8 +92,8 @@ def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> R
         refused |= dict.fromkeys(left, why)
         added = {name: tensor for name, tensor in added.items() if name not in left}
         optional = [name for name in optional if name not in left]
-    given = recorded_as_given(module, inputs, same_dtype, bare.get((tuple(inputs), False)))
-    return Recorded(given, Options(refused=refused))
+    both = recorded_as_given(module, inputs, same_dtype, bare.get((tuple(inputs), False)))
+    return Recorded(both, Options(refused=refused))
 
 
 def recorded_as_given(
