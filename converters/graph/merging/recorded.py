@@ -32,6 +32,11 @@ _BESIDE_TOKENS = {
 _POSITIONS = ("position_ids",)
 
 
+# Recordings without optional inputs, by the inputs that are left and by whether they were decomposed.
+# Attempts with fewer of the optional inputs have them in common.
+_Bare = dict[tuple[tuple[str, ...], bool], Trace]
+
+
 @dataclass(frozen=True)
 class Options:
     """The inputs of a model that a caller may leave out.
@@ -74,11 +79,12 @@ def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> R
     optional = _optional(module, inputs)
     added = _beside_tokens(module, inputs)
     refused: dict[str, str] = {}
+    bare: _Bare = {}
     while optional or added:
         every = {**inputs, **added}
         names = tuple(name for name in _arguments(module) if name in {*optional, *added})
         try:
-            return _both(module, every, names, refused, same_dtype)
+            return _both(module, every, names, refused, same_dtype, bare)
         except (OptionError, GraphError) as error:
             why = error.what if isinstance(error, GraphError) else str(error)
         given_up = next((name for name in _POSITIONS if name in added and len(names) > 1), "")
@@ -86,17 +92,27 @@ def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> R
         refused |= dict.fromkeys(left, why)
         added = {name: tensor for name, tensor in added.items() if name not in left}
         optional = [name for name in optional if name not in left]
-    return Recorded(recorded_as_given(module, inputs, same_dtype), Options(refused=refused))
+    both = recorded_as_given(module, inputs, same_dtype, bare.get((tuple(inputs), False)))
+    return Recorded(both, Options(refused=refused))
 
 
-def recorded_as_given(module: torch.nn.Module, inputs: Inputs, same_dtype: str) -> Both:
+def recorded_as_given(
+    module: torch.nn.Module, inputs: Inputs, same_dtype: str, recording: Trace | None = None
+) -> Both:
     """Record a model with exactly these inputs, in both modes.
+
+    Args:
+        module: the model.
+        inputs: its inputs.
+        same_dtype: as in `trace`.
+        recording: its recording in evaluation with these inputs, if there is one.
 
     Raises:
         GraphError: the model cannot be recorded.
     """
-    with broadcast_masks():
-        recording = trace(module, inputs, same_dtype=same_dtype)
+    if recording is None:
+        with broadcast_masks():
+            recording = trace(module, inputs, same_dtype=same_dtype)
     return both_modes(module, inputs, recording, group(recording))
 
 
@@ -106,6 +122,7 @@ def _both(
     names: Sequence[str],
     refused: Mapping[str, str],
     same_dtype: str,
+    known: _Bare,
 ) -> Recorded:
     """Record a model with all of its inputs, and without the optional inputs.
 
@@ -113,10 +130,19 @@ def _both(
         OptionError: the recordings cannot be one source.
         GraphError: one of the recordings fails.
     """
-    bare = _without(module, every, names, same_dtype=same_dtype)
+
+    def without_options(decomposed: bool = False) -> Trace:
+        key = tuple(name for name in every if name not in names), decomposed
+        if key not in known:
+            known[key] = _without(
+                module, every, names, same_dtype=same_dtype, decomposed=decomposed
+            )
+        return known[key]
+
+    bare = without_options()
     full = _without(module, every, (), names, same_dtype)
     if full.decomposed and not bare.decomposed:
-        bare = _without(module, every, names, same_dtype=same_dtype, decomposed=True)
+        bare = without_options(decomposed=True)
     elif bare.decomposed and not full.decomposed:
         full = _without(module, every, (), names, same_dtype, decomposed=True)
     if full.fixed or full.same_dtype != bare.same_dtype or full.notes != bare.notes:

@@ -155,6 +155,35 @@ def unaware(wanted: bool) -> Iterator[None]:
             setattr(compiler, name, value)
 
 
+# Operators of ours that other targets of an export lack, so that code has a loop in their place there.
+_LACKED_ELSEWHERE = {"solve_triangular"}
+# So far up is the function that has the operator: it asks through one of its library.
+_ASKING = 2
+
+
+@contextmanager
+def solvers_stay() -> Iterator[None]:
+    """Answer no when code with an operator that other targets lack asks whether it is exported."""
+    compiler: Any = torch.compiler
+    before = compiler.is_exporting
+
+    def is_exporting() -> bool:
+        frame = sys._getframe(1)
+        for _ in range(_ASKING):
+            if _LACKED_ELSEWHERE.intersection(frame.f_code.co_names):
+                return False
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return bool(before())
+
+    compiler.is_exporting = is_exporting
+    try:
+        yield
+    finally:
+        compiler.is_exporting = before
+
+
 # Maximum number of elements of a tensor whose values are known while a model is recorded.
 _KNOWN = 4096
 _INDEXED = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}

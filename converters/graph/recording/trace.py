@@ -38,6 +38,7 @@ from converters.graph.recording.detours import (
     modules_stay,
     numbers_kept,
     precision_stays,
+    solvers_stay,
     unaware,
     values_known,
 )
@@ -453,6 +454,7 @@ def _export(
         modules_stay(),
         attributes_stay(module),
         precision_stays(),
+        solvers_stay(),
         distributions_unchecked(),
         grouped_products_recorded(),
         memory_followed(),

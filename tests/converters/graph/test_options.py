@@ -14,6 +14,9 @@ import pytest
 import torch
 
 from converters.graph import Port, port
+from converters.graph.merging import recorded
+from converters.graph.merging.options import OptionError
+from converters.graph.recording.trace import trace
 from converters.graph.writing.forms.options import paddings_named
 from tests.converters.graph import optional
 from tests.converters.graph.flax_side import Inputs, variables
@@ -189,3 +192,43 @@ def test_a_count_that_follows_from_a_size_or_from_the_mask() -> None:
     inputs = {"x": real(3, 5, 8)}
     made = written(optional.Averaged(), inputs | {"mask": TOKENS.bool()})
     assert [one.name for one in made.inputs] == ["x", "mask"]
+
+
+class Texts(torch.nn.Module):
+    """Takes tokens, and what transformers' text models take beside them."""
+
+    main_input_name = "input_ids"
+    config = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = torch.nn.Embedding(20, 4), torch.nn.Embedding(20, 4)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        x = self.tokens(input_ids)
+        if position_ids is not None:
+            x = x + self.places(position_ids)
+        return x if attention_mask is None else x * attention_mask[..., None]
+
+
+def test_a_model_is_recorded_once_without_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs_seen: list[tuple[str, ...]] = []
+
+    def noted(module: torch.nn.Module, inputs: Inputs, **how: Any) -> Any:
+        inputs_seen.append(tuple(inputs))
+        return trace(module, inputs, **how)
+
+    def never(*_: Any) -> Any:
+        raise OptionError("never one source")
+
+    monkeypatch.setattr(recorded, "trace", noted)
+    monkeypatch.setattr(recorded, "merged", never)
+    found = recorded.recorded(Texts(), {"input_ids": ids(2, 6)})
+    assert set(found.options.refused) == {"attention_mask", "position_ids"}
+    assert inputs_seen.count(("input_ids",)) == 1
+    assert len(inputs_seen) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from dataclasses import is_dataclass
@@ -45,6 +46,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "checked": (models.Checked, [{"ids": ids(9, 2, 5)}, {"ids": ids(9, 3, 7)}]),
     "lender": (models.Lender, [{"ids": ids(7, 2, 5)}, {"ids": ids(7, 3, 4)}]),
     "aware": (models.Aware, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "solves": (models.Solves, [{"x": real(2, 5, 4)}, {"x": real(3, 7, 4)}]),
     "joined": (
         models.Joined,
         [
@@ -476,6 +478,19 @@ def test_a_region_without_autocast_leaves_no_trace() -> None:
     source = made("quiet")[2].modeling
     assert "y = self.inner(x)" in source
     assert "return Shift(shift=y, scale=" in source
+
+
+def test_a_solver_stays_where_other_targets_get_a_loop() -> None:
+    assert "jax.scipy.linalg.solve_triangular(system, " in made("solves")[2].modeling
+
+
+def test_the_garbage_collector_is_left_as_it_was() -> None:
+    before = gc.get_threshold()
+    model, inputs, _ = made("solves")
+    assert gc.get_threshold() == before
+    with pytest.raises(GraphError, match="does not take these inputs"):
+        port(model, {"other": inputs[0]["x"]})
+    assert gc.get_threshold() == before
 
 
 def test_experts_are_counted_and_chosen_without_functions_of_ours() -> None:

@@ -12,7 +12,8 @@ reference runs in float32 with the layers of torch.nn in float64, or in float32 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -58,7 +59,46 @@ class Float64Mode(TorchDispatchMode):
             kwargs = {key: _widened(argument) for key, argument in kwargs.items()}
         if not func._schema.is_mutable:
             args, kwargs = _joined(args, kwargs)
+        written = _WITHOUT_FLOAT64.get(func)
+        if written is not None and args[0].dtype in _WIDE.values():
+            return written(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _grouped_products(
+    x: torch.Tensor,
+    other: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Compute `aten._grouped_mm`, which has kernels up to float32 only.
+
+    Groups end at the offsets. They are rows of `x` where it is a matrix beside several, columns of `other` in
+    the opposite case, and parts of the sum where both are matrices. What no group covers is zero.
+    """
+    if offs is None:
+        product = x @ other
+    else:
+        ends = [0, *offs.tolist()]
+        groups = list(enumerate(itertools.pairwise(ends)))
+        if x.ndim == other.ndim:
+            product = torch.stack([x[:, a:b] @ other[a:b] for _, (a, b) in groups])
+        else:
+            product = x.new_zeros(x.shape[-2], other.shape[-1])
+            for group, (a, b) in groups:
+                if x.ndim == 2:
+                    product[a:b] = x[a:b] @ other[group]
+                else:
+                    product[:, a:b] = x[group] @ other[:, a:b]
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
+
+
+# Operators that raise for float64, as they are computed there.
+_WITHOUT_FLOAT64: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten._grouped_mm.default: _grouped_products,
+}
 
 
 def _widened(argument: Any) -> Any:

@@ -157,3 +157,33 @@ def test_the_default_dtype_is_put_back() -> None:
     with in_float64():
         assert torch.zeros(2).dtype == torch.float64
     assert torch.get_default_dtype() == before
+
+
+class Experts(nn.Module):
+    """Rows sorted by expert times that expert's matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 8, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = torch.tensor([2, 2, 8], dtype=torch.int32)
+        return torch._grouped_mm(x, self.weight, offs=ends)
+
+
+def test_products_by_expert_are_computed_in_float64_and_so_are_their_gradients() -> None:
+    torch.manual_seed(0)
+    model, x = Experts().double(), torch.randn(8, 8, dtype=torch.float64, requires_grad=True)
+    seed = torch.randn(8, 16, dtype=torch.float64)
+    with in_float64():
+        made = model(x)
+        made.backward(seed)
+    weight = model.weight.detach()
+    exact = torch.cat([x[:2] @ weight[0], x[2:] @ weight[2]]).detach()
+    torch.testing.assert_close(made, exact, rtol=1e-14, atol=1e-14)
+    back = torch.cat([seed[:2] @ weight[0].mT, seed[2:] @ weight[2].mT])
+    torch.testing.assert_close(x.grad, back, rtol=1e-14, atol=1e-14)
+    rows = x.detach()
+    parts = [rows[:2].mT @ seed[:2], torch.zeros(8, 16), rows[2:].mT @ seed[2:]]
+    expected = torch.stack([one.double() for one in parts])
+    torch.testing.assert_close(model.weight.grad, expected, rtol=1e-14, atol=1e-14)
