@@ -142,7 +142,10 @@ def test_a_save_beside_an_evaluation_stays_with_the_first_replica() -> None:
         "with shims.together(tells=master):\n            val = validate()\n            if master:"
         in text
     )
-    assert "                xm.save({'w': raw.state_dict(), 'b': best}, open_at(step), master_only=" in text
+    assert (
+        "                xm.save({'w': raw.state_dict(), 'b': best}, open_at(step), master_only="
+        in text
+    )
     assert "    torch_xla.sync()\n    if step % 5 == 0:\n" in text
     assert done.findings == ()
     again = rewrite_source(parse(done.data, Path("train_xla.py")))

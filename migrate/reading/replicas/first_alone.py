@@ -19,20 +19,62 @@ if TYPE_CHECKING:
 _RUN_PENDING = SYNCS | {"shims.synchronize"}
 
 
-def guard_of_first(call: cst.CSTNode, context: Script) -> cst.If | None:
-    """Return the outermost test by which the first replica alone reaches `call`; None if there is none.
+def guards_of_first(
+    node: cst.CSTNode, context: Script, within: tuple[cst.CSTNode, ...] = ()
+) -> tuple[cst.If, ...]:
+    """Return the outermost tests by which the first replica alone reaches `node`; empty if it is not alone.
 
-    All replicas reach the test itself, and a statement can stand before it.
+    There are several where `node` is in a function that is called below several. All replicas reach the tests
+    themselves, and a statement can stand before each.
+
+    Args:
+        node: the node.
+        context: the script.
+        within: functions that are followed already.
     """
-    guard = None
-    within: cst.CSTNode = call
-    while (around := context.guards.around(within)) is not None:
-        if not isinstance(around, cst.If) or not _is_of_first(around, within, context):
-            return None
-        guard = within = around
+    guard: cst.If | None = None
+    inner = node
+    while (around := context.guards.around(inner)) is not None:
+        if isinstance(around, cst.FunctionDef):
+            return () if around in within else _below_calls(around, context, (*within, around))
+        if not isinstance(around, cst.If) or not _is_of_first(around, inner, context):
+            return ()
+        guard = inner = around
     if guard is None or not isinstance(context.parent(guard), cst.IndentedBlock | cst.Module):
+        return ()
+    return (guard,) if decided_alone(guard, context) is None else ()
+
+
+def _below_calls(
+    function: cst.FunctionDef, context: Script, within: tuple[cst.CSTNode, ...]
+) -> tuple[cst.If, ...]:
+    """Return the tests around the calls of `function`; empty if it is used otherwise, or a call has none."""
+    guards: dict[cst.If, None] = {}
+    calls = calls_of(function, context)
+    for call in calls or ():
+        around = guards_of_first(call, context, within)
+        if not around:
+            return ()
+        guards |= dict.fromkeys(around)
+    return tuple(guards)
+
+
+def calls_of(function: cst.FunctionDef, context: Script) -> list[cst.Call] | None:
+    """Return the calls of `function` in the script; None if it is used in another way, too."""
+    if function.decorators:
         return None
-    return guard if decided_alone(guard, context) is None else None
+    calls: list[cst.Call] = []
+    for mention in context.guards.mentions_of(function):
+        called: cst.CSTNode = mention
+        above = context.parent(called)
+        if isinstance(above, cst.Attribute) and above.attr is mention:
+            if context.qualified_name(above) is not None:
+                continue  # a function of a library, of that name
+            called, above = above, context.parent(above)
+        if not isinstance(above, cst.Call) or above.func is not called:
+            return None
+        calls.append(above)
+    return calls
 
 
 def _is_of_first(guard: cst.If, within: cst.CSTNode, context: Script) -> bool:
@@ -56,9 +98,10 @@ def saves_alone(call: cst.Call, context: Script) -> bool:
     writes = only is not None and isinstance(only.value, cst.Name) and only.value.value == "False"
     if name != "shims.save" and not writes:
         return False
-    guard = guard_of_first(call, context)
-    return guard is not None and any(
-        _is_synchronized(statement, context) for statement in _together(guard, context)
+    guards = guards_of_first(call, context)
+    return bool(guards) and all(
+        any(_is_synchronized(statement, context) for statement in _together(guard, context))
+        for guard in guards
     )
 
 

@@ -125,6 +125,18 @@ class GuardedSave(Hazard):
                     xm.save(model.state_dict(), path, master_only=False)
 
 
+            def write(model, path):
+                xm.save(model.state_dict(), path, master_only=False)
+
+
+            def keep_all(model, accuracy, best):
+                torch_xla.sync()
+                if dist.get_rank() == 0:
+                    write(model, "last.pt")
+                    if accuracy > best:
+                        write(model, "best.pt")
+
+
             def keep_at_once(model, accuracy, best, path):
                 if dist.get_rank() == 0 and accuracy > best:
                     xm.save(model.state_dict(), path, master_only=False)  # XLA301
@@ -178,11 +190,11 @@ class GuardedSave(Hazard):
         guard = facts.guards.around(node)
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # if a function is called under a condition only, its calls are reported
-        if saves_alone(node, facts.context):
-            return
         line = facts.context.position(guard).line
         own = is_save(node, facts.context, also_xla=True)
         about = () if own else tuple(self._inner(node, facts))
+        if all(saves_alone(save, facts.context) for save in about or (node,)):
+            return
         mend = "move the save out of the condition, and let all replicas call xm.save"
         if facts.names.of(node.func) in SAFETENSORS_SAVES:
             mend = "move what it saves to the CPU before the condition, on all replicas"

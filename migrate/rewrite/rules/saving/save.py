@@ -38,6 +38,10 @@ class Save(Rule):
     (`if rank == 0: folder = make_folder()`, or `self.folder`). It is computed by the first replica alone,
     also in a function that moves.
 
+    A save that cannot move, as the first replica alone knows its condition or what it saves
+    (`if accuracy > best:`), stays below the test. `torch_xla.sync()` before the test, in all replicas, leaves
+    nothing pending, and `xm.save(obj, path, master_only=False)` then waits for no other replica.
+
     What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
     first replica, which has the file.
 
@@ -60,14 +64,15 @@ class Save(Rule):
 
     **Reported.**
 
-    - A save under a condition that may differ between replicas (`if accuracy > best:`), with or without a
-      test of the rank around it, unless a collective has made the value equal.
-    - A save under a test of a group's rank (`dp_rank == 0`: each of the other groups has one file), under a
-      branch with an `else`, or in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a
+    - A save under a condition that may differ between replicas (`if accuracy > best:`), without a test of the
+      rank around it, unless a collective has made the value equal.
+    - A save under a test of a group's rank (`dp_rank == 0`: each of the other groups has one file), below
+      the `else` of a test, or in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a
       decorator).
     - A save into an open file, or of a whole module (`xm.save` moves the tensors of a state dict, not those
       of a module). In a loop over a share of the work, a save of a value that may or may not be a tensor.
-    - A saved value that is computed with side effects or from a name that only some replicas bind.
+    - In a function that the first replica alone calls: a saved value that is computed with side effects or
+      from a name that only some replicas bind.
     - A call of a function of another file that saves and does more than that.
     - A way out of a function before its save (`if path is None: return`) that only some replicas may take.
       Otherwise it stays, for all replicas.
@@ -231,7 +236,7 @@ class Save(Rule):
                     torch.save(features.cpu(), path)
             """
         ),
-        reported(
+        rewritten(
             """
             import torch
             import torch.distributed as dist
@@ -241,7 +246,17 @@ class Save(Rule):
                 if dist.get_rank() == 0 and accuracy > best:
                     torch.save(model.state_dict(), path)
             """,
-            "may differ between the replicas",
+            """
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+
+
+            def keep(model, accuracy, best, path):
+                torch_xla.sync()
+                if dist.get_rank() == 0 and accuracy > best:
+                    xm.save(model.state_dict(), path, master_only=False)
+            """,
         ),
         reported(
             """
@@ -264,9 +279,9 @@ class Save(Rule):
 
 
             def keep(model, path):
-                if dist.get_rank() == 0:
-                    with open(path, "wb") as file:
-                        torch.save(model.state_dict(), file)
+                model.cuda()
+                with open(path, "wb") as file:
+                    torch.save(model.state_dict(), file)
             """,
             "an open file",
         ),

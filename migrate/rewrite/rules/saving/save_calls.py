@@ -38,8 +38,14 @@ def by_hand(context: Workspace, *, own_file: bool = False) -> str:
     return f"xm.save(obj, path, {'master_only=False' if own_file else 'global_master=True'})"
 
 
-def refused(call: cst.Call, context: Workspace) -> str | None:
-    """Return why `call` cannot become `xm.save` whatever is around it, or None."""
+def refused(call: cst.Call, context: Workspace, *, alone: bool = False) -> str | None:
+    """Return why `call` cannot become `xm.save` whatever is around it, or None.
+
+    Args:
+        call: the save.
+        context: the script.
+        alone: whether the first replica alone makes it: then into a file that it has opened, too.
+    """
     bound = arguments(call, context)
     if bound is None and context.qualified_name(call.func) in SAFETENSORS_SAVES:
         return "safetensors with arguments that cannot be read"
@@ -54,7 +60,8 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
         return (
             f"torch.save with a pickle of its own: {own} has none; move the tensors {TO_CPU_FIRST}"
         )
-    if "f" in bound and is_open_file(bound["f"].value, context):
+    into_file = "f" in bound and is_open_file(bound["f"].value, context)
+    if into_file and (not alone or context.portable):
         return _into_open_file(bound["f"].value, context)
     if names_replica_at_times(call, context):
         return _at_times(context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -12,7 +12,7 @@ from migrate.catalogue.words import SAFETENSORS_SAVES
 from migrate.check.hazard import Severity
 from migrate.check.ignores import ignores
 from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
-from migrate.reading.replicas.first_alone import guard_of_first
+from migrate.reading.replicas.first_alone import calls_of, guards_of_first
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.options import same_on_all
@@ -145,8 +145,6 @@ class Saving:
             elif reason:
                 unmoved.append((call, reason))
         led = list(self._elsewhere())  # calls that save in other files, and why they stay
-        for mention, reason in self._left.values():
-            yield from self._rule.report(mention, reason)
         for node, line in evaluations(self._context):
             if self._refusal(node, line) is None:
                 self._note(node, line)
@@ -158,12 +156,15 @@ class Saving:
             if (guard := self._context.guards.around(call)) is not None and id(guard) in stuck
         ]
         staying = self._staying(moved, [call for call, _ in unmoved])
+        stuck = self._stuck()
+        for mention, reason in self._left.values():
+            yield from self._rule.report(mention, reason)
         for call, reason in unmoved:
             if call not in staying:
                 yield from self._rule.report(call, self._words(call, reason))
         for call in staying:
             yield self._save_alone(call)
-        for guard in dict.fromkeys(staying.values()):
+        for guard in dict.fromkeys(guard for guards in staying.values() for guard in guards):
             yield with_nothing_pending(self._rule, guard, self._context)
         out_of_reach = {*staying, *(call for call, _ in unmoved)}
         moved = [call for call in moved if call not in out_of_reach]
@@ -199,32 +200,63 @@ class Saving:
 
     def _staying(
         self, moved: Sequence[cst.Call], unmoved: Sequence[cst.Call]
-    ) -> dict[cst.Call, cst.If]:
-        """Return the saves that the first replica makes alone, each with the outermost test around it.
+    ) -> dict[cst.Call, tuple[cst.If, ...]]:
+        """Return the saves that the first replica makes alone, each with the outermost tests around it.
 
         They are those that cannot move, where nothing else is against `xm.save`, and all others below the
-        same test. Where it keeps something else that all replicas have to run (an evaluation), none stays.
+        same tests. Where these keep something else that all replicas have to run (an evaluation), none stays.
         """
         run_by_all = {id(guard) for guard, _ in evaluations(self._context)}
-        guards = {
-            call: guard
+        saves = {
+            call: guards
             for call in (*moved, *unmoved)
-            if refused(call, self._context) is None
-            and (guard := guard_of_first(call, self._context)) is not None
-            and not self._is_together(guard)
-            and not self._is_split(guard)
-            and id(guard) not in run_by_all
+            if refused(call, self._context, alone=True) is None
+            and (guards := guards_of_first(call, self._context))
+            and not any(
+                id(guard) in run_by_all or self._is_together(guard) or self._is_split(guard)
+                for guard in guards
+            )
         }
-        asking = {id(guards[call]) for call in unmoved if call in guards}
-        statements = {id(self._context.statement_around(call)) for call in guards}
+        paths = {call: self._calls_to(call) for call in saves}
+        by_others = (
+            self._context.calls.saved_by_first
+        )  # functions that other files call on the first one
+        for call, calls in paths.items():
+            functions = map(self._context.function_around, (call, *calls))
+            lines = {self._context.position(f.name).line for f in functions if f is not None}
+            if not lines.isdisjoint(by_others):
+                del saves[call]
+        known = {id(call) for call in (*saves, *(c for calls in paths.values() for c in calls))}
+        left = {id(node) for node, _ in self._left.values()}
+        asking = {call for call in unmoved if call in saves}
+        asking |= {call for call in saves if any(_is_left(c, left) for c in paths[call])}
+        # All saves below a test stay, or none does.
+        tests = {id(guard) for call in asking for guard in saves[call]}
+        staying = {c: guards for c, guards in saves.items() if tests & set(map(id, guards))}
+        tests = {id(guard) for guards in staying.values() for guard in guards}
         for guarded in self._guarded.values():
-            outermost = guard_of_first(guarded.statements[0], self._context)
-            if any(id(statement) not in statements for statement in guarded.statements):
-                asking.discard(id(outermost))
-        staying = {call: guard for call, guard in guards.items() if id(guard) in asking}
+            outermost = {id(g) for g in guards_of_first(guarded.statements[0], self._context)}
+            if outermost & tests and not all(
+                any(id(call) in known for call in self._context.below(statement, cst.Call))
+                for statement in guarded.statements
+            ):
+                return {}
         for call in staying:
-            self._guarded.pop(id(self._context.guards.around(call)), None)
+            for reached in (call, *paths[call]):
+                self._guarded.pop(id(self._context.guards.around(reached)), None)
+                self._functions.pop(id(self._context.function_around(reached)), None)
+                for node in (reached, reached.func):
+                    self._left.pop(id(node), None)
+                    self._left.pop(id(getattr(node, "attr", None)), None)
         return staying
+
+    def _calls_to(self, node: cst.CSTNode) -> list[cst.Call]:
+        """Return the calls by which tests of the first replica lead to `node` in a function."""
+        around = self._context.guards.around(node)
+        while isinstance(around, cst.If):
+            around = self._context.guards.around(around)
+        calls = calls_of(around, self._context) if isinstance(around, cst.FunctionDef) else None
+        return [c for call in calls or () for c in (call, *self._calls_to(call))]
 
     def _in_thread(self, where: str) -> str:
         """Return what is wrong with a save in a thread that is started at `where`."""
@@ -591,7 +623,7 @@ class Saving:
         )
 
     def _is_split(self, guard: cst.If) -> bool:
-        """Whether `guard` is in the words by which a function that moves leaves its rest to the first replica.
+        """Whether `guard` is in the words by which a function that moves leaves its rest to the first one.
 
         In the function as it was, the save could not go out.
         """
@@ -783,9 +815,9 @@ class Saving:
 
     def _save_alone(self, call: cst.Call) -> Edit:
         """Return the edit of a save that stays below tests of the first replica."""
-        guard = cst.ensure_type(self._context.guards.around(call), cst.If)
-        rest = on_first(guard.test, self._context)
-        local = rest is not None and is_local(rest.asked)
+        guards = guards_of_first(call, self._context)
+        rests = [on_first(guard.test, self._context) for guard in guards]
+        local = any(rest is not None and is_local(rest.asked) for rest in rests)
         if self._context.qualified_name(call.func) in SAFETENSORS_SAVES:
             name, replace = as_safetensors_save(call, local, self._context)
         else:
@@ -879,3 +911,9 @@ def _is_call(statement: cst.CSTNode, call: cst.Call) -> bool:
         return False
     line = statement.body[0]
     return isinstance(line, cst.Expr) and line.value is call
+
+
+def _is_left(call: cst.Call, left: Container[int]) -> bool:
+    """Whether a call, or the name that it calls, is among nodes of these ids."""
+    name = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    return any(id(node) in left for node in (call, call.func, name))
