@@ -5,7 +5,6 @@ Dropout is off in `outputs`, `loss_and_gradients` and `step`.
 """
 
 import atexit
-import contextlib
 import functools
 import shutil
 import tempfile
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import data as _data
 import jax
-import jax.numpy as jnp
 import loss as _loss
 import model as _model
 import numpy as np
@@ -184,55 +182,6 @@ MODULES_IN_FLAX = {"ddp_model": ["ddp_model"]}
 def _fresh():
     """The state with which the script starts."""
     return _train.load()
-
-
-def _absent(name, value, default=None):
-    """Require None, or the default: the program has its own."""
-    if value is not None and value != default:
-        raise ValueError(f"the program has its own {name}: pass None")
-
-
-def _like(name, value, expected):
-    """Require an object with the attributes that the program was written for, or None."""
-    if value is None:
-        return
-    for key, known in expected.items():
-        given = value[key] if isinstance(value, dict) else getattr(value, key)
-        _require(f"{name}.{key}", given, known)
-
-
-class _Module:
-    """Takes the place of a trained module that only receives weights."""
-
-    def load_state_dict(self, weights):
-        pass
-
-
-def _trained(state, batches):
-    """The state after the updates of batches, which a function of data.py gives."""
-    now, micro = [state], []
-    if hasattr(_data, "WEIGHTS"):
-        _data.WEIGHTS[:] = [lambda: _train.in_torch(now[-1])]
-    with _data.command_line(), contextlib.suppress(_data.Ended):
-        for batch in batches():
-            if batch is None:
-                now[:] = [_train.train_step(now[-1], micro)[0]]
-                micro = []
-            else:
-                micro.append(_data.arrays(batch))
-    return now[-1]
-
-
-def _called(method, state, states, inputs):
-    """A method of the step, with the modules of these states."""
-    params, variables = dict(state.params), dict(state.variables)
-    for module, given in states.items():
-        for top in MODULES_IN_FLAX[module]:
-            params[top] = given.params[top]
-            for kind, tree in given.variables.items():
-                if top in tree:
-                    variables[kind] = {**variables[kind], top: tree[top]}
-    return _values(method, params, variables, {name: jnp.asarray(x) for name, x in inputs.items()})
 
 
 def ToyModel():

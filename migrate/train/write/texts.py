@@ -25,6 +25,7 @@ from migrate.train.write.log import Log
 from migrate.train.write.loops import loop_texts
 from migrate.train.write.means import COUNTS, SHARES, count_text
 from migrate.train.write.shadow import GUARD
+from migrate.train.write.unused import without_unused
 
 PARAMS, DRAWS, RECORDED = "params.safetensors", "draws.npz", "recorded.npz"
 # Files that do not depend on the script.
@@ -372,7 +373,9 @@ import torch
 import torch.distributed{shims}
 
 FOLDER = {folder}  # of the script, with its modules
-ARGV = {list(args)!r}  # arguments that {script} was run with
+# Arguments that {script} was run with. The other files have their numbers: for other arguments, write another
+# program with `migrate train`.
+ARGV = {list(args)!r}
 sys.path.append(str(FOLDER))
 {host}{set_ranks if named else ""}{guard if hidden else ""}{restore if restores else ""}{handed}{decorated}
 
@@ -734,10 +737,11 @@ def without_folder(text: str, script: Path, output: Path) -> str:
 
 
 def tidied(folder: Path, options: TrainOptions) -> list[str]:
-    """Remove imports that a file does not use, and the script's functions if no file imports them."""
+    """Remove imports and helpers that a file does not use, and functions.py if no file imports it."""
     for file in folder.glob("*.py"):
         if file.name != "data.py":  # has the script's own texts
-            file.write_text(without_folder(file.read_text(), options.script, options.output))
+            text = without_folder(file.read_text(), options.script, options.output)
+            file.write_text(without_unused(text) if file.name == "interface.py" else text)
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", "--no-cache"]
     rules = ["--select", "F401,F811", "--fix", "--exit-zero", str(folder)]
     done = subprocess.run([*command, *rules], capture_output=True, text=True, check=False)
