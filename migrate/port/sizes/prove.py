@@ -358,7 +358,7 @@ class _Proof:
             starts=_shown(self.starts),
             lengths=tuple(self._lengths(held)),
             other_axes=tuple(
-                (change.name, self._own(change), change.value)
+                (change.name, self._own(change), next(iter(change.axes.values())))
                 for change in self.good
                 if change.leaf is None
             ),
