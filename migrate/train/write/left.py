@@ -84,7 +84,7 @@ def weight_notes(
         if _entry(script, line) in left and _changes(statement, modules):
             notes.append(
                 f"{script.at(line)} changes weights besides the optimizer, and the program does not have it; "
-                f"it changed nothing in the {updates} compared updates: write it into `train_step` of train.py"
+                f"it changed nothing in {updates} compared updates: write it into `train_step` of train.py"
             )
     return list(dict.fromkeys(notes))
 
