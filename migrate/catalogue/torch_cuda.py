@@ -15,7 +15,7 @@ XM = "torch_xla.core.xla_model"
 MEMORY = f"{XM}.get_memory_info()"
 # Without a TPU torch_xla raises "UNIMPLEMENTED: GetAllocatorStats".
 ON_A_TPU = "if torch_xla.runtime.device_type() == 'TPU' else"
-ELSEWHERE = ", as it raises on the CPU"
+ELSEWHERE = " (on the CPU the call raises)"
 MEMORY_ON_A_TPU = f"{MEMORY} {ON_A_TPU} {{}}{ELSEWHERE}"
 ONE_DEVICE = "a replica sees one device, remove it"
 IN_ORDER = "XLA orders its own work, remove it"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # What the findings of the rewrite mean beside the verdict.
 _LEFT = (
-    "{findings} left to do by hand had no effect in this run: {may} still fail or hang on a TPU, or in lines "
-    "that this run did not reach."
+    "note: {findings} left to do by hand had no effect in this run: {may} still fail or hang on a TPU, or in "
+    "lines that this run did not reach"
 )
 # As `python -m shims --start` knows them.
 STARTS = ("environment", "option", "spawn", "alone")
@@ -198,12 +198,14 @@ def prove(
     if json_output:
         show_json(plain)
     else:
-        show(*summary)
+        *lines, verdict = summary
+        show(*lines)
         if left and proof.equal:
             click.echo(
                 _LEFT.format(
                     findings=many(left, "finding"), may="it may" if left == 1 else "they may"
                 )
             )
+        show(verdict)
     incomplete = fail_on is not None and proof.partial
     sys.exit(FINE if proof.equal and not incomplete else FINDINGS)

@@ -518,7 +518,7 @@ def _padded(
         rows = sorted({row for _, output in outputs for row in _undefined_rows(output)})
         if rows:
             label = "row" if len(rows) == 1 else "rows"
-            undefined[f"{label} {', '.join(map(str, rows))} of {name}"] = arrays
+            undefined[f"{label} {', '.join(map(str, rows))} ({name})"] = arrays
         else:
             batches[name] = arrays
     return batches, undefined

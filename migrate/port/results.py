@@ -41,7 +41,7 @@ class ProofCase:
         suspects: functions of the original with a gradient of their own, which the port lacks.
         skipped: why it was not tried: the original itself does not take such inputs, or has no gradients;
             "" otherwise.
-        undefined: the rows for which the original gives NaN by itself: "row 0 of a row of padding"; "" if
+        undefined: the rows for which the original gives NaN by itself: "row 0 (a row of padding)"; "" if
             no such rows are compared.
     """
 

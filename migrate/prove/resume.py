@@ -11,6 +11,7 @@ by the clock cannot be compared so.
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,12 @@ _SAME = 1e-6
 
 FORWARD = "the original's checkpoint in the rewrite"
 REVERSE = "the rewrite's checkpoint in the original"
+# torch's error for the state of a disabled scaler, such as that of a rewrite.
+_EMPTY_SCALER = re.compile(r"state dict is empty.*GradScaler", re.DOTALL)
+_SCALER_ADVICE = (
+    "bfloat16 needs no scaler, so the rewrite saves an empty state: in {reader}, load a scaler's state only "
+    "if it is not empty (`migrate check --explain XLA804`)"
+)
 _OF_THE_ORIGINAL = ("from the original's checkpoint", "from the rewrite's")
 
 
@@ -258,13 +265,17 @@ class _Resuming:
             return {}
 
     def _resumed_original(self, file: Path) -> RecordedRun:
-        self._runs.telling(self._progress, "starting the original from its own checkpoint")
+        which, remedy = "its own checkpoint", "let it resume on the CPU first"
+        if file == self._start:
+            which = "a checkpoint that existed before"
+            remedy = "if the original did not write it, move it away: the original then writes one"
+        self._runs.telling(self._progress, f"starting the original from {which}")
         try:
             return self._from("original", file)
         except OriginalFailedError as error:
             raise OriginalFailedError(
-                f"the original cannot resume from its own file {self._checkpoint}: {error.reason}",
-                "let it resume on the CPU first",
+                f"the original cannot resume from {which}, {self._checkpoint}: {error.reason}",
+                remedy,
                 error.output,
             ) from error
 
@@ -299,6 +310,8 @@ class _Resuming:
         message = (
             f"{reader} cannot start from {self._checkpoint} as {writer} wrote it: {error.reason}"
         )
+        if _EMPTY_SCALER.search(error.reason):
+            message = f"{message.removesuffix('.')}; {_SCALER_ADVICE.format(reader=reader)}"
         return self._runs.without_steps(ProofVerdict.CANNOT_RESUME, message, original)
 
 

@@ -59,7 +59,7 @@ from migrate.train.write.batches import has_single_batches
 from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
-from migrate.train.write.left import left_statements, trains
+from migrate.train.write.left import left_statements, trains, weight_notes
 from migrate.train.write.log import log_of
 from migrate.train.write.readme import readme_text
 from migrate.train.write.renamed import with_script_names
@@ -284,6 +284,7 @@ def _write(
         notes = [
             *evaluation_notes(text, evaluations, data.kept),
             *program_notes(recorded, port, facts, left),
+            *weight_notes(text, left, recorded["children"], len(recorded["updates"])),
             *optimizer.notes,
             *tidied(place, options),
             *formatted(place),

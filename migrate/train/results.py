@@ -101,7 +101,7 @@ def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
         differ = [comparison.name for comparison in own if comparison.verdict == "differs"]
         if own:
             names = ", ".join(dict.fromkeys(differ))  # several updates have the same comparisons
-            verdicts[stage] = f"{names} differ" if differ else "same"
+            verdicts[stage] = f"differs in {names}" if differ else "same"
             if any(comparison.verdict == "intended" for comparison in own):
                 verdicts[stage] += INTENDED
             if any(comparison.verdict == TWO_MEANINGS for comparison in own):

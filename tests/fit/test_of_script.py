@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from migrate.fit.errors import FitError
-from migrate.fit.lowered.of_script import failure, lower_script, modules_of
+from migrate.fit.lowered.of_script import failure, lower_script, modules_of, not_steady
+from migrate.fit.lowered.watch import MOST_STEPS
 from tests.waiting import LIMIT
 
 FAILED = """hello
@@ -121,3 +122,8 @@ def test_resized_images_are_the_kernels_of_the_compiler(tmp_path: Path) -> None:
         if target in program.program.data
     ]
     assert len(set(targets)) == 4
+
+
+def test_more_steps_are_asked_for_only_where_the_script_ended() -> None:
+    assert "takes more steps" in not_steady(MOST_STEPS)
+    assert "takes more steps" not in not_steady(MOST_STEPS + 1)

@@ -66,6 +66,34 @@ def test_a_read_of_what_weights_have_made_is_a_part_of_the_step() -> None:
     assert done.stdout.split() == ["True", "False", "False", "False", "False"], done.stderr
 
 
+# The same two results, with the garbage collector in between in the second step.
+ORDER = """
+import gc
+import torch
+import torch_xla
+from migrate.fit.lowered.pending import pending_hash
+
+device = torch_xla.device()
+a, b = torch.ones(2, device=device), torch.ones(3, device=device)
+torch_xla.sync()
+for collected in (False, True):
+    first = a + 1
+    if collected:
+        gc.collect()
+    second = b * 2
+    print(pending_hash())
+    del first, second
+"""
+
+
+def test_a_step_has_the_same_hash_whenever_garbage_is_collected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORDER], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    first, second = done.stdout.split()
+    assert first == second != "None", done.stderr
+
+
 def test_what_a_read_gave_comes_back_in_a_second_run() -> None:
     kept = torch.tensor([1.5, float("nan")], dtype=torch.bfloat16)
     lines = [

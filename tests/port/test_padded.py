@@ -75,7 +75,7 @@ def test_padded_batches_are_compared_with_their_gradients(tmp_path: Path) -> Non
 def test_a_batch_that_is_nan_in_the_original_is_compared_without_gradients(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path, [INPUT, INPUT])
     left, _, empty = padded_batches(INPUT, (IDS, MASK)).values()
-    rows = "row 0 of a row of padding"
+    rows = "row 0 (a row of padding)"
     made = asked(inputs, (IDS, MASK), lambda _: True, padded=[left], undefined={rows: empty})
     cases = {one.name: one for one in made}
     outputs, gradients = cases["padded batches"], cases["gradients, padded batches"]

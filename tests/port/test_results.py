@@ -63,12 +63,12 @@ def test_a_gradient_that_is_far_off_shows_torch_s_own(port: float, text: str) ->
         (
             0,
             True,
-            "row 0 of a row of padding",
+            "row 0 (a row of padding)",
             True,
-            "row 0 of a row of padding: NaN on both sides",
+            "row 0 (a row of padding): NaN on both sides",
         ),
-        (8, True, "row 0 of a row of padding", True, "NaN in the original alone"),
-        (0, False, "row 0 of a row of padding", False, "not finite"),
+        (8, True, "row 0 (a row of padding)", True, "NaN in the original alone"),
+        (0, False, "row 0 (a row of padding)", False, "not finite"),
         (0, True, "", False, "not finite"),
     ],
 )

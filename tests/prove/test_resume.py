@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from migrate.prove.compare.verdict import ProofVerdict
 from migrate.prove.errors import CheckpointPlaceError, NotWrittenError, OriginalFailedError
@@ -149,9 +150,36 @@ def test_a_script_that_never_writes_it(tmp_path: Path) -> None:
 def test_an_original_that_cannot_read_its_own_file(tmp_path: Path) -> None:
     scripts = written(tmp_path, before=("kept['optim']", SAVE))
     with pytest.raises(
-        OriginalFailedError, match=r"cannot resume from its own file snapshot.pt: KeyError: 'optim'"
+        OriginalFailedError,
+        match=r"cannot resume from its own checkpoint, snapshot.pt: KeyError: 'optim'",
     ):
         resumed(scripts)
+
+
+def test_a_file_that_existed_before_is_not_called_the_originals(tmp_path: Path) -> None:
+    torch.save({"epoch": 1}, "snapshot.pt")
+    with pytest.raises(
+        OriginalFailedError,
+        match=r"from a checkpoint that existed before, snapshot.pt: KeyError: 'model'",
+    ) as raised:
+        resumed(written(tmp_path))
+    assert "move it away" in raised.value.remedy
+
+
+@pytest.mark.long
+def test_the_empty_state_of_a_disabled_scaler_has_an_advice(tmp_path: Path) -> None:
+    scaler = "torch.amp.GradScaler('cpu', enabled={})"
+    load = f"{LOAD}; {scaler.format(True)}.load_state_dict(kept['scaler'])"
+    sides = [
+        STATE.replace("{", f"{{'scaler': {scaler.format(enabled)}.state_dict(), ")
+        for enabled in (True, False)
+    ]
+    saves = (f"torch.save({sides[0]}, 'snapshot.pt')", f"xm.save({sides[1]}, 'snapshot.pt')")
+    scripts = written(tmp_path, before=(load, saves[0]), after=(LOAD, saves[1]))
+    forward, reverse = resumed(scripts).directions
+    assert forward.proof.verdict is ProofVerdict.EQUAL
+    assert reverse.proof.verdict is ProofVerdict.CANNOT_RESUME
+    assert "GradScaler; bfloat16 needs no scaler" in reverse.proof.message
 
 
 def test_a_file_outside_of_the_project(tmp_path: Path) -> None:

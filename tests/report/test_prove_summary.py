@@ -43,6 +43,8 @@ def compared(
             ["1 after clipping", "1.5 after clipping"],
         ),
         (compared((1.0, 1.5), ((1.0001,), (1.5,))), BEFORE, ["1", "1.5"]),
+        # Rounding alone, larger after clipping.
+        (compared((1.0, 1.0 + 3e-7), ((4.0,), (4.0,))), BEFORE, ["4", "4"]),
     ],
 )
 def test_the_norms_shown_are_those_that_differ(
@@ -52,7 +54,7 @@ def test_the_norms_shown_are_those_that_differ(
     assert table.columns[5].header == title
     assert [next(iter(column.cells)) for column in table.columns[5:7]] == shown
     before, after = (float(text.split()[0]) for text in shown)
-    assert step.gradient_difference == pytest.approx((after - before) / before)
+    assert step.norm_difference == pytest.approx((after - before) / before)
 
 
 @pytest.mark.parametrize(

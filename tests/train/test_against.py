@@ -32,7 +32,7 @@ def test_each_stage_has_its_own_verdict() -> None:
     )
     assert stages(found.comparisons) == {
         "interface": "same",
-        "numeric": "optimizer differ",
+        "numeric": "differs in optimizer",
         "behavioural": "same",
     }
     console = Console(width=120, record=True, file=StringIO())

@@ -32,7 +32,7 @@ from migrate.train.slice.text import (
     shared_line,
 )
 from migrate.train.watch.values import plain
-from migrate.train.write.left import left_statements
+from migrate.train.write.left import left_statements, weight_notes
 from migrate.train.write.texts import data_text
 
 LOOP = """
@@ -1065,3 +1065,23 @@ def test_generators_are_restored_after_each_statement_that_data_py_does_not_have
     data = DataSlice("", Frame(5, "<module>", 1), frozenset({2, 5}))
     assert [(line, s["python"]) for line, s in _gaps(data, {}, states)] == [(2, 1), (5, 3)]
     assert _gaps(data, {}, [*states, states[0]]) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [
+        ("model.scale.data.clamp_(0, 4)", True),
+        ("self.model.scale.copy_(x)", True),
+        ("for p in model.parameters(): p.data.clamp_(-1, 1)", True),
+        ("with torch.no_grad(): model.head.weight.mul_(0.5)", True),
+        ("model.scale.grad.mul_(2)", False),
+        ("model.requires_grad_(False)", False),
+        ("x.clamp_(0, 1)", False),
+        ("total += model.scale.item()", False),
+    ],
+)
+def test_a_left_statement_that_changes_weights_is_noted(statement: str, changes: bool) -> None:
+    script = ScriptText("train.py", statement)
+    notes = weight_notes(script, [f"train.py:1: {statement}"], ["model"], 5)
+    assert len(notes) == changes
+    assert weight_notes(script, [], ["model"], 5) == []

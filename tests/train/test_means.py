@@ -298,4 +298,4 @@ def test_the_command_compares_with_the_weighted_script(tmp_path: Path) -> None:
     assert loss.read_text() != text
     proof = CliRunner().invoke(commands, ["prove", str(script), "--against", str(folder), "--json"])
     assert proof.exit_code == 1, proof.output
-    assert json.loads(proof.stdout)["stages"]["numeric"].startswith("global mean differ")
+    assert json.loads(proof.stdout)["stages"]["numeric"].startswith("differs in global mean")

@@ -390,7 +390,7 @@ def test_the_table_of_a_program_has_the_cause_of_each_update() -> None:
     ]
     last = [line.split(" | ")[-1] for line in table_of(comparisons)[2:]]
     assert last[:2] == ["D: 9 parameters |", "G: 9 parameters; cause: G: lost stop_gradient |"]
-    assert stages(comparisons)["behavioural"] == "losses differ"
+    assert stages(comparisons)["behavioural"] == "differs in losses"
 
 
 def test_a_method_that_fills_what_the_loop_reads_is_no_part_that_is_left_out() -> None:

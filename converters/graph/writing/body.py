@@ -371,6 +371,10 @@ class _Writer:
         if not statement.single and (known := self.called.get(statement.outs[place])):
             return known
         target_names = targets(statement.frames)
+        if len(statement.outs) > 1 and statement.frames and isinstance(statement.value, ast.Call):
+            spread = names.spread_call(statement.frames[-1])[1]
+            if spread and spread == names.last_name(statement.value.func):
+                return ""  # the line names what another function makes of them: `y, z = f(*g(x))`
         if len([out for out in statement.outs if out not in own]) == 1 < len(statement.outs):
             # All else that it gives is a cache, which the original changes in place.
             first = target_names[0] if target_names else ""

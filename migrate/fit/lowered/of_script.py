@@ -27,6 +27,7 @@ from migrate.fit.lowered.watch import (
     DEVICES,
     FACTS,
     FOLDER,
+    MOST_STEPS,
     ON_HOST,
     PORT,
     PROGRAM,
@@ -273,6 +274,24 @@ def _at(said: str, places: Callable[[str], str]) -> str:
     return f" at {places(own[-1])}" if own else ""
 
 
+def not_steady(steps: int) -> str:
+    """Return the note on a script of which no two observed steps ran the same programs.
+
+    Args:
+        steps: number of observed steps.
+    """
+    observed = many(steps, "observed step")
+    if steps > MOST_STEPS:
+        return (
+            f"each of the {observed} ran a program of its own: the figures are those of the last one, and "
+            "the script may compile at every step. `migrate run` shows what changes"
+        )
+    return (
+        f"no two of the {observed} ran the same programs, so these may be programs of a first step only; "
+        "pass arguments with which the script takes more steps"
+    )
+
+
 def _step(
     facts: dict[str, Any], shown: str, places: Callable[[str], str], changed: Sequence[str]
 ) -> LoweredStep:
@@ -288,10 +307,7 @@ def _step(
             "largest; lower bound, exchanges and operations are those of all programs together"
         )
     if not facts["steady"]:
-        notes.append(
-            f"no two of the {many(facts['steps'], 'observed step')} ran the same programs, so these may be "
-            "programs of a first step only; pass arguments with which the script takes more steps"
-        )
+        notes.append(not_steady(facts["steps"]))
     if facts["optimizers"] > 1:
         notes.append(f"{facts['optimizers']} steps of optimizers are in one program")
     for wait in facts["waits"]:

@@ -196,15 +196,15 @@ def take_for_run() -> None:
 
 
 def _computed() -> Iterator[tuple[Any, int]]:
-    """The tensors of this process whose values are pending, and the number of what each replaces."""
+    """The tensors of this process whose values are pending, and the number of what each replaces.
+
+    They come in the order in which they were made, as torch_xla takes them. The garbage collector lists
+    them in the order of its generations, which changes from step to step: so would the program's hash.
+    """
     import torch_xla
 
-    seen: set[int] = set()
-    for tensor in _tensors():
-        number = torch_xla._XLAC._xla_get_tensor_id(tensor)
-        if number in seen:
-            continue
-        seen.add(number)
+    tensors = {torch_xla._XLAC._xla_get_tensor_id(tensor): tensor for tensor in _tensors()}
+    for number, tensor in sorted(tensors.items()):
         said = torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
         if not _is_pending(said):
             continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from migrate.prove.recording.records import RankRecord, StepRecord
 
+_ROUNDING = 1e-6  # relative difference of two norms that float32 may explain
 _Ranks = Mapping[int, RankRecord]
 
 
@@ -41,11 +42,19 @@ class StepComparison:
 
     @property
     def norms(self) -> tuple[float | None, float | None]:
-        """Gradient norms of original and rewrite that differ most: `gradient_difference` is theirs.
+        """Gradient norms of original and rewrite that differ most.
 
-        A norm before clipping comes before the norm after it, which clipping makes equal.
+        If all pairs differ by rounding alone, those before clipping: clipping makes the others equal.
         """
-        return max(_norms(self.original, self.rewritten), key=lambda pair: relative(*pair) or 0.0)
+        pairs = _norms(self.original, self.rewritten)
+        differences = [relative(*pair) or 0.0 for pair in pairs]
+        largest = max(differences)
+        return pairs[differences.index(largest) if largest > _ROUNDING else 0]
+
+    @property
+    def norm_difference(self) -> float | None:
+        """Relative difference of `norms`."""
+        return relative(*self.norms)
 
     @property
     def finite(self) -> bool:

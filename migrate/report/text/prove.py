@@ -125,7 +125,7 @@ def _steps_table(steps: Sequence[StepComparison], sides: tuple[str, str]) -> Ren
             _number(step.rewritten.loss),
             _difference(step.loss_difference),
             *norms,
-            _difference(step.gradient_difference),
+            _difference(step.norm_difference),
         )
     return table
 

@@ -419,9 +419,11 @@ def _table_texts(recorded: RecordedOptimizer) -> RateTexts:
         text = f"def schedule_{number}(step):\n    return {table('step')}"
         expressions.append(names.function(f"schedule_{number}", text))
         written[rates] = expressions[-1]
+    where = f"{recorded.file}:{recorded.sets_rate}: " if recorded.sets_rate else ""
     note = (
-        f"the learning rates are a table of the {len(recorded.rates)} recorded ones, as what computes them "
-        "is unknown: a longer training needs a function in optimizer.py; its rates are NaN"
+        f"{where}what computes the learning rates is unknown, so optimizer.py has a table of the "
+        f"{len(recorded.rates)} recorded ones. After them the rate is NaN: for a longer training, write a "
+        "function there"
     )
     return RateTexts(names, (), tuple(expressions), ("",) * len(expressions), note=note)
 

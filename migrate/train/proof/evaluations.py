@@ -114,8 +114,8 @@ def compare_evaluations(
     if own:
         parts.append("before the first update" if own == [0] else f"after {_numbers(own)} updates")
     if later := sorted(moments - {*own}):
-        why = "" if own else ": none falls in the compared updates"
-        parts.append(f"on the script's weights after {_numbers(later)} updates{why}")
+        why = "" if own else " (the compared updates have no evaluation)"
+        parts.append(f"with the script's weights after {_numbers(later)} updates{why}")
     if unknown:
         weights = "the script's weights then are not known"
         parts.append(f"not compared: after {_numbers(sorted(unknown))} updates, {weights}")

@@ -14,6 +14,8 @@ from migrate.train.slice.text import ScriptText, blocks, first_line, loads, path
 
 # Calls that a JAX program has no use for: one process on a host, and reading a loss waits for the device.
 _WAITING = ("torch.cuda.synchronize", "torch.distributed.barrier")
+# Methods of tensors and modules that end with "_" and change no value.
+_NO_VALUES = ("requires_grad_", "share_memory_", "detach_")
 _LOOPS = ast.For | ast.While | ast.AsyncFor
 
 
@@ -54,7 +56,71 @@ def left_statements(
     shown |= {name for statement in left if _counted(statement) for name in _stored(statement)}
     left = [statement for statement in left if not _is_needless(statement, shown, script.tree)]
     lines = [first_line(statement) for statement in left]
-    return [f"{script.at(line)}: {script.lines[line - 1].strip()}" for line in dict.fromkeys(lines)]
+    return [_entry(script, line) for line in dict.fromkeys(lines)]
+
+
+def _entry(script: ScriptText, line: int) -> str:
+    return f"{script.at(line)}: {script.lines[line - 1].strip()}"
+
+
+def weight_notes(
+    script: ScriptText, left: Collection[str], modules: Collection[str], updates: int
+) -> list[str]:
+    """Return a note for each left statement that changes a trained module in place.
+
+    Such as `model.scale.data.clamp_(0, 4)`: the comparison cannot show it if it changes nothing so early.
+
+    Args:
+        script: the script.
+        left: what `left_statements` has listed.
+        modules: names of the trained modules in the script.
+        updates: number of compared updates.
+    """
+    notes = []
+    for statement in ast.walk(script.tree):
+        if not isinstance(statement, ast.stmt):
+            continue
+        line = first_line(statement)
+        if _entry(script, line) in left and _changes(statement, modules):
+            notes.append(
+                f"{script.at(line)} changes weights besides the optimizer, and the program does not have it; "
+                f"it changed nothing in {updates} compared updates: write it into `train_step` of train.py"
+            )
+    return list(dict.fromkeys(notes))
+
+
+def _changes(statement: ast.stmt, modules: Collection[str]) -> bool:
+    """Whether a statement calls a method that changes in place what it reaches from a module."""
+    known = set(modules)
+    for node in ast.walk(statement):
+        if isinstance(node, ast.For | ast.comprehension) and _roots(node.iter) & known:
+            known |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, receiver = node.func.attr, node.func.value
+            in_place = name.endswith("_") and not name.endswith("__") and name not in _NO_VALUES
+            of_gradient = any(
+                isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(receiver)
+            )
+            if in_place and not of_gradient and _roots(receiver) & known:
+                return True
+    return False
+
+
+def _roots(node: ast.expr) -> set[str]:
+    """The name from which an expression reaches a value: `model` of `model.scale.data`, `self.model`."""
+    path = []
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute):
+            path.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call):
+            node = node.func
+        else:
+            return set()
+    return {node.id, *path[-1:]} if node.id == "self" else {node.id}
 
 
 def trains(events: TrainingCalls) -> set[int]:

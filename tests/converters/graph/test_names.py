@@ -92,6 +92,39 @@ def test_a_function_s_result_has_its_name_or_none(
     np.testing.assert_allclose(found, model(**inputs).detach(), rtol=1e-5, atol=1e-6)
 
 
+def scored(
+    left: torch.Tensor, right: torch.Tensor, scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    total = (scale * left) @ right.T
+    return total.mean(), total
+
+
+class Spread(nn.Module):
+    """What a module returns goes into a function, and the line names the function's results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts, self.mix = Parts(), nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, total = scored(*self.parts(x))
+        return self.mix(total) - mean
+
+
+def test_results_that_a_call_spreads_have_the_function_s_names(
+    load: Callable[[Port], Any],
+) -> None:
+    torch.manual_seed(0)
+    model, inputs = Spread().eval(), {"x": torch.randn(3, 6)}
+    made = port(model, inputs)
+    assert "def scored(left: Array, right: Array, scale: Array)" in made.modeling
+    (line,) = [line for line in made.modeling.splitlines() if "= self.parts(x)" in line]
+    assert "mean" not in line
+    assert "total" not in line
+    found = load(made).apply(variables(model, made, inputs), x=inputs["x"].numpy())
+    np.testing.assert_allclose(found, model(**inputs).detach(), rtol=1e-5, atol=1e-6)
+
+
 def shifted(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return x * (1 + scale) + shift
 

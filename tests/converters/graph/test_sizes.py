@@ -463,6 +463,33 @@ def test_widths_and_depths_of_a_list_are_entries_and_lengths_of_the_setting() ->
     assert settings.of_count(model, "first", 3).text == "len(widths)"
 
 
+class Strided(nn.Module):
+    """Layers whose width is one number in the first turn, and another one in each later turn."""
+
+    def __init__(self, bands: int = 7, dim: int = 8, strides: tuple[int, ...] = (2, 1, 1)) -> None:
+        super().__init__()
+        self.convs, self.grown = nn.ModuleList(), nn.ModuleList()
+        channels = bands
+        for stride in strides:
+            self.convs.append(nn.Conv1d(channels, dim, 3, stride=stride))
+            channels = dim
+        width = bands
+        for _ in strides:
+            self.grown.append(nn.Linear(width, width + dim))
+            width = width + dim
+
+
+def test_a_width_that_only_the_first_turn_has_is_followed() -> None:
+    model = Strided()
+    settings = Settings(model, {"": {"bands": 7, "dim": 8, "strides": (2, 1, 1)}})
+
+    def text(layer: Any, name: str) -> str:
+        return getattr(settings.of_layer(layer, name, getattr(layer, name)), "text", "")
+
+    assert [text(conv, "in_channels") for conv in model.convs] == ["bands", "dim", "dim"]
+    assert text(model.grown[1], "in_features") == ""
+
+
 class Sinusoids(nn.Module):
     """A table that a constructor fills by slices."""
 

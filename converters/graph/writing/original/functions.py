@@ -195,6 +195,12 @@ def argument_names(
         spare = parameters[0]  # `map(turn, (q, k))` names no argument
     own = {names.clean(name) for name in names.targets(frames[-1])} if frames else set()
     computed = _parameters_computed(calls, values, order, own)
+    spread = bool(frames) and names.spread_call(frames[-1])[0] == frame.function
+    if spread and len(values) == len(
+        parameters
+    ):  # `f(*g(x))`: in the order in which g returns them
+        places = sorted(range(len(values)), key=lambda at: order[at])
+        computed = dict(zip(places, parameters, strict=True))
     given_names: list[str] = []
     for at, value in enumerate(values):
         parameter = computed.get(at, "") or next(

@@ -426,6 +426,17 @@ def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dic
 
 
 @cache
+def spread_call(frame: Frame) -> tuple[str, str]:
+    """Names of f and g, if the statement at a frame calls `f(*g(x))`; else "", ""."""
+    source = statement(frame)
+    for node in ast.walk(source) if source is not None else ():
+        match node:
+            case ast.Call(func=outer, args=[ast.Starred(value=ast.Call(func=inner))], keywords=[]):
+                return last_name(outer), last_name(inner)
+    return "", ""
+
+
+@cache
 def times_called(caller: Frame, called: Frame) -> tuple[int, bool]:
     """Number of calls of a function in the statement at a frame, and whether a call is repeated there.
 
@@ -437,14 +448,14 @@ def times_called(caller: Frame, called: Frame) -> tuple[int, bool]:
     for node, inside in _with_repeats(statement(caller)):
         if not isinstance(node, ast.Call):
             continue
-        if _last_name(node.func) == called.function:
+        if last_name(node.func) == called.function:
             count, repeats = count + 1, repeats or inside
-        elif _last_name(node.func) == "map" and called.function in map(_last_name, node.args):
+        elif last_name(node.func) == "map" and called.function in map(last_name, node.args):
             count, repeats = count + 1, True
     return count, repeats
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
     """`turn` for `turn` and for `self.turn`; "" for other expressions."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 

@@ -207,7 +207,9 @@ def _carried(
     known: Mapping[str, ast.expr],
     index: Index,
 ) -> dict[str, ast.expr]:
-    """Variables that have an entry of the turn before: `previous = width` at the loop's end.
+    """Variables that have a value of the turn before: `previous = width` at the loop's end.
+
+    Also a value that no turn changes, `channels = config.dim`: the first turn alone has another one.
 
     Args:
         loop: the loop.
@@ -235,9 +237,26 @@ def _carried(
             case ast.Subscript(value=over, slice=at) if at is index and len(before) == 1:
                 whole = ast.Tuple([before[0], ast.Starred(over, ast.Load())], ast.Load())
                 carried[name] = ast.Subscript(whole, index, ast.Load())
+            case steady if len(before) == 1 and _is_steady(steady, loop):
+                carried[name] = steady if index.number else before[0]
             case _:
                 carried[name] = ast.Constant(None)
     return carried
+
+
+def _is_steady(value: ast.expr, loop: ast.For) -> bool:
+    """Whether an expression reads nothing that a turn of the loop changes."""
+    changed = {
+        ast.unparse(node)
+        for node in ast.walk(loop)
+        if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+    }
+    return not any(
+        isinstance(node, Index | ast.Call | ast.NamedExpr)
+        or (isinstance(node, ast.Constant) and node.value is None)
+        or (isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in changed)
+        for node in ast.walk(value)
+    )
 
 
 def _is_within(loop: ast.AST, inner: ast.AST) -> bool:

@@ -147,8 +147,9 @@ def _plain(name: str, shape: tuple[int, ...], tokens: int, random: Generator, nu
 
 def _remedy(names: Iterable[str]) -> str:
     """Return what to do about unknown inputs, for a model with arguments of these names."""
-    name = next(iter(names), "x")
-    return f"pass them: --inputs '{name}=float32[2,3,32,32]', a file, or a function"
+    first, *others = [*names] or ["x"]
+    more = "".join(f" --inputs '{name}=…'" for name in others)
+    return f"pass them: --inputs '{first}=float32[2,3,32,32]'{more}, a file, or a function"
 
 
 def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...], int]:

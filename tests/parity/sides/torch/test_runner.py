@@ -165,7 +165,9 @@ def test_two_required_arguments_must_be_said(tmp_path: Path) -> None:
         def forward(self, x: Any, y: Any) -> Any:
             return x + y
 
-    with pytest.raises(InputsError, match=r"it takes x, y.*--inputs 'x=float32\[2,3,32,32\]'"):
+    with pytest.raises(
+        InputsError, match=r"it takes x, y.*--inputs 'x=float32\[2,3,32,32\]' --inputs 'y=…'"
+    ):
         inputs_for(runner(Two()), tmp_path)
 
 

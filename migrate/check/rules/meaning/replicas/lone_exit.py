@@ -229,9 +229,9 @@ class LoneExit(Hazard):
         test = code(alone.condition.test)
         yield self.hit(
             node,
-            f"{says} ends one replica alone: `{test}` asks for a value of its own, and torch_xla.launch "
-            "waits for the others, which wait for this one: test what all replicas reduced, or end "
-            "the process with os._exit(1)",
+            f"{says} ends one replica alone, as `{test}` may differ between the replicas. The others wait "
+            "for it, and torch_xla.launch for them. Test a value that all replicas have reduced, or end the "
+            "process with os._exit(1)",
         )
 
     def _abort(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
