@@ -88,7 +88,7 @@ def _harm(line: cst.SimpleStatementLine, text: str, edits: Iterable[Edit | Wrap]
     for edit in edits:
         if isinstance(edit, Edit) and id(edit.node) in inside and edit.wrong:
             return {"wrong": edit.wrong, "severity": edit.severity, "code": edit.code}
-    return {"wrong": f"`{text}`: on a TPU nothing needs it", "severity": Severity.INFO}
+    return {"wrong": f"`{text}`: only what the rewrite removes uses it", "severity": Severity.INFO}
 
 
 def _assigned_to(
