@@ -136,7 +136,9 @@ def port(
     parameters = [name for name in every if name == argument or name in kept]
     writer = _JaxWriter(function, values, argument, definitions, parameters)
     lines = writer.body(node.body)
-    only = re.fullmatch(rf"return (\w+)\({argument}((?:, (?:\w+=)?[^\W\d]\w*)*)\)", "\n".join(lines))
+    only = re.fullmatch(
+        rf"return (\w+)\({argument}((?:, (?:\w+=)?[^\W\d]\w*)*)\)", "\n".join(lines)
+    )
     if only and only[1] in definitions.functions:
         passed = {text.rpartition("=")[2] for text in only[2].split(", ") if text}
         # Schedules call their own number and rate so.
