@@ -74,13 +74,16 @@ def builder_name(script: ScriptText, call: Any, line: int) -> str:
         call: the call that ran when the optimizer was built; None outside of functions.
         line: line that builds it.
     """
-    for node in script.tree.body if call is not None else ():
-        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            if (node.lineno, node.name) == (call.first, call.function) and returns_built(
-                node, line
-            ):
-                return node.name
-    return ""
+    if call is None:
+        return ""
+    ran = [
+        node
+        for node in script.tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.decorator_list
+        and (node.lineno, node.name) == (call.first, call.function)
+    ]
+    return next((node.name for node in ran if returns_built(node, line)), "")
 
 
 def _names_in_groups(script: ScriptText) -> dict[str, str]:

@@ -86,7 +86,7 @@ def parsed(function: RecordedFunction) -> ast.FunctionDef:
 
 
 @dataclass(frozen=True)
-class Ported:
+class JaxFunction:
     """Function of one number in the written module.
 
     Attributes:
@@ -103,8 +103,8 @@ class Ported:
 
 
 def port(
-    function: RecordedFunction, definitions: ModuleNames, kept: Collection[str] = ()
-) -> Ported:
+    function: RecordedFunction, definitions: ModuleNames, kept: Collection[str] | None = None
+) -> JaxFunction:
     """Add a function in JAX to the definitions.
 
     A lambda that only passes named constants on (`lambda it: factor(it, total)`) becomes the call itself.
@@ -112,7 +112,8 @@ def port(
     Args:
         function: the function.
         definitions: the written module.
-        kept: keyword arguments in `function.keywords` that stay parameters.
+        kept: keyword arguments in `function.keywords` that stay parameters, if another function calls it;
+            None if a schedule does.
 
     Raises:
         Unportable: it has loops, containers or calls without a JAX form.
@@ -133,25 +134,26 @@ def port(
             fixed[keyword.arg] = _default(default, function)
     values = {**function.values, **fixed, **function.keywords}
     every = [*arguments, *(keyword.arg for keyword in node.args.kwonlyargs)]
-    parameters = [name for name in every if name == argument or name in kept]
+    parameters = [name for name in every if name == argument or name in (kept or ())]
     writer = _JaxWriter(function, values, argument, definitions, parameters)
     lines = writer.body(node.body)
     only = re.fullmatch(
         rf"return (\w+)\({argument}((?:, (?:\w+=)?[^\W\d]\w*)*)\)", "\n".join(lines)
     )
-    if only and only[1] in definitions.functions:
+    if only and only[1] in definitions.functions and parameters == [argument]:
         passed = {text.rpartition("=")[2] for text in only[2].split(", ") if text}
-        # Schedules call their own number and rate so.
-        hidden = {"step", "learning_rate", *parameters}
-        if not passed or (function.name == "<lambda>" and not passed & hidden):
-            return Ported(only[1], only[2])
+        # Schedules call their own number and rate so, and a function around it may any name.
+        hidden = {"step", "learning_rate", argument}
+        plain = function.name == "<lambda>" and kept is None and not passed & hidden
+        if not passed or plain:
+            return JaxFunction(only[1], only[2])
     doc = f'"""From {function.module}: {function.name}."""'
     if isinstance(node.body[0], ast.Expr) and ast.get_docstring(node):
         doc = ast.get_source_segment(writer.source, node.body[0]) or doc
         lines = [doc, *lines]
     head = f"def {_plain(node.name)}({', '.join(parameters)}):\n"
     text = head + textwrap.indent("\n".join(lines), "    ")
-    return Ported(definitions.function(_plain(node.name), text))
+    return JaxFunction(definitions.function(_plain(node.name), text))
 
 
 def _default(node: ast.expr, function: RecordedFunction) -> object:

@@ -153,6 +153,21 @@ def by_two_functions(o):
     return LambdaLR(o, lambda it: longer(it, total_iters))
 
 
+def ignoring(it, total):
+    return get_lr(it)
+
+
+def by_ignored(o):
+    return LambdaLR(o, lambda it: ignoring(it, half_iters))
+
+
+named = lambda it: factor(it, total_iters)  # noqa: E731
+
+
+def by_named_lambda(o):
+    return LambdaLR(o, lambda it: named(it) / 2)
+
+
 def hidden_by_schedules(o):
     step = 40
     return LambdaLR(o, lambda it: factor(it, step))
@@ -192,6 +207,8 @@ def by_name_of_attribute(o):
             ("def factor(it, total, power):", "power=half_iters, total=total_iters)"),
         ),
         (by_two_functions, ("def longer(it, total):", "factor(it, total)")),
+        (by_ignored, ("def ignoring(it, total):", "ignoring(step, half_iters)")),
+        (by_named_lambda, ("return factor(it, total_iters)", "factor_of_step(it) / 2")),
         (hidden_by_schedules, ("step = 40", "return factor(it, step)")),
         (by_second, ("def number_second(total, it):", "number_second(total_iters, it)")),
         (by_assigned, ("total = total * 2", "factor(it, total_iters)")),
@@ -213,9 +230,9 @@ def test_groups_pass_their_own_numbers_to_one_function():
 
     texts = choose_rates(record(make, rates=(0.1, 0.1)))
     assert texts.source.count("def factor") == 1
-    assert {"factor(step, total_iters)", "factor(step, half_iters)"} <= set(
+    assert {"factor(step, total_iters)", "factor(step, half_iters)"} <= {
         part for text in texts.definitions for part in re.findall(r"factor\(.*\)", text)
-    )
+    }
 
 
 def test_a_lambda_on_several_lines():
