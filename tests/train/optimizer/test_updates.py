@@ -1,6 +1,7 @@
 """Written optimizers against torch's own: 20 updates on random gradients, in float64."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from migrate.train.optimizer_source import builder_name
 from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall
 from migrate.train.watch.optimizers import OptimizerRecorder
+from migrate.train.write.updates import optimizers_text
 from tests.train.optimizer.test_schedules import CASES, record
 
 ARRAYS = [
@@ -362,6 +364,20 @@ def test_optimizer_that_a_function_builds_is_built_by_it():
     clipped = write_optimizer(dataclasses.replace(recorded, clips=(clip,)), ARRAYS).source
     assert "clipping" in clipped.partition("def configure():")[2]
     assert "clipping" not in source
+
+
+def test_two_optimizers_that_one_function_builds():
+    facts = []
+    for update, lr in (("critic", 0.1), ("actor", 0.2)):
+        recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=lr), builder="configure")
+        facts.append(SimpleNamespace(name=update, optimizer=write_optimizer(recorded, ARRAYS)))
+    namespace = {}
+    exec(optimizers_text(facts, "train.py"), namespace)
+    for update, lr in (("critic", 0.1), ("actor", 0.2)):
+        made, rate = namespace[f"{update}_optimizer"]()
+        change, _ = made.update(jnp.ones(2), made.init(jnp.ones(2)))
+        assert np.allclose(change, -lr)
+        assert np.allclose(rate(0), lr)
 
 
 @pytest.mark.parametrize("name", ["", "optimizer", "learning_rate", "optax", "accumulate"])
