@@ -13,7 +13,7 @@ from migrate.port.weights import PARAMS
 from migrate.train.optimizer.recorded import ParameterArray
 from migrate.train.optimizer.write import write_optimizer
 from migrate.train.slice.rate import is_rate
-from migrate.train.slice.text import ScriptText
+from migrate.train.slice.text import ScriptText, returns_built
 
 
 def optimizer_source(
@@ -41,6 +41,7 @@ def optimizer_source(
         updates=count,
         sets_rate=min(assigned, default=0),
         option_names=_names_in_groups(script),
+        builder=builder_name(script, recorded.get("builder"), optimizer.line),
         clips=tuple(
             replace(clip, limit_name=_limit_name(script, clip.line)) for clip in optimizer.clips
         ),
@@ -63,6 +64,26 @@ def optimizer_source(
         if path.startswith("params/")
     ]
     return write_optimizer(optimizer, arrays)
+
+
+def builder_name(script: ScriptText, call: Any, line: int) -> str:
+    """Name of the function of the script that builds the optimizer and returns nothing else; "" for none.
+
+    Args:
+        script: the script.
+        call: the call that ran when the optimizer was built; None outside of functions.
+        line: line that builds it.
+    """
+    if call is None:
+        return ""
+    ran = [
+        node
+        for node in script.tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.decorator_list
+        and (node.lineno, node.name) == (call.first, call.function)
+    ]
+    return next((node.name for node in ran if returns_built(node, line)), "")
 
 
 def _names_in_groups(script: ScriptText) -> dict[str, str]:

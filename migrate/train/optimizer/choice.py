@@ -437,10 +437,9 @@ def _function_texts(recorded: RecordedOptimizer, call: RecordedCall, *, host: in
         table = table_text(f"{name}_values", f"jnp.asarray({values})", names)
         inner = ScheduleText(table)
     else:
-        name = port(call.function, names)
-        inner = (
-            called(name) if argument == "step" else ScheduleText(lambda _: f"{name}({argument})")
-        )
+        ported = port(call.function, names)
+        direct = argument == "step" and not ported.constants
+        inner = called(ported.name) if direct else ScheduleText(lambda _: ported.of(argument))
     definitions: dict[str, str] = {}
     rates = []
     for scale in _scales(recorded, call):

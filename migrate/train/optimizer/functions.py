@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from migrate.train.optimizer.recorded import RecordedFunction
@@ -37,11 +37,17 @@ class ModuleNames:
     constants: dict[str, object] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
 
-    def constant(self, name: str, value: object) -> str:
-        """Add a constant under its name in the script, and return the name that it has here."""
+    def constant(self, name: str, value: object, taken: Collection[str] = ()) -> str:
+        """Add a constant under its name in the script, and return the name that it has here.
+
+        Args:
+            name: the name, with attributes.
+            value: the constant.
+            taken: names that mean something else where it is read.
+        """
         short = name.rpartition(".")[2]
         for candidate in (short, name.replace(".", "_")):
-            if candidate in self.functions:
+            if candidate in self.functions or candidate in taken:
                 continue
             if self.constants.setdefault(candidate, value) == value:
                 return candidate
@@ -79,8 +85,35 @@ def parsed(function: RecordedFunction) -> ast.FunctionDef:
     raise Unportable("its source is unknown")
 
 
-def port(function: RecordedFunction, definitions: ModuleNames) -> str:
-    """Add a function in JAX to the definitions, and return its name there.
+@dataclass(frozen=True)
+class JaxFunction:
+    """Function of one number in the written module.
+
+    Attributes:
+        name: its name there.
+        constants: constants that it takes after the number, as text: ", total".
+    """
+
+    name: str
+    constants: str = ""
+
+    def of(self, number: str) -> str:
+        """Return the call with an expression of the number."""
+        return f"{self.name}({number}{self.constants})"
+
+
+def port(
+    function: RecordedFunction, definitions: ModuleNames, kept: Collection[str] | None = None
+) -> JaxFunction:
+    """Add a function in JAX to the definitions.
+
+    A lambda that only passes named constants on (`lambda it: factor(it, total)`) becomes the call itself.
+
+    Args:
+        function: the function.
+        definitions: the written module.
+        kept: keyword arguments in `function.keywords` that stay parameters, if another function calls it;
+            None if a schedule does.
 
     Raises:
         Unportable: it has loops, containers or calls without a JAX form.
@@ -100,17 +133,27 @@ def port(function: RecordedFunction, definitions: ModuleNames) -> str:
         if default is not None:
             fixed[keyword.arg] = _default(default, function)
     values = {**function.values, **fixed, **function.keywords}
-    writer = _JaxWriter(function, values, argument, definitions)
+    every = [*arguments, *(keyword.arg for keyword in node.args.kwonlyargs)]
+    parameters = [name for name in every if name == argument or name in (kept or ())]
+    writer = _JaxWriter(function, values, argument, definitions, parameters)
     lines = writer.body(node.body)
-    only = re.fullmatch(rf"return (\w+)\({argument}\)", "\n".join(lines))
-    if only and only[1] in definitions.functions:
-        return only[1]  # `lambda it: factor(it, total)`
+    only = re.fullmatch(
+        rf"return (\w+)\({argument}((?:, (?:\w+=)?[^\W\d]\w*)*)\)", "\n".join(lines)
+    )
+    if only and only[1] in definitions.functions and parameters == [argument]:
+        passed = {text.rpartition("=")[2] for text in only[2].split(", ") if text}
+        # Schedules call their own number and rate so, and a function around it may any name.
+        hidden = {"step", "learning_rate", argument}
+        plain = function.name == "<lambda>" and kept is None and not passed & hidden
+        if not passed or plain:
+            return JaxFunction(only[1], only[2])
     doc = f'"""From {function.module}: {function.name}."""'
     if isinstance(node.body[0], ast.Expr) and ast.get_docstring(node):
         doc = ast.get_source_segment(writer.source, node.body[0]) or doc
         lines = [doc, *lines]
-    text = f"def {_plain(node.name)}({argument}):\n" + textwrap.indent("\n".join(lines), "    ")
-    return definitions.function(_plain(node.name), text)
+    head = f"def {_plain(node.name)}({', '.join(parameters)}):\n"
+    text = head + textwrap.indent("\n".join(lines), "    ")
+    return JaxFunction(definitions.function(_plain(node.name), text))
 
 
 def _default(node: ast.expr, function: RecordedFunction) -> object:
@@ -148,17 +191,22 @@ class _JaxWriter:
         values: dict[str, object],
         argument: str,
         definitions: ModuleNames,
+        parameters: Sequence[str],
     ) -> None:
         self.source = textwrap.dedent(function.source).strip()
         self._lines = self.source.splitlines()
         self._function, self._values = function, values
         self._definitions = definitions
         self._traced = {argument}
-        self._local = {argument}
+        self._local = {*parameters}
+        # Parameters that are constants of a caller: what they are until they are assigned.
+        self._kept = {name: values[name] for name in parameters if name != argument}
         self._choices: list[_Choice] = []
         self._output: list[str] = []
+        self._bound: set[str] = set()
 
     def body(self, statements: Sequence[ast.stmt]) -> list[str]:
+        self._bound = {*self._local, *(n for s in statements for n in _stored(s))}
         self._block(statements)
         return self._output
 
@@ -192,6 +240,7 @@ class _JaxWriter:
             raise Unportable(f"{name} is assigned again")
         self._output += [*self._comments(statement), f"{name} = {text}"]
         self._local.add(name)
+        self._kept.pop(name, None)
         self._traced = self._traced | {name} if traced else self._traced - {name}
 
     def _early(self, statement: ast.If) -> None:
@@ -254,6 +303,7 @@ class _JaxWriter:
             self._output += [*comments, f"{name} = {current}"]
             comments = []
             self._local.add(name)
+            self._kept.pop(name, None)
             self._traced.add(name)
         if any(merged & choice.names for choice in self._choices):
             raise Unportable("a name is assigned again")
@@ -363,9 +413,7 @@ class _JaxWriter:
     def _call(self, node: ast.Call, traced: bool) -> ast.expr:
         dotted = ast.unparse(node.func)
         if dotted in self._function.functions:
-            function, free = self._specialized(self._function.functions[dotted], node)
-            name = port(function, self._definitions)
-            return ast.Call(_name(name), [self._expression(argument) for argument in free], [])
+            return self._own_call(self._function.functions[dotted], node)
         if node.keywords:
             raise Unportable("it calls a function with keywords")
         arguments = [self._expression(argument) for argument in node.args]
@@ -387,10 +435,12 @@ class _JaxWriter:
             return ast.Call(_name(f"jnp.{_BUILTINS[dotted]}"), arguments, [])
         raise Unportable(f"it calls {dotted}")
 
-    def _specialized(
-        self, function: RecordedFunction, call: ast.Call
-    ) -> tuple[RecordedFunction, list[ast.expr]]:
-        """Return a function with the constants that a call passes, and the other arguments of the call."""
+    def _own_call(self, function: RecordedFunction, call: ast.Call) -> ast.Call:
+        """Write a call of a function of the script.
+
+        A number that the call passes by its name stays an argument. Other constants are constants of the
+        module, under the names of the parameters.
+        """
         listed = parsed(function).args
         names = [argument.arg for argument in (*listed.posonlyargs, *listed.args)]
         names = [name for name in names if name not in function.keywords]
@@ -405,11 +455,33 @@ class _JaxWriter:
             free = list(passed)[:1]
         if any(name not in names for name in free) or len(free) > 1:
             raise Unportable(f"it calls {function.name} with more than one number")
+        texts = {name: self._expression(passed[name]) for name in free}
         keywords = {name: value for name, value in fixed.items() if name not in free}
-        return (
-            replace(function, keywords={**function.keywords, **keywords}),
-            [passed[name] for name in free],
+        for name, value in keywords.items():
+            if (text := self._named(passed[name], value)) is not None:
+                texts[name] = text
+        kept = [name for name in texts if name not in free]
+        ported = port(
+            replace(function, keywords={**function.keywords, **keywords}), self._definitions, kept
         )
+        arguments = [texts[name] for name in names[: len(call.args)] if name in texts]
+        by_keyword = [
+            ast.keyword(keyword.arg, texts[keyword.arg])
+            for keyword in call.keywords
+            if keyword.arg in texts
+        ]
+        return ast.Call(_name(ported.name), arguments, by_keyword)
+
+    def _named(self, node: ast.expr, value: object) -> ast.expr | None:
+        """Return the name by which a call passes a number; None if it has none here."""
+        if not isinstance(node, ast.Name) or type(value) not in (int, float):
+            return None
+        if node.id in self._kept:
+            return node
+        try:
+            return _name(self._definitions.constant(node.id, value, self._bound))
+        except Unportable:
+            return None
 
     def _constant(self, node: ast.expr) -> tuple[object] | None:
         """Return the value of an expression in a tuple; None if it is no constant."""
@@ -417,6 +489,8 @@ class _JaxWriter:
             return (ast.literal_eval(node),)
         except ValueError:
             dotted = ast.unparse(node)
+            if dotted in self._kept:
+                return (self._kept[dotted],)
             if _names(node) & self._local or dotted not in self._values:
                 return None
             return (self._values[dotted],)
@@ -424,7 +498,7 @@ class _JaxWriter:
     def _value(self, dotted: str) -> ast.expr:
         if dotted not in self._values:
             raise Unportable(f"the value of {dotted} is unknown")
-        return _name(self._definitions.constant(dotted, self._values[dotted]))
+        return _name(self._definitions.constant(dotted, self._values[dotted], self._bound))
 
 
 def _returns(body: Sequence[ast.stmt]) -> bool:
@@ -437,6 +511,14 @@ def _target(statement: ast.stmt) -> str:
         if isinstance(target, ast.Name):
             return target.id
     raise Unportable("a branch does more than assign numbers")
+
+
+def _stored(node: ast.AST) -> set[str]:
+    return {
+        inner.id
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+    }
 
 
 def _names(node: ast.AST) -> set[str]:

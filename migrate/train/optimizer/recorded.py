@@ -125,6 +125,7 @@ class RecordedOptimizer:
             the same in all recorded updates.
         source: text of the constructor's call in the script; "" if unknown.
         option_names: option of a group → the script's name of its value.
+        builder: function of the script that builds it and returns nothing else; "" if none does.
         file: the script, as messages name it.
         line: line of the constructor's call.
     """
@@ -143,6 +144,7 @@ class RecordedOptimizer:
     changed_options: tuple[str, ...] = ()
     source: str = ""
     option_names: Mapping[str, str] = field(default_factory=dict)
+    builder: str = ""
     file: str = "train.py"
     line: int = 0
 

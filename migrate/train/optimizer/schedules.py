@@ -162,8 +162,8 @@ class ScheduleWriter:
         if self.style.host:
             table = self._table(function)
             return ScheduleText(lambda step: f"{lr} * {table(step)}")
-        name = port(function, self.names)
-        return ScheduleText(lambda step: f"{lr} * {name}({step})")
+        ported = port(function, self.names)
+        return ScheduleText(lambda step: f"{lr} * {ported.of(step)}")
 
     def _multiplicative(self, lr: str) -> ScheduleText:
         function = self.item.functions[self.number]

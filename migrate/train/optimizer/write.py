@@ -425,17 +425,35 @@ class _OptimizerWriter:
         recorded = self._recorded
         text = whole.text.replace(f"{RULES}.", "")
         rules = _rules(whole.text)
+        before = [self._rates.source, *rules, *self._functions]
         blocks = [
-            self._rates.source,
-            *rules,
-            *self._functions,
-            f"optimizer = {text}",
+            *before,
+            _built(text, recorded, "\n".join(before)),
             *([_ACCUMULATE] if recorded.accumulation > 1 else []),
         ]
         body = "\n\n\n".join(block.strip() for block in blocks if block.strip())
         name = recorded.name.rpartition(".")[2]
         more = "; `accumulate` sums micro-batches" if recorded.accumulation > 1 else ""
         return f'"""{name} of {recorded.at}{more}."""\n\n{_imports(body)}\n\n{body}\n'
+
+
+def _built(text: str, recorded: RecordedOptimizer, before: str) -> str:
+    """Return the statements that define `optimizer`, in the script's function if one builds it.
+
+    Args:
+        text: the optimizer.
+        recorded: the optimizer.
+        before: what stands before, whose names are taken.
+    """
+    used = {*re.findall(r"\w+", f"{before} {text} {_ACCUMULATE}"), *_TAKEN, "learning_rate_of"}
+    builder = recorded.builder
+    if not builder or builder in used:
+        return f"optimizer = {text}"
+    what = "optimizer and its clipping" if recorded.clips else "optimizer"
+    return (
+        f'def {builder}():\n    """The script\'s {what}, in optax."""\n    return {text}\n\n\n'
+        f"optimizer = {builder}()"
+    )
 
 
 _ACCUMULATE = '''

@@ -260,6 +260,25 @@ def free_names(statement: ast.stmt) -> set[str]:
     return loaded - bound
 
 
+def returns_built(node: ast.FunctionDef, line: int) -> bool:
+    """Whether all that a function returns is the object that is built at a line."""
+    built = {
+        target.id
+        for statement in ast.walk(node)
+        if isinstance(statement, ast.Assign)
+        and statement.lineno <= line <= (statement.end_lineno or 0)
+        and isinstance(statement.value, ast.Call)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    returns = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+    return bool(returns) and all(
+        (isinstance(value, ast.Name) and value.id in built)
+        or (isinstance(value, ast.Call) and value.lineno <= line <= (value.end_lineno or 0))
+        for value in returns
+    )
+
+
 def root(node: ast.AST) -> str:
     """Name at the root of an attribute, a subscript or a call: "batch" in `batch["x"].to(d)`; "" if none."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Call):

@@ -12,7 +12,7 @@ from typing import Any
 from migrate.model.calls.rank_tests import last_part
 from migrate.train.slice.evaluation import EVALUATED
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.text import FunctionNode, ScriptText, loads, root
+from migrate.train.slice.text import FunctionNode, ScriptText, loads, returns_built, root
 from migrate.train.watch.calls import DATA, MODULE, PLAIN, SeenCall
 from migrate.train.write.averages import average_class
 from migrate.train.write.constructors import (
@@ -272,7 +272,7 @@ class PublicNames:
         call = self._recorded.get("builder")
         if call is not None and call.function == node.name and _is_of(call, node):
             checks = _checks(call)
-            if checks is not None and self._returns(node, self._recorded["optimizer"].line):
+            if checks is not None and returns_built(node, self._recorded["optimizer"].line):
                 return (
                     f'{_signature(node)}\n    """The optimizer of `{node.name}`, in optax."""\n'
                     f"{checks}    return _optimizer.optimizer\n"
@@ -337,25 +337,6 @@ class PublicNames:
             f"{_signature(node)}\n"
             f'    """`{node.name}`: the groups of the optimizer; parameters are names of torch."""\n'
             f"{checks}    return {groups!r}\n"
-        )
-
-    @staticmethod
-    def _returns(node: ast.FunctionDef, line: int) -> bool:
-        """Whether all that a function returns is the object that is built at a line."""
-        built = {
-            target.id
-            for statement in ast.walk(node)
-            if isinstance(statement, ast.Assign)
-            and statement.lineno <= line <= (statement.end_lineno or 0)
-            and isinstance(statement.value, ast.Call)
-            for target in statement.targets
-            if isinstance(target, ast.Name)
-        }
-        returns = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
-        return bool(returns) and all(
-            (isinstance(value, ast.Name) and value.id in built)
-            or (isinstance(value, ast.Call) and value.lineno <= line <= (value.end_lineno or 0))
-            for value in returns
         )
 
     def _model(self, node: ast.FunctionDef) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 
 import pytest
 import torch
@@ -127,9 +128,111 @@ def test_function_that_a_lambda_calls_with_constants():
     total = 40
     recorded = record(lambda o: LambdaLR(o, lambda it: factor(it, total, power=2, floor=-0.5)))
     texts = choose_rates(recorded)
-    assert "def factor(it):" in texts.source
+    assert "def factor(it, total):" in texts.source
+    assert "factor(step, total)" in texts.source
     assert "total = 40" in texts.source
     assert "power = 2" in texts.source
+
+
+total_iters, half_iters = 40, 20
+
+
+def by_name(o):
+    return LambdaLR(o, lambda it: factor(it, total_iters))
+
+
+def by_keyword(o):
+    return LambdaLR(o, lambda it: factor(it, power=half_iters, total=total_iters))
+
+
+def longer(it, total):
+    return (factor(it, total) + factor(it, total=total)) / 2
+
+
+def by_two_functions(o):
+    return LambdaLR(o, lambda it: longer(it, total_iters))
+
+
+def ignoring(it, total):
+    return get_lr(it)
+
+
+def by_ignored(o):
+    return LambdaLR(o, lambda it: ignoring(it, half_iters))
+
+
+named = lambda it: factor(it, total_iters)  # noqa: E731
+
+
+def by_named_lambda(o):
+    return LambdaLR(o, lambda it: named(it) / 2)
+
+
+def hidden_by_schedules(o):
+    step = 40
+    return LambdaLR(o, lambda it: factor(it, step))
+
+
+def number_second(total, it):
+    return 1 - it / total
+
+
+def by_second(o):
+    return LambdaLR(o, lambda it: number_second(total_iters, it))
+
+
+def scaled(it, total):
+    total = total * 2
+    return factor(it, total_iters) * it / total
+
+
+def by_assigned(o):
+    return LambdaLR(o, lambda it: scaled(it, half_iters))
+
+
+def lengthened(it, warmup):
+    return warmup + it / args.warmup
+
+
+def by_name_of_attribute(o):
+    return LambdaLR(o, lambda it: lengthened(it, half_iters))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (by_name, ("def factor(it, total):", "learning_rate * factor(step, total_iters)")),
+        (
+            by_keyword,
+            ("def factor(it, total, power):", "power=half_iters, total=total_iters)"),
+        ),
+        (by_two_functions, ("def longer(it, total):", "factor(it, total)")),
+        (by_ignored, ("def ignoring(it, total):", "ignoring(step, half_iters)")),
+        (by_named_lambda, ("return factor(it, total_iters)", "factor_of_step(it) / 2")),
+        (hidden_by_schedules, ("step = 40", "return factor(it, step)")),
+        (by_second, ("def number_second(total, it):", "number_second(total_iters, it)")),
+        (by_assigned, ("total = total * 2", "factor(it, total_iters)")),
+        (by_name_of_attribute, ("it / args_warmup", "args_warmup = 4")),
+    ],
+)
+def test_number_that_a_call_passes_by_its_name_stays_an_argument(make, words):
+    texts = choose_rates(record(make))
+    assert texts.worst < 1e-9
+    assert "total = 40" not in texts.source
+    assert all(text in texts.source for text in words)
+
+
+def test_groups_pass_their_own_numbers_to_one_function():
+    def make(o):
+        return LambdaLR(
+            o, [lambda it: factor(it, total_iters), lambda it: factor(it, half_iters)]
+        )  # fmt: skip
+
+    texts = choose_rates(record(make, rates=(0.1, 0.1)))
+    assert texts.source.count("def factor") == 1
+    assert {"factor(step, total_iters)", "factor(step, half_iters)"} <= {
+        part for text in texts.definitions for part in re.findall(r"factor\(.*\)", text)
+    }
 
 
 def test_a_lambda_on_several_lines():

@@ -1,6 +1,7 @@
 """Written optimizers against torch's own: 20 updates on random gradients, in float64."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,11 @@ from migrate.train.optimizer.recorded import (
     RecordedOptimizer,
 )
 from migrate.train.optimizer.write import write_optimizer
+from migrate.train.optimizer_source import builder_name
+from migrate.train.slice.text import ScriptText
+from migrate.train.watch.calls import SeenCall
 from migrate.train.watch.optimizers import OptimizerRecorder
+from migrate.train.write.updates import optimizers_text
 from tests.train.optimizer.test_schedules import CASES, record
 
 ARRAYS = [
@@ -306,6 +311,82 @@ def test_lion_with_an_unknown_option_is_refused():
     cautious = RecordedGroup(NAMES, {**options, "cautious_factor": 0.5})
     with pytest.raises(TrainError, match="with cautious_factor is unknown"):
         write_optimizer(dataclasses.replace(lion, groups=(cautious,)), ARRAYS)
+
+
+SCRIPT = """
+def configure(params):
+    optimizer = SGD(
+        params, lr=0.1
+    )
+    return optimizer
+
+
+def main():
+    optimizer = SGD(model.parameters(), lr=0.1)
+    train(optimizer)
+
+
+@wrapped
+def decorated(params):
+    return SGD(params, lr=0.1)
+
+
+class Trainer:
+    def configure(self):
+        return SGD(self.params, lr=0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "line", "name"),
+    [
+        (SeenCall("configure", 2), 3, "configure"),
+        (SeenCall("main", 9), 10, ""),  # it returns another value
+        (SeenCall("decorated", 14), 16, ""),
+        (SeenCall("Trainer.configure", 20), 21, ""),
+        (None, 3, ""),  # by a statement of the module
+    ],
+)
+def test_function_that_builds_the_optimizer_is_the_one_that_ran(call, line, name):
+    assert builder_name(ScriptText("train.py", SCRIPT), call, line) == name
+
+
+def test_optimizer_that_a_function_builds_is_built_by_it():
+    recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=0.1), builder="configure")
+    source = write_optimizer(recorded, ARRAYS).source
+    assert "def configure():" in source
+    assert "    return optax.sgd(" in source
+    assert "optimizer = configure()" in source
+    namespace = {}
+    exec(source, namespace)
+    assert callable(namespace["optimizer"].update)
+    clip = RecordedClip("norm", 1.0, line=20)
+    clipped = write_optimizer(dataclasses.replace(recorded, clips=(clip,)), ARRAYS).source
+    assert "clipping" in clipped.partition("def configure():")[2]
+    assert "clipping" not in source
+
+
+def test_two_optimizers_that_one_function_builds():
+    facts = []
+    for update, lr in (("critic", 0.1), ("actor", 0.2)):
+        recorded = dataclasses.replace(optimizer(torch.optim.SGD, lr=lr), builder="configure")
+        facts.append(SimpleNamespace(name=update, optimizer=write_optimizer(recorded, ARRAYS)))
+    namespace = {}
+    exec(optimizers_text(facts, "train.py"), namespace)
+    for update, lr in (("critic", 0.1), ("actor", 0.2)):
+        made, rate = namespace[f"{update}_optimizer"]()
+        change, _ = made.update(jnp.ones(2), made.init(jnp.ones(2)))
+        assert np.allclose(change, -lr)
+        assert np.allclose(rate(0), lr)
+
+
+@pytest.mark.parametrize("name", ["", "optimizer", "learning_rate", "optax", "accumulate"])
+def test_name_that_optimizer_py_has_for_another_thing_builds_nothing(name):
+    recorded = optimizer(torch.optim.SGD, lr=0.1)
+    recorded = dataclasses.replace(recorded, builder=name, accumulation=2)
+    source = write_optimizer(recorded, ARRAYS).source
+    assert "optimizer = optax.sgd(" in source
+    assert source.count(f"def {name}(") == (name == "accumulate")
 
 
 def test_norm_of_parameters_that_are_not_trained_is_refused():
