@@ -14,7 +14,7 @@ from migrate.train.errors import TrainError
 from migrate.train.program_facts import names_of_batch
 from migrate.train.watch.step import bind, build, flat
 from migrate.train.watch.taken import taken_out
-from migrate.train.write.interface import _BY_NAME, _PUT_BACK, _batches_text
+from migrate.train.write.interface import _batches_text, by_name_text
 from tests.train.toy import FACTS
 
 SCRIPT = """
@@ -71,7 +71,7 @@ def test_what_is_taken_out_is_a_variable_where_the_model_is_called(
 def test_the_interface_takes_and_gives_batches_as_they_are_there() -> None:
     namespace: dict[str, Any] = {"_data": Data}
     exec(_batches_text({"labels": ("batch", "labels")}, {}), namespace)
-    exec(_BY_NAME.format(taken=_PUT_BACK), namespace)
+    exec(by_name_text({"labels": ("batch", "labels")}), namespace)
     ((called,),) = namespace["batches"]()
     assert called == {"batch": {"tokens": 1}, "labels": 2}
     assert namespace["_by_name"](called) == Data.BATCH
@@ -86,7 +86,7 @@ def test_the_interface_gives_batches_by_the_names_that_are_asked_for(
 ) -> None:
     namespace: dict[str, Any] = {"_data": Data}
     exec(_batches_text(taken, {"batch": "main:batch"}), namespace)
-    exec(_BY_NAME.format(taken=_PUT_BACK if taken else ""), namespace)
+    exec(by_name_text(taken), namespace)
     ((called,),) = namespace["batches"]()
     assert called.keys() == {"main:batch", *taken}
     assert namespace["_by_name"](called) == Data.BATCH

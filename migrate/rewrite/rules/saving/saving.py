@@ -12,6 +12,7 @@ from migrate.catalogue.words import SAFETENSORS_SAVES
 from migrate.check.hazard import Severity
 from migrate.check.ignores import ignores
 from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
+from migrate.reading.facts import facts_of
 from migrate.reading.replicas.first_alone import calls_of, guards_of_first
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard
@@ -42,6 +43,8 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.origins import at_line, at_lines
 from migrate.syntax.tree import bind, code, first_line, targets, used
 
+# Packages that a script imports once it is rewritten.
+_REWRITTEN = frozenset({"torch_xla", "shims"})
 ON_ALL_RANKS = "must be called on all ranks"
 MAY_DIFFER = "may differ between the replicas"
 DECIDES_ALONE = "each decides by its own"
@@ -206,16 +209,15 @@ class Saving:
         They are those that cannot move, where nothing else is against `xm.save`, and all others below the
         same tests. Where these keep something else that all replicas have to run (an evaluation), none stays.
         """
+        if not facts_of(self._context).names.roots.isdisjoint(_REWRITTEN):
+            return {}  # tests of the rewrite itself may stand around what could not go out of the user's
         run_by_all = {id(guard) for guard, _ in evaluations(self._context)}
         saves = {
             call: guards
             for call in (*moved, *unmoved)
             if refused(call, self._context, alone=True) is None
             and (guards := guards_of_first(call, self._context))
-            and not any(
-                id(guard) in run_by_all or self._is_together(guard) or self._is_split(guard)
-                for guard in guards
-            )
+            and not any(id(guard) in run_by_all for guard in guards)
         }
         paths = {call: self._calls_to(call) for call in saves}
         by_others = (
@@ -621,15 +623,6 @@ class Saving:
             if isinstance(above, cst.With)
             for item in above.items
         )
-
-    def _is_split(self, guard: cst.If) -> bool:
-        """Whether `guard` is in the words by which a function that moves leaves its rest to the first one.
-
-        In the function as it was, the save could not go out.
-        """
-        vocabulary = self._context.vocabulary
-        written = [vocabulary.names[word].text for word in ("is first", "is first here")]
-        return code(guard.test).endswith(tuple(f".{text}" for text in written))
 
     def _unit(self, guard: cst.If, statement: cst.CSTNode) -> cst.CSTNode:
         """Return what moves out of `guard` with `statement`: itself, or an `if` around it that only saves.
