@@ -342,8 +342,7 @@ def test_the_highest_of_meters_that_an_object_holds(
     assert any(DECIDES_ALONE in one for one in messages) is reported
 
 
-def test_where_a_call_of_a_function_that_saves_cannot_move_all_stay() -> None:
-    body = """
+SAVED_THRICE = """
 def keep(model, path):
     torch.save(model.state_dict(), path)
     print("kept", path)
@@ -367,7 +366,11 @@ def run(model, loader, held_out, optimizer, rank):
                 keep(model, path)
         top = max(top, everywhere)
 """
-    script = HEAD[: HEAD.index("def train(")] + body
+
+
+def test_where_a_call_of_a_function_that_saves_cannot_move_all_stay() -> None:
+    head = HEAD.replace("import torch_xla.core.xla_model as xm\n", "")
+    script = head[: head.index("def train(")] + SAVED_THRICE
     done = rewrite_source(parse(script.encode(), Path("train.py")))
     text = done.data.decode()
     assert (
@@ -376,3 +379,33 @@ def run(model, loader, held_out, optimizer, rank):
     )
     assert "    xm.save(model.state_dict(), path, master_only=False)\n" in text
     assert [f for f in done.findings if f.rule in ("save", "XLA301")] == []
+
+
+def test_each_call_of_a_function_that_saves_has_its_own_condition() -> None:
+    """In a script that is written for torch_xla already, the others move."""
+    script = HEAD[: HEAD.index("def train(")] + SAVED_THRICE
+    done = rewrite_source(parse(script.encode(), Path("train.py")))
+    text = done.data.decode()
+    assert (
+        """
+        keep(model, "last.pt")
+        if everywhere > top:
+            keep(model, "top.pt")
+        if rank == 0:
+            if here > best:
+                keep(model, "best.pt")
+            for path in "ab":
+                keep(model, path)
+"""
+        in text
+    )
+    lines = script.splitlines()
+    said = {
+        lines[finding.line - 1].strip(): finding.message
+        for finding in done.findings
+        if finding.rule == "save"
+    }
+    assert set(said) == {'keep(model, "best.pt")', "keep(model, path)"}
+    asked = 1 + lines.index("            if here > best:")
+    assert said['keep(model, "best.pt")'].startswith(f"`here > best` (line {asked}) {MAY_DIFFER}")
+    assert said["keep(model, path)"].startswith('in `for path in "ab":` (line')
