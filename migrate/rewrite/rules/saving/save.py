@@ -40,7 +40,8 @@ class Save(Rule):
 
     A save that cannot move, as the first replica alone knows its condition or what it saves
     (`if accuracy > best:`), stays below the test. `torch_xla.sync()` before the test, in all replicas, leaves
-    nothing pending, and `xm.save(obj, path, master_only=False)` then waits for no other replica.
+    nothing pending, and `xm.save(obj, path, master_only=False)` then waits for no other replica. In a script
+    that imports torch_xla already such a save is reported.
 
     What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
     first replica, which has the file.
