@@ -177,6 +177,14 @@ def _written(node: cst.CSTNode) -> str:
     return " ".join(_EMPTY.code_for_node(node).split())
 
 
+def line_call(statement: cst.CSTNode | None) -> cst.Call | None:
+    """Return the call that a line consists of, or None for another statement."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None
+    line = statement.body[0]
+    return line.value if isinstance(line, cst.Expr) and isinstance(line.value, cst.Call) else None
+
+
 def first_line(statement: cst.CSTNode) -> str:
     """Return the first line of a statement, without what stands above it: `try:`, `for x in loader:`."""
     bare = statement

@@ -402,6 +402,14 @@ class Parsed:
             above = parent_of(id(above))
         return node if above is None else above
 
+    def statement_above(self, statement: cst.CSTNode) -> cst.CSTNode | None:
+        """Return the statement right above `statement` in its block, or None."""
+        block = self._tree[1].get(id(statement))
+        if not isinstance(block, cst.IndentedBlock | cst.Module):
+            return None
+        at = next(index for index, other in enumerate(block.body) if other is statement)
+        return block.body[at - 1] if at else None
+
     @cached_property
     def nodes(self) -> Sequence[cst.CSTNode]:
         """Every node of the script, in the order of the source."""

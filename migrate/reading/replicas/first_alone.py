@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.catalogue.words import SYNCS
 from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.own_values import decided_alone
-from migrate.syntax.tree import keyword
+from migrate.syntax.tree import keyword, line_call
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -120,13 +120,5 @@ def _together(guard: cst.If, context: Script) -> Iterator[cst.BaseStatement]:
 
 def _is_synchronized(statement: cst.BaseStatement, context: Script) -> bool:
     """Whether the statement before it runs what is pending."""
-    block = context.parent(statement)
-    if not isinstance(block, cst.IndentedBlock | cst.Module):
-        return False
-    at = next(number for number, other in enumerate(block.body) if other is statement)
-    before = block.body[at - 1] if at else None
-    if not isinstance(before, cst.SimpleStatementLine) or len(before.body) != 1:
-        return False
-    line = before.body[0]
-    call = line.value if isinstance(line, cst.Expr) else None
-    return isinstance(call, cst.Call) and context.qualified_name(call.func) in _RUN_PENDING
+    call = line_call(context.statement_above(statement))
+    return call is not None and context.qualified_name(call.func) in _RUN_PENDING

@@ -154,6 +154,18 @@ def split_blank(
     return lines[:at], lines[at:]
 
 
+def below_line(
+    updated: cst.SimpleStatementLine | cst.BaseCompoundStatement, source: str
+) -> tuple[cst.BaseStatement, cst.BaseStatement]:
+    """Return a line of `source`, and the statement `updated` below it.
+
+    Blank lines stay above both; a comment stays with the statement that it speaks of.
+    """
+    blank, comments = split_blank(updated.leading_lines)
+    line = cst.ensure_type(cst.parse_statement(source), cst.SimpleStatementLine)
+    return line.with_changes(leading_lines=blank), updated.with_changes(leading_lines=comments)
+
+
 # Precedence of an expression, by its type or its operator. All others are primaries.
 _BARE = 0  # few positions allow it without parentheses
 _NAMED, _CHOICE, _OR, _AND, _NOT, _COMPARISON = range(1, 7)

@@ -22,7 +22,7 @@ from migrate.rewrite.rule import (
 )
 from migrate.rewrite.rules.cuda.cuda_timing import is_wait, steps_around
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code
+from migrate.syntax.tree import code, line_call
 
 # The first of these that the function does not use holds the result.
 NAMES = ("output", "result", "outputs", "results")
@@ -239,16 +239,10 @@ def _returns_pending(function: cst.FunctionDef, call: cst.Call, context: Workspa
 def _is_below_wait(node: cst.Return, context: Workspace) -> bool:
     """Whether the line above `return output` waits: then `output` is computed."""
     line = context.parent(node)
-    block = context.parent(line)
-    if not isinstance(node.value, cst.Name) or not isinstance(block, cst.IndentedBlock):
+    if not isinstance(node.value, cst.Name) or line is None:
         return False
-    at = next(index for index, statement in enumerate(block.body) if statement is line)
-    above = block.body[at - 1] if at else None
-    if not isinstance(above, cst.SimpleStatementLine) or len(above.body) != 1:
-        return False
-    waiting = above.body[0]
-    call = waiting.value if isinstance(waiting, cst.Expr) else None
-    return isinstance(call, cst.Call) and is_wait(call, context)
+    call = line_call(context.statement_above(line))
+    return call is not None and is_wait(call, context)
 
 
 def _is_given(call: cst.Call, context: Workspace) -> bool:

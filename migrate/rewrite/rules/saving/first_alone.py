@@ -5,11 +5,9 @@ Before its test all replicas run what is pending, so that no graph is left for w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import libcst as cst
 
-from migrate.rewrite.edits.nodes import split_blank
+from migrate.rewrite.edits.nodes import below_line
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -23,17 +21,9 @@ def with_nothing_pending(rule: Rule, guard: cst.If, context: Workspace) -> Edit:
         f"below `if {code(guard.test)}:` the first replica alone would run what is pending for its save, "
         f"and wait for the others: {sync} before it"
     )
-    return rule.edit(guard, _after(sync), message, wrong=wrong)
-
-
-def _after(
-    statement: str,
-) -> Callable[[cst.If], cst.If | cst.FlattenSentinel[cst.BaseStatement]]:
-    def replace(updated: cst.If) -> cst.FlattenSentinel[cst.BaseStatement]:
-        blank, comments = split_blank(updated.leading_lines)
-        line = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
-        return cst.FlattenSentinel(
-            [line.with_changes(leading_lines=blank), updated.with_changes(leading_lines=comments)]
-        )
-
-    return replace
+    return rule.edit(
+        guard,
+        lambda updated: cst.FlattenSentinel(below_line(updated, sync)),
+        message,
+        wrong=wrong,
+    )

@@ -72,8 +72,8 @@ class Save(Rule):
       decorator).
     - A save into an open file, or of a whole module (`xm.save` moves the tensors of a state dict, not those
       of a module). In a loop over a share of the work, a save of a value that may or may not be a tensor.
-    - In a function that the first replica alone calls: a saved value that is computed with side effects or
-      from a name that only some replicas bind.
+    - In a script that imports torch_xla already: a saved value that is computed with side effects or from a
+      name that only some replicas bind, below a test of the rank.
     - A call of a function of another file that saves and does more than that.
     - A way out of a function before its save (`if path is None: return`) that only some replicas may take.
       Otherwise it stays, for all replicas.

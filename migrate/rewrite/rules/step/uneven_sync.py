@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.collectives.pending import pending_of
 from migrate.reading.collectives.uneven_graphs import Uneven, uneven_graphs
 from migrate.reading.facts import facts_of
+from migrate.rewrite.edits.nodes import below_line
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -263,14 +264,10 @@ class UnevenSync(Rule):
         line = cst.parse_statement(sync)
 
         def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:
-            first: list[cst.BaseStatement] = []
+            statements: tuple[cst.BaseStatement, ...] = (updated,)
             if above and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-                # Blank lines stay above; a comment stays with what it speaks of.
-                lines = list(updated.leading_lines)
-                blank = next((i for i, line in enumerate(lines) if line.comment), len(lines))
-                first.append(line.with_changes(leading_lines=lines[:blank]))
-                updated = updated.with_changes(leading_lines=lines[blank:])
-            return cst.FlattenSentinel([*first, updated, *([line] if below else ())])
+                statements = below_line(updated, sync)
+            return cst.FlattenSentinel([*statements, *([line] if below else ())])
 
         where = " and ".join(
             word for word, needed in (("above", above), ("below", below)) if needed

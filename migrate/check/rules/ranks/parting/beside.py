@@ -7,6 +7,7 @@ from collections.abc import Set
 import libcst as cst
 
 from migrate.reading.facts import Facts
+from migrate.syntax.tree import line_call
 
 
 def ends_beside(
@@ -22,15 +23,10 @@ def ends_beside(
     at = next(index for index, statement in enumerate(block.body) if statement is guard)
     above = block.body[at - 1] if at else None
     below = block.body[at + 1] if at + 1 < len(block.body) else None
-    return line_call(above, ends, facts), line_call(below, ends, facts)
+    return named_call(above, ends, facts), named_call(below, ends, facts)
 
 
-def line_call(statement: cst.CSTNode | None, names: Set[str], facts: Facts) -> cst.Call | None:
+def named_call(statement: cst.CSTNode | None, names: Set[str], facts: Facts) -> cst.Call | None:
     """Return the call that a line consists of, if it calls one of `names`."""
-    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
-        return None
-    line = statement.body[0]
-    call = line.value if isinstance(line, cst.Expr) else None
-    if not isinstance(call, cst.Call) or facts.names.of(call.func) not in names:
-        return None
-    return call
+    call = line_call(statement)
+    return call if call is not None and facts.names.of(call.func) in names else None

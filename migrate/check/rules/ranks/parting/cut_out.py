@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.words import SYNCS
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
-from migrate.check.rules.ranks.parting.beside import line_call
+from migrate.check.rules.ranks.parting.beside import named_call
 from migrate.reading.facts import Facts
 from migrate.reading.halves.made_arrays import is_container
 from migrate.syntax.tree import nodes_of
@@ -64,7 +64,9 @@ def _is_between(statement: cst.CSTNode, body: Sequence[cst.CSTNode], facts: Fact
     at = next((index for index, other in enumerate(body) if other is statement), None)
     if at is None:
         return False
-    ends = [index for index, other in enumerate(body) if line_call(other, SYNCS, facts) is not None]
+    ends = [
+        index for index, other in enumerate(body) if named_call(other, SYNCS, facts) is not None
+    ]
     above = max((index for index in ends if index < at), default=None)
     below = min((index for index in ends if index > at), default=None)
     if above is None or below is None:
