@@ -182,7 +182,7 @@ class Project:
             try:
                 data = self._given[path] if path in self._given else path.read_bytes()
                 data = code_of(data, path)
-                self.modules[path] = SourceModule(path, data, _parsed(data))
+                self.modules[path] = SourceModule(path, data, _parsed(path, data))
             except (OSError, SyntaxError, ValueError, RecursionError) as error:
                 self.unread[path] = str(error) or type(error).__name__
         return self.modules.get(path)
@@ -397,7 +397,8 @@ def _has_modules(folder: Path, depth: int = 0) -> bool:
 
 
 @lru_cache(maxsize=2000)
-def _parsed(data: bytes) -> ast.Module:
+def _parsed(path: Path, data: bytes) -> ast.Module:
+    """Return the tree of a file. Copies of a file share none: facts are kept by the identity of nodes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file
         return syntax_tree(data)
