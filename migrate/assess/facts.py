@@ -107,11 +107,11 @@ class ObservedRun:
         failed: whether the script itself ended with an error: what runs it to compile it would too.
         replicas: how many there were.
         seconds: time that the run took.
-        steps: number of steps of the first replica.
+        steps: number of training steps of the first replica.
         compiled: number of these steps that compiled something.
-        late: share of the later half of its steps that compiled something.
-        changes: what was new in graphs that were compiled again, with the line.
-        reads: lines where Python waits for a value in every step or every second one.
+        late: share of the later half of these steps that compiled something.
+        changes: what was new in graphs that training steps compiled again, with the line.
+        reads: lines where Python waits for a value in every training step or every second one.
         on_cpu: operations that XLA does not lower, with their lines.
         parted: lines where replicas executed other graphs than each other.
         unended: lines of optimizer steps that nothing ends.

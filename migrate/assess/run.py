@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.facts import ObservedRun
-from migrate.observe.report import Observed, ObservedLine, observed
+from migrate.observe.records import read_lines
+from migrate.observe.report import Observed, ObservedLine, observed, training_intervals
 from migrate.place import Place
 from migrate.prove.errors import HangError, RunTimeoutError
 from migrate.prove.failure import last_error
@@ -19,8 +21,10 @@ from migrate.prove.run import run_script
 from migrate.rewrite.original import at_original
 from migrate.rewrite.results import FolderRewrite
 
-# Enough to see whether the later ones still compile something.
+# Training steps: enough to see whether the later ones still compile something.
 STEPS = 12
+# Syncs of a replica after which the run ends, although evaluations and saves left too few training steps.
+_SYNCS = 5 * STEPS
 # In every second step at least.
 _OFTEN = 0.5
 
@@ -75,7 +79,7 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
 
 
 def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> ObservedRun:
-    """Run the script until each replica has made `STEPS` steps, it ends, or its time is over."""
+    """Run the script until each replica has made `STEPS` training steps, it ends, or its time is over."""
     with tempfile.TemporaryDirectory(prefix="migrate-assess-") as name:
         folder = Path(name)
         try:
@@ -95,7 +99,9 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
         except RunTimeoutError:
             seen = observed(folder, stopped=True)
             late = f"it made no training step in {timeout:.0f} s (--run-timeout)"
-            return _told(seen, ready, replicas, timeout) if seen.loops else ObservedRun(late)
+            return (
+                _observed_run(seen, ready, replicas, timeout) if seen.loops else ObservedRun(late)
+            )
         seen = observed(folder, stopped=_enough(folder, replicas))
         if result.returncode:
             said = last_error(result.output) or f"exit code {result.returncode}"
@@ -104,7 +110,7 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
             )
     if not seen.loops:
         return ObservedRun("it ends without a training step on the device", failed=True)
-    return _told(seen, ready, replicas, result.seconds)
+    return _observed_run(seen, ready, replicas, result.seconds)
 
 
 def _where(ready: Ready, output: str) -> str:
@@ -120,15 +126,20 @@ def _where(ready: Ready, output: str) -> str:
 
 
 def _enough(folder: Path, replicas: int) -> bool:
-    counts = [path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl")]
-    return sum(count >= STEPS for count in counts) >= replicas
+    files = list(folder.glob("*.jsonl"))
+    if sum(path.read_bytes().count(b"\n") >= STEPS for path in files) < replicas:
+        return False  # asked often: the lines are only read if there are enough of them
+    steps = read_lines(folder)
+    counts = Counter(step.rank for step in training_intervals(steps))
+    syncs = Counter(step.rank for step in steps)
+    return sum(counts[rank] >= STEPS or syncs[rank] >= _SYNCS for rank in syncs) >= replicas
 
 
-def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> ObservedRun:
-    first = [
-        step for step in seen.steps if step.line is not None and step.rank == seen.steps[0].rank
-    ]
+def _observed_run(seen: Observed, ready: Ready, replicas: int, seconds: float) -> ObservedRun:
+    """Return what the training steps show. The first batch of an evaluation compiles too, and it reads values."""
+    first = [step for step in seen.training if step.rank == seen.steps[0].rank]
     later = first[len(first) // 2 :]
+    training = {(step.rank, step.number) for step in seen.training}
 
     def line(at: ObservedLine | None) -> str:
         return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line known"
@@ -143,9 +154,12 @@ def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Observ
             dict.fromkeys(
                 f"{line(recompilation.line)}: {', '.join(recompilation.changes[:2]) or 'another graph'}"
                 for recompilation in seen.recompilations
+                if any((rank, recompilation.step) in training for rank in recompilation.ranks)
             )
         ),
-        reads=tuple(line(read.line) for read in seen.reads if read.per_step >= _OFTEN),
+        reads=tuple(
+            line(read.line) for read in seen.reads if read.trains and read.per_step >= _OFTEN
+        ),
         on_cpu=tuple(
             f"{fallback.op} ({', '.join(map(line, fallback.lines)) or 'no line known'})"
             for fallback in seen.fallbacks

@@ -76,6 +76,7 @@ class ObservedRead:
         per_step: how often it happened for each step of the loop that it belongs to, on average; 0 where it
             belongs to none. That is the line at which most of the steps with it end.
         ranks: the ranks on which it happened.
+        trains: whether that loop trains: an evaluation and a save synchronize too.
     """
 
     line: ObservedLine | None
@@ -83,6 +84,7 @@ class ObservedRead:
     count: int
     per_step: float
     ranks: tuple[int, ...]
+    trains: bool = True
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,11 @@ class Observed:
         return max((step.number for step in self.steps if step.line is not None), default=0)
 
     @property
+    def training(self) -> list[Interval]:
+        """The intervals that train, see `training_intervals`."""
+        return training_intervals(self.steps)
+
+    @property
     def last_recompilation(self) -> int:
         """Number of the last sync at which a graph was compiled again; 0: none was."""
         return max((recompilation.step for recompilation in self.recompilations), default=0)
@@ -229,6 +236,16 @@ class Observed:
 
 
 LineOf = Callable[[DumpFrame], ObservedLine]
+
+
+def training_intervals(steps: Sequence[Interval]) -> list[Interval]:
+    """Return the intervals that end at a line where an optimizer has stepped, micro-batches included.
+
+    If no optimizer of torch was seen, all that end at a sync.
+    """
+    ended = [step for step in steps if step.line is not None]
+    lines = {step.line for step in ended if step.optimizer_steps}
+    return [step for step in ended if not lines or step.line in lines]
 
 
 def observed(
@@ -336,13 +353,16 @@ def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[ObservedRead]
                     line_of(execution.line) if execution.line else None, execution.cause
                 ].append(step)
     ended = Counter(line_of(step.line) for step in steps if step.line)
+    training = {line_of(step.line) for step in training_intervals(steps) if step.line}
     for (line, cause), where in sorted(steps_by_read.items(), key=lambda item: -len(item[1])):
         loops = Counter(line_of(step.line) for step in where if step.line)
         most = max(loops, key=lambda loop: loops[loop], default=None)
         # What is read after the last step of a loop belongs to it as well.
         per_step = len(where) / ended[most] if most is not None else 0.0
         ranks = tuple(sorted({step.rank for step in where}))
-        yield ObservedRead(line, cause, len(where), per_step, ranks)
+        yield ObservedRead(
+            line, cause, len(where), per_step, ranks, most is None or most in training
+        )
 
 
 def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:

@@ -17,7 +17,8 @@ WRAP = DumpFrame("main", "/home/user/train.py", 12)
 
 
 def interval(rank: int, number: int, line: DumpFrame | None, *executions: Execution) -> Interval:
-    return Interval(rank, number, line, 0.1, 0.0, 0, 0.1, 0, 0, 1, {}, executions)
+    optimizer_steps = int(line == TRAIN)
+    return Interval(rank, number, line, 0.1, 0.0, 0, 0.1, 0, 0, optimizer_steps, {}, executions)
 
 
 def execution(cause: ExecutionCause, line: DumpFrame) -> Execution:
@@ -54,3 +55,9 @@ def test_a_read_of_every_step_is_one_a_step_whatever_other_loops_run(tmp_path: P
 
 def test_a_rendezvous_and_the_wrapping_of_a_model_are_no_reads(tmp_path: Path) -> None:
     assert set(report(tmp_path, 2)) == {LOSS.line, SCORE.line}
+
+
+def test_a_read_of_an_evaluation_is_none_of_training(tmp_path: Path) -> None:
+    reads = report(tmp_path, 2)
+    assert reads[LOSS.line].trains
+    assert not reads[SCORE.line].trains

@@ -118,7 +118,7 @@ def ran_sentence(ran: ObservedRun) -> str:
     if ran.why:
         return ran.why
     return (
-        f"{many(ran.steps, 'step')} of the first of {many(ran.replicas, 'simulated replica')} in "
+        f"{many(ran.steps, 'training step')} of the first of {many(ran.replicas, 'simulated replica')} in "
         f"{ran.seconds:.0f} s, "
         f"{ran.compiled} of them compiled something"
     )
