@@ -161,7 +161,7 @@ def summary(path: Path) -> str:
         by_type.setdefault(row["type"], []).append(row)
 
     def is_equal(row: dict[str, str]) -> bool:
-        return row["status"].startswith("equal")  # in float32, or as float64 decides
+        return row["status"].startswith(("match", "equal"))  # in older rows: equal
 
     equal = [name for name, own in by_type.items() if all(map(is_equal, own))]
     meshes = sum(map(is_equal, rows))

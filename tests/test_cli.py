@@ -334,7 +334,7 @@ class TestProve:
         shutil.copy(TOY / "before.py", tmp_path / "train.py")
         done = run("prove", tmp_path / "train.py", "--replicas", "2")
         assert done.exit_code == 0, done.stderr
-        assert done.stdout.splitlines()[-1].startswith("equal: 48 steps on each of 2 ranks")
+        assert done.stdout.splitlines()[-1].startswith("match: 48 steps on each of 2 ranks")
         assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
         broken = tmp_path / "broken.py"

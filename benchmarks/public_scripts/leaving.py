@@ -267,9 +267,11 @@ def judged(theirs: Path, ours: Path, again: Callable[[], Path | None]) -> tuple[
         if known:
             figures.append(f"{name} {max(known):.1e}")
     # Without weights the steps are equal up to the one from which rounding alone decides.
-    is_whole = judgement.verdict.value == "equal" and bool(judgement.weights)
+    verdict = judgement.verdict.value
+    verdict = "equal" if verdict == "match" else verdict  # the history's word is older
+    is_whole = verdict == "equal" and bool(judgement.weights)
     text = "; ".join(figures) if is_whole else judgement.message
-    return judgement.verdict.value, text
+    return verdict, text
 
 
 def moved(script: XlaScript, repositories: Path, python: str, seconds: float) -> dict[str, object]:

@@ -96,7 +96,9 @@ def proved(
     )
     took = f"{proof.original_seconds:.0f} s, {proof.rewritten_seconds:.0f} s"
     said = "; ".join((proof.message, figures, *proof.notes))
-    verdict, what = str(proof.verdict), figures if proof.verdict == "equal" else proof.message
+    # The history's word is older than the command's "match".
+    verdict = "equal" if proof.equal else str(proof.verdict)
+    what = figures if proof.equal else proof.message
     if verdict not in ("equal", "vacuous"):
         verdict, what = _refused(errors, verdict, what)
     return Proved(verdict, f"{rewriting} | {verdict} | {took} | {said}", rewriting, what)

@@ -35,6 +35,8 @@ from places import prepared  # noqa: E402
 from ranks import beside_ranks, device_flags  # noqa: E402
 from scripts import DATA, SCRIPTS, Script, smaller  # noqa: E402
 
+# What `migrate train` says, in the word that the history has.
+_OF_HISTORY = {"match": "same", "differs": "different"}
 _KNOWN = {script.name: script for script in SCRIPTS}
 _MINGPT = _KNOWN["pytorch/examples distributed/minGPT-ddp/mingpt/main.py"]
 _GPT = _KNOWN["karpathy/nanoGPT train.py"]
@@ -211,9 +213,9 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
         if done.returncode not in (0, 1) or not done.stdout.lstrip().startswith("{"):
             return _row(script, "refused", begin, what=_last(said))
         found = json.loads(done.stdout)
-        if asked.devices and found["verdict"] == "same":
+        if asked.devices and found["verdict"] == "match":
             found["devices"] = _apart(program, place.folder, asked, environment)
-        if asked.ranks and found["verdict"] == "same":
+        if asked.ranks and found["verdict"] == "match":
             found |= beside_ranks(
                 place.repository / script.path,
                 place.args(f"{script.args} {of_rank}"),
@@ -282,7 +284,7 @@ def _row(
     differs = [str(c["name"]) for c in compared if not c["same"]]
     return {
         "script": script.name,
-        "verdict": verdict or found["verdict"],
+        "verdict": verdict or _OF_HISTORY.get(str(found["verdict"]), found["verdict"]),
         "what": what or found.get("error") or ", ".join(differs),
         **{name: _shown(worst.get(name)) for name in ("gradients", "losses", "weights")},
         "devices": _shown(found.get("devices")) or found.get("devices", ""),

@@ -27,9 +27,9 @@ from benchmarks.t2j.judge import STAGES
 HERE = Path(__file__).resolve().parent
 SAID = {0: "equal", 1: "differs", 2: "refused"}
 # Verdicts beside "different" whose exit code is 1 too: the script itself has no more digits.
-LIMITED = ("AMPLIFIES", "CANCELS")
+LIMITED = ("amplifies", "cancels")
 # The verdict that trainings are equal, and that interface.py cannot have a function of the script.
-EXCEPT_NAMES = "SAME EXCEPT NAMES"
+EXCEPT_NAMES = "match except names"
 PASSED, FALSELY = "all stages", "called equal, but a stage fails"
 WORDS = {True: "passed", False: "failed", None: ""}
 
@@ -77,7 +77,7 @@ def measured(task: str, folder: Path, options: list[str], timeout: float) -> dic
     if code == 0 and EXCEPT_NAMES in words:
         said = "equal except names"
     if code == 1:
-        said = next((word.lower() for word in LIMITED if word in words), said)
+        said = next((word for word in LIMITED if word in words), said)
     if code == 0 and "--no-proof" in options:
         said = "not compared"
     line: dict[str, object] = {"task": task, "migrate train": said}

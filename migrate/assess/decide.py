@@ -22,7 +22,7 @@ from migrate.assess.money import (
 from migrate.assess.prices import Prices
 from migrate.assess.targets import TargetEffort, easier, efforts
 from migrate.catalogue.target import Target
-from migrate.counts import many
+from migrate.counts import binary_size, many
 from migrate.fit.verdict import FitVerdict
 
 State = Literal["move", "stay", "depends", "undetermined"]
@@ -284,8 +284,8 @@ def _moving(
         return
     verdict, largest = best.verdict, fitted.largest_on(best.verdict)
     yield (
-        f"its step compiles for {verdict.product.name} and takes {verdict.needed / 2**30:.2f} of "
-        f"{verdict.available / 2**30:.2f} GiB of each device, with "
+        f"its step compiles for {verdict.product.name} and takes {binary_size(verdict.needed)} of "
+        f"{binary_size(verdict.available)} of HBM on each device, with "
         f"{fitted.batch or 'the batch that its arguments say'}" + f" ({largest})" * bool(largest)
     )
     if saved is not None and today is not None and best.dollars_likely is not None:

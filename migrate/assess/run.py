@@ -136,7 +136,7 @@ def _enough(folder: Path, replicas: int) -> bool:
 
 
 def _observed_run(seen: Observed, ready: Ready, replicas: int, seconds: float) -> ObservedRun:
-    """Return what the training steps show. The first batch of an evaluation compiles too, and it reads values."""
+    """Return what the training steps show. An evaluation also compiles and reads values."""
     first = [step for step in seen.training if step.rank == seen.steps[0].rank]
     later = first[len(first) // 2 :]
     training = {(step.rank, step.number) for step in seen.training}

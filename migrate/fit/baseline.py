@@ -82,7 +82,7 @@ def _passed(now: Mapping[str, Any], most: float | None) -> Iterator[str]:
     for slice_ in now["slices"]:
         needed, available = slice_["hbm"]["needed"], slice_["hbm"]["available"]
         if most is not None and available and needed > most * available:
-            yield f"{slice_['slice']}: {needed / available:.1%} of the HBM, more than {most:.0%}"
+            yield f"{slice_['slice']}: {needed / available:.2%} of the HBM, more than {100 * most:g}%"
 
 
 def _figure(slice_: Mapping[str, Any], path: tuple[str, ...]) -> float:

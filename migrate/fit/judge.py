@@ -9,6 +9,7 @@ from dataclasses import replace
 from migrate.compiler.compile import Compiled, compile_for_tpu
 from migrate.compiler.hlo import HloModule, from_here, place_in
 from migrate.compiler.program import CompilerProgram
+from migrate.counts import binary_size
 from migrate.fit import cache
 from migrate.fit.as_written import CompiledProgram, waste_as_written
 from migrate.fit.lines import bound_of, lines_of
@@ -98,7 +99,7 @@ def _too_big_one_by_one(judged: FitVerdict, size: int) -> FitVerdict:
         judged,
         state="too big",
         why="as one program it has room, but operators that run one by one hold tensors of "
-        f"{size / 2**30:.2f} GiB at the peak",
+        f"{binary_size(size)} at the peak",
         remedy="compile the step (torch.compile), checkpoint activations, or take a smaller batch",
     )
 
@@ -238,8 +239,8 @@ def _refused(
     verdict = replace(
         plain,
         state="too big",
-        why=f"it takes {needed / 2**30:.2f} GiB of HBM on each device, {available / 2**30:.2f} are there: "
-        f"{(needed - available) / 2**30:.2f} are missing",
+        why=f"it takes {binary_size(needed)} of HBM on each device, which has {binary_size(available)}: "
+        f"{binary_size(needed - available)} are missing",
         needed=needed,
         available=available,
         remedy=f"--try {','.join(step.remedies)} says which change makes it fit"

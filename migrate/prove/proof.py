@@ -90,7 +90,7 @@ class Proof:
     @property
     def equal(self) -> bool:
         """Whether the rewrite was shown to compute the same."""
-        return self.verdict is ProofVerdict.EQUAL
+        return self.verdict is ProofVerdict.MATCH
 
     @property
     def max_loss_difference(self) -> float | None:

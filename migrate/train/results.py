@@ -18,6 +18,8 @@ GLOBAL_MEAN = "global mean"
 NAMES = "names"
 # Its verdict: such a name is a function of the script, too, which the interface then does not have.
 TWO_MEANINGS = "two meanings"
+# The verdict of what is equal within its limit, as `migrate prove` and `migrate parity` say it.
+MATCH = "match"
 # After the verdict of a stage in which the program differs from the script because it was asked to.
 INTENDED = ", a difference is intended"
 
@@ -62,11 +64,17 @@ class TrainComparison:
         if self.name == NAMES:
             return TWO_MEANINGS
         if self.same:
-            return "intended" if self.intended else "same"
+            return "intended" if self.intended else MATCH
         measured = self.worst is not None
         return _OF_SCRIPT.get(self.name, "differs") if measured else "differs"
 
 
+# What a reader of the report has to know of each stage.
+STAGE_MEANINGS: Mapping[str, str] = {
+    "interface": "state dict and functions of the program, by the script's names",
+    "numeric": "one update in its parts, each on the script's own inputs",
+    "behavioural": "several updates in a row, evaluation, random numbers and data",
+}
 # Stages of the proof, in order, with their comparisons.
 STAGES: Mapping[str, tuple[str, ...]] = {
     "interface": ("parameters", "interface", NAMES),
@@ -94,14 +102,14 @@ STAGES: Mapping[str, tuple[str, ...]] = {
 
 
 def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
-    """Verdict of each stage with a comparison: "same", or the comparisons that differ."""
+    """Verdict of each stage with a comparison: "match", or the comparisons that differ."""
     verdicts: dict[str, str] = {}
     for stage in STAGES:
         own = [comparison for comparison in comparisons if comparison.stage == stage]
         differ = [comparison.name for comparison in own if comparison.verdict == "differs"]
         if own:
             names = ", ".join(dict.fromkeys(differ))  # several updates have the same comparisons
-            verdicts[stage] = f"differs in {names}" if differ else "same"
+            verdicts[stage] = f"differs in {names}" if differ else MATCH
             if any(comparison.verdict == "intended" for comparison in own):
                 verdicts[stage] += INTENDED
             if any(comparison.verdict == TWO_MEANINGS for comparison in own):

@@ -49,7 +49,7 @@ def test_the_cheapest_slice_is_the_best() -> None:
 
 def test_the_batch_that_was_weighed_and_the_largest_are_told() -> None:
     (first, *_) = assessments.ALL["batch"]().decision.reasons
-    assert first.endswith(" GiB of each device, with -b 32 (-b 96, the largest that fits)")
+    assert first.endswith(" of HBM on each device, with -b 32 (-b 96, the largest that fits)")
     big = verdict(state="too big")
     smaller = SliceResult("-b 8, the largest that fits", (verdict(),))
     (reason,) = assessment(big, batch="-b 32", largest=(smaller,)).decision.reasons

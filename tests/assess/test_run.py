@@ -1,4 +1,4 @@
-"""What the short run of `migrate assess` says about training steps, of a run that also evaluates and saves."""
+"""What the short run of `migrate assess` says about training steps, where it also evaluates and saves."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from migrate.compiler.compile import Compiled
+from migrate.counts import binary_size
 from migrate.fit import cache, judge, pipeline
 from tests.fit.by_hand import as_by_hand, by_hand
 from tests.fit.here import Here
@@ -309,7 +310,7 @@ class TestFlax:
             *args, "--dtype", "bfloat16", "--baseline", kept, "--max-hbm", "0.001%", code=1
         )
         assert any("HBM -4" in line or "HBM -5" in line for line in other["changes"])
-        assert "more than 0%" in other["limits_passed"][0]
+        assert "more than 0.001%" in other["limits_passed"][0]
 
     def test_too_big_is_said_with_what_fills_it(self, here: Here) -> None:
         args = (f"{MODELS}:huge", "--inputs", "x=float32[8,16384]", "--train", "adamw")
@@ -318,7 +319,7 @@ class TestFlax:
         assert told["state"] == "too big"
         assert told["hbm"]["needed"] > told["hbm"]["available"]
         missing = told["hbm"]["needed"] - told["hbm"]["available"]
-        assert f"{missing / 2**30:.2f} are missing" in told["why"]
+        assert f"{binary_size(missing)} are missing" in told["why"]
         weights = 3 * 4 * 16384 * (1 << 17)
         assert told["hbm"]["needed"] == pytest.approx(weights, rel=0.2)
         assert told["hbm"]["largest"][0]["name"].endswith("Dense_0/kernel")

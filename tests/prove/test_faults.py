@@ -254,7 +254,7 @@ def test_no_fault_is_found_in_the_clean_twin(
     original: dict[int, RankRecord], tmp_path: Path
 ) -> None:
     judgement = judge(original, recorded(tmp_path, Settings(timeout=LIMIT))[1])
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message
     assert judgement.difference is None
 
 

@@ -217,7 +217,7 @@ def test_a_fault_is_found_at_its_step_and_named(name: str, original: Twice, tmp_
 def test_no_fault_is_found_in_the_clean_twin(original: Twice, tmp_path: Path) -> None:
     first, again = original
     judgement = judge_with_floor(first, recorded(tmp_path, SETTINGS)[1], lambda: again)
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message
     assert judgement.difference is None
 
 

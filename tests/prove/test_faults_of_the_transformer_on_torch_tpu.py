@@ -86,5 +86,5 @@ def test_the_rewrite_is_equal(original: Twice, written: str, tmp_path: Path) -> 
     judgement = judge_with_floor(
         original[0], recorded(tmp_path, SETTINGS, written)[1], lambda: original[1]
     )
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message
     assert judgement.difference is None

@@ -115,7 +115,7 @@ def test_a_fault_is_found_at_its_step_and_named(
 
 def test_the_rewrite_is_equal(original: dict[int, RankRecord], tmp_path: Path) -> None:
     judgement = judge(original, recorded(tmp_path, Settings(timeout=LIMIT))[1])
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message
     assert judgement.difference is None
 
 
@@ -144,7 +144,7 @@ def test_ranks_that_seed_nothing_draw_the_same_on_both_sides(gpu: str, tmp_path:
     script.write_text(text)
     ranks = proven(tmp_path, script, replicas=2)
     judgement = judge(*ranks)
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message
     assert ranks[0][0].steps[0].loss != ranks[0][1].steps[0].loss
 
 
@@ -178,4 +178,4 @@ def test_a_compiled_model_that_draws_trains_and_is_equal(tmp_path: Path) -> None
     script.write_text(COMPILED)
     ranks = proven(tmp_path, script, replicas=1)
     judgement = judge(*ranks)
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message

@@ -51,7 +51,7 @@ def test_the_toy_example_is_equal(replicas: int) -> None:
         settings=TIMED,
         progress=lambda what, *_: said.append(what),
     )
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
     assert proof.equal
     assert proof.difference is None
     assert proof.notes == ()
@@ -107,7 +107,7 @@ def test_ranks_that_leave_by_exit_have_made_their_steps(tmp_path: Path) -> None:
     imported = ("import torch\n", "import sys\n\nimport torch\n")
     before, after = (edited(text, *SHORT, ended, imported) for text in (BEFORE, AFTER))
     proof = prove_texts(tmp_path, before, after)
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
     assert {step.step for step in proof.steps if step.rank == 1} == {1, 2, 3}
 
 
@@ -172,7 +172,7 @@ def prove_accumulation(folder: Path, *edits: tuple[str, str], settings: Settings
 @pytest.mark.long
 def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.0"))
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
     assert [(step.optimizer, step.step) for step in proof.steps] == [
         (optimizer, step) for step in (1, 2, 3) for optimizer in (0, 1)
     ]
@@ -216,7 +216,7 @@ PLAIN = ("AdamW(body.parameters(), lr=0.01)", "SGD(body.parameters(), lr=0.01)")
 @pytest.mark.long
 def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"), PLAIN)
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
     (variance,) = [weight for weight in proof.weights if weight.name == "1.running_var"]
     assert variance.difference < PARAMETER_GATE
     assert BIASED in proof.notes
@@ -262,7 +262,7 @@ def train(device):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("rule", "verdict"), [("1.5", "equal"), ("1.499", "differs")])
+@pytest.mark.parametrize(("rule", "verdict"), [("1.5", "match"), ("1.499", "differs")])
 def test_an_update_in_bfloat16_is_compared_without_excess_precision(
     rule: str, verdict: str, tmp_path: Path
 ) -> None:
@@ -301,10 +301,10 @@ STATE = "torch.set_autocast_dtype('xla', torch.bfloat16); torch.set_autocast_ena
     [
         # Whether bfloat16 is within the noise of float16 is for the CPU's kernels to say.
         pytest.param(False, "keep", None, marks=pytest.mark.long),
-        (False, "off", ProofVerdict.EQUAL),
+        (False, "off", ProofVerdict.MATCH),
         # As by default: see the next test.
-        pytest.param(False, "bf16", ProofVerdict.EQUAL, marks=pytest.mark.long),
-        pytest.param(True, "off", ProofVerdict.EQUAL, marks=pytest.mark.long),
+        pytest.param(False, "bf16", ProofVerdict.MATCH, marks=pytest.mark.long),
+        pytest.param(True, "off", ProofVerdict.MATCH, marks=pytest.mark.long),
     ],
 )
 @pytest.mark.long_cases("False-off-equal")
@@ -340,7 +340,7 @@ def test_by_default_a_script_in_float16_is_compared_in_bfloat16(tmp_path: Path) 
     own = edited(PRECISION, ("STATE", "pass"), ("TYPE", "torch.bfloat16"))
     after.write_text(f"import torch_xla\n{edited(own, ('SYNC', 'torch_xla.sync()'))}train('xla')\n")
     proof = prove(before, after, replicas=1, settings=Settings(timeout=LIMIT))
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
-    first = next(text for text in map(str, proof_summary(proof)) if "equal" in text)
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
+    first = next(text for text in map(str, proof_summary(proof)) if "match" in text)
     assert "; both sides used autocast in bfloat16, as the rewrite does" in first
     assert any("--amp off compares in float32" in note for note in proof.notes)

@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def prove(script: Path, rewritten: Path, args: Any, **options: Any) -> Proof:
         kept.update(options)
-        return found(ProofVerdict.EQUAL, "they agree")
+        return found(ProofVerdict.MATCH, "they agree")
 
     def resuming(
         script: Path, rewritten: Path, args: Any, checkpoint: Path, **options: Any
@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return ResumeProof(
             checkpoint,
             (
-                Direction(FORWARD, found(ProofVerdict.EQUAL, "they agree")),
+                Direction(FORWARD, found(ProofVerdict.MATCH, "they agree")),
                 Direction(REVERSE, reverse),
             ),
         )
@@ -80,8 +80,8 @@ def test_options_become_settings(script: Path, asked: dict[str, Any]) -> None:
 def test_ci_may_fail_on_a_proof_of_the_first_steps_only(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    message = "equal for 3 of 8 steps; from step 4 on nothing is judged"
-    proven = found(ProofVerdict.EQUAL, message, partial=True)
+    message = "match in 3 of 8 steps; from step 4 on nothing is judged"
+    proven = found(ProofVerdict.MATCH, message, partial=True)
     monkeypatch.setattr(proof, "prove", lambda *args, **options: proven)
     done = run("prove", script)
     assert done.exit_code == 0
@@ -128,7 +128,7 @@ def test_both_directions_as_json(script: Path, asked: dict[str, Any]) -> None:
     assert plain["equal"] is False
     assert plain["checkpoint"] == "last.pt"
     assert [(one["name"], one["verdict"]) for one in plain["directions"]] == [
-        (FORWARD, "equal"),
+        (FORWARD, "match"),
         (REVERSE, "cannot resume"),
     ]
     assert plain["directions"][0]["settings"]["amp"] == "bf16"
@@ -148,7 +148,7 @@ def test_what_could_not_be_compared_is_one_line(
 
 
 def test_both_directions_are_on_the_page(tmp_path: Path) -> None:
-    forward = found(ProofVerdict.EQUAL, "they agree")
+    forward = found(ProofVerdict.MATCH, "they agree")
     reverse = found(ProofVerdict.VACUOUS, "the <file> is not read")
     directions = (Direction(FORWARD, forward), Direction(REVERSE, reverse))
     path = tmp_path / "page.html"

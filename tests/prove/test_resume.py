@@ -77,8 +77,8 @@ def test_both_directions(tmp_path: Path) -> None:
     scripts = written(tmp_path)
     proof = resumed(scripts)
     assert [(one.name, one.proof.verdict) for one in proof.directions] == [
-        (FORWARD, ProofVerdict.EQUAL),
-        (REVERSE, ProofVerdict.EQUAL),
+        (FORWARD, ProofVerdict.MATCH),
+        (REVERSE, ProofVerdict.MATCH),
     ], [one.proof.message for one in proof.directions]
     assert proof.equal
     # One epoch of three was done before the checkpoint.
@@ -107,14 +107,14 @@ def test_a_rewrite_that_forgets_the_optimizer(tmp_path: Path) -> None:
     forward, reverse = resumed(written(tmp_path, after=("pass", XM_SAVE))).directions
     assert forward.proof.verdict is ProofVerdict.DIFFERS
     assert "step 1" in forward.proof.message
-    assert reverse.proof.verdict is ProofVerdict.EQUAL
+    assert reverse.proof.verdict is ProofVerdict.MATCH
 
 
 @pytest.mark.long
 def test_a_rewrite_whose_file_the_original_cannot_load(tmp_path: Path) -> None:
     other = XM_SAVE.replace("'optimizer':", "'optim':")
     forward, reverse = resumed(written(tmp_path, after=(LOAD, other))).directions
-    assert forward.proof.verdict is ProofVerdict.EQUAL
+    assert forward.proof.verdict is ProofVerdict.MATCH
     assert reverse.proof.verdict is ProofVerdict.CANNOT_RESUME
     assert reverse.proof.message == (
         "the original cannot start from snapshot.pt as the rewrite wrote it: KeyError: 'optimizer'"
@@ -177,7 +177,7 @@ def test_the_empty_state_of_a_disabled_scaler_has_an_advice(tmp_path: Path) -> N
     saves = (f"torch.save({sides[0]}, 'snapshot.pt')", f"xm.save({sides[1]}, 'snapshot.pt')")
     scripts = written(tmp_path, before=(load, saves[0]), after=(LOAD, saves[1]))
     forward, reverse = resumed(scripts).directions
-    assert forward.proof.verdict is ProofVerdict.EQUAL
+    assert forward.proof.verdict is ProofVerdict.MATCH
     assert reverse.proof.verdict is ProofVerdict.CANNOT_RESUME
     assert "GradScaler; bfloat16 needs no scaler" in reverse.proof.message
 
@@ -193,7 +193,7 @@ def test_a_file_outside_of_the_project(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_script_that_resumes_does_not_meet_the_other_sides_file(tmp_path: Path) -> None:
     proof = prove(*written(tmp_path), replicas=1, settings=SETTINGS)
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
     assert len(proof.steps) == 9
 
 
@@ -210,6 +210,6 @@ def test_the_transformer_with_all_its_state() -> None:
         settings=Settings(amp="off", steps=2, timeout=LIMIT),
     )
     forward, reverse = (one.proof for one in proof.directions)
-    assert forward.verdict is ProofVerdict.EQUAL, forward.message
+    assert forward.verdict is ProofVerdict.MATCH, forward.message
     # The rewrite scales no loss, but keeps the scaler's state for the original.
-    assert reverse.verdict is ProofVerdict.EQUAL, reverse.message
+    assert reverse.verdict is ProofVerdict.MATCH, reverse.message

@@ -48,7 +48,7 @@ def step_record(
 
 def proof(
     difference: Callable[[int, int], float],
-    verdict: prove.ProofVerdict = prove.ProofVerdict.EQUAL,
+    verdict: prove.ProofVerdict = prove.ProofVerdict.MATCH,
     *,
     optimizers: int = 1,
 ) -> Proof:

@@ -117,7 +117,7 @@ def proven() -> Iterable[Any]:
 
 
 def resumed() -> Iterable[Any]:
-    direction = Direction(CODES, marked(proof(ProofVerdict.EQUAL, (1.5, 1.5))))
+    direction = Direction(CODES, marked(proof(ProofVerdict.MATCH, (1.5, 1.5))))
     return resume_summary(ResumeProof(PATH, (direction,)))
 
 

@@ -45,7 +45,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 }
 # Headline and class of the banner.
 BANNERS = {
-    "prove equal": ("Equal", "fine"),
+    "prove equal": ("Match", "fine"),
     "prove differs": ("Different", "wrong"),
     "prove no steps": ("No training steps", "open"),
     "prove resume": ("Cannot resume", "wrong"),

@@ -52,7 +52,7 @@ def proof(verdict: ProofVerdict, *losses: tuple[float, float]) -> Proof:
 
 def test_both_sides_are_drawn_and_a_browser_shows_them(tab: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    found = proof(ProofVerdict.EQUAL, (1.5, 1.5), (1.25, 1.25), (1.0, float("nan")))
+    found = proof(ProofVerdict.MATCH, (1.5, 1.5), (1.25, 1.25), (1.0, float("nan")))
     write_prove_page(found, Path("train.py"), path)
     text = path.read_text()
     assert "<script" not in text
@@ -67,7 +67,7 @@ def test_both_sides_are_drawn_and_a_browser_shows_them(tab: Browser, tmp_path: P
 
 
 def test_a_step_has_no_limit_where_the_noise_is_too_large() -> None:
-    first, second = proof(ProofVerdict.EQUAL, (1.5, 1.5), (1.25, 1.25)).steps
+    first, second = proof(ProofVerdict.MATCH, (1.5, 1.5), (1.25, 1.25)).steps
     floor = NoiseFloor((StepFloor(1, 0, 1e-4), StepFloor(2, 0, 0.5)), {})
     assert _row(first, Gates(floor)) == StepRow(first, 4e-4, None)
     assert _row(second, Gates(floor)) == StepRow(second, None, None)
@@ -76,7 +76,7 @@ def test_a_step_has_no_limit_where_the_noise_is_too_large() -> None:
 
 
 def test_losses_and_norms_have_limits_of_their_own_in_bfloat16() -> None:
-    (step,) = proof(ProofVerdict.EQUAL, (1.5, 1.5)).steps
+    (step,) = proof(ProofVerdict.MATCH, (1.5, 1.5)).steps
     step = dataclasses.replace(step, loss_difference=1e-4, gradient_difference=1e-4)
     row = _row(step, Gates(bfloat16=True))
     assert (row.loss_failed, row.gradient_failed) == (False, True)
@@ -92,12 +92,12 @@ def test_a_proof_without_steps_has_a_page_too(tmp_path: Path) -> None:
 def test_equal_proofs_are_equal_pages(tmp_path: Path) -> None:
     pages = [tmp_path / "one.html", tmp_path / "other.html"]
     for page in pages:
-        write_prove_page(proof(ProofVerdict.EQUAL, (1.5, 1.5)), Path("train.py"), page)
+        write_prove_page(proof(ProofVerdict.MATCH, (1.5, 1.5)), Path("train.py"), page)
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(PageError, match=r"missing/page\.html"):
         write_prove_page(
-            proof(ProofVerdict.EQUAL), Path("train.py"), tmp_path / "missing" / "page.html"
+            proof(ProofVerdict.MATCH), Path("train.py"), tmp_path / "missing" / "page.html"
         )

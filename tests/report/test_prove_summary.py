@@ -86,7 +86,7 @@ def test_a_script_that_ends_before_the_limit_was_not_stopped(taken: int, said: s
 def test_the_model_of_a_weight_is_named(name: str, said: str) -> None:
     weights = (WeightComparison(rank=0, name=name, difference=1e-7, gate=1e-5),)
     lines = [
-        str(part) for part in proof_summary(replace(proof(ProofVerdict.EQUAL), weights=weights))
+        str(part) for part in proof_summary(replace(proof(ProofVerdict.MATCH), weights=weights))
     ]
     assert f"largest difference {said} on rank 0" in " ".join(lines)
 
@@ -97,7 +97,7 @@ def test_a_side_that_was_stopped_has_no_time() -> None:
 
 
 def test_a_run_of_the_original_is_not_called_the_rewrite() -> None:
-    equal = proof(ProofVerdict.EQUAL, (1.0, 1.0))
+    equal = proof(ProofVerdict.MATCH, (1.0, 1.0))
     sides = ("from its own checkpoint", "from the rewrite's")
     directions = (Direction("forward", equal), Direction("reverse", equal, sides))
     shown = list(resume_summary(ResumeProof(Path("last.pt"), directions)))
@@ -110,7 +110,7 @@ def test_a_run_of_the_original_is_not_called_the_rewrite() -> None:
 def test_only_the_weights_that_were_judged_are_counted() -> None:
     judged = WeightComparison("layer.weight", 1, 3e-7, gate=1e-5)
     noise = WeightComparison("layer.bias", 0, 0.4, noise=True)
-    made = replace(proof(ProofVerdict.EQUAL, (1.5, 1.5)), weights=(judged, noise))
+    made = replace(proof(ProofVerdict.MATCH, (1.5, 1.5)), weights=(judged, noise))
     said = [line for line in proof_summary(made) if "final weights" in str(line)]
     assert said == [
         "final weights: 1 compared on every rank, largest difference layer.weight on rank 1: "

@@ -31,35 +31,38 @@ def test_each_stage_has_its_own_verdict() -> None:
         TrainComparison("losses", True, 1e-7, 1e-5),
     )
     assert stages(found.comparisons) == {
-        "interface": "same",
+        "interface": "match",
         "numeric": "differs in optimizer",
-        "behavioural": "same",
+        "behavioural": "match",
     }
     console = Console(width=120, record=True, file=StringIO())
     for part in proof_summary(found):
         console.print(part)
     text = console.export_text()
     assert "cause (optimizer): lost clipping" in text
-    assert text.rstrip().splitlines()[-1] == "DIFFERENT: t.py and p, 5 updates"
+    rows = [line.split()[:2] for line in text.splitlines()[1:5]]
+    assert [stage for stage, _ in rows] == ["interface", "numeric", "numeric", "behavioural"]
+    assert {line for line in text.splitlines() if line.startswith("numeric: one update")}
+    assert text.rstrip().splitlines()[-1] == "differs: t.py and p, 5 updates"
     plain = proof_as_json(found)
-    assert plain["verdict"] == "different"
+    assert plain["verdict"] == "differs"
     assert plain["comparisons"][2]["cause"] == "lost clipping"
 
 
 def test_an_intended_difference_is_reported_and_no_fault() -> None:
     found = proof(TrainComparison("global mean", True, 1e-7, 1e-5, intended=True))
-    assert proof_as_json(found)["stages"] == {"numeric": "same, a difference is intended"}
-    assert proof_as_json(found)["verdict"] == "same"
+    assert proof_as_json(found)["stages"] == {"numeric": "match, a difference is intended"}
+    assert proof_as_json(found)["verdict"] == "match"
 
 
 def test_a_name_of_two_meanings_is_said_beside_the_verdict() -> None:
     found = proof(TrainComparison("names", True, what="rollout(state, seed)"))
-    assert proof_as_json(found)["stages"] == {"interface": "same, names of two meanings"}
+    assert proof_as_json(found)["stages"] == {"interface": "match, names of two meanings"}
     console = Console(width=120, record=True, file=StringIO())
     for part in proof_summary(found):
         console.print(part)
     last = console.export_text().rstrip().splitlines()[-1]
-    assert last == "SAME EXCEPT NAMES: t.py and p, 5 updates"
+    assert last == "match except names: t.py and p, 5 updates"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_an_edited_program_differs_and_the_cause_is_named(tmp_path: Path) -> Non
     command = ["prove", str(script), "--against", str(program), "--json"]
     right = run.invoke(commands, command)
     assert right.exit_code == 0, right.output
-    assert set(json.loads(right.stdout)["stages"].values()) == {"same"}
+    assert set(json.loads(right.stdout)["stages"].values()) == {"match"}
     source = program / "optimizer.py"
     source.write_text(source.read_text().replace("momentum=0.9", "momentum=0.5"))
     wrong = run.invoke(commands, command)

@@ -1085,3 +1085,22 @@ def test_a_left_statement_that_changes_weights_is_noted(statement: str, changes:
     notes = weight_notes(script, [f"train.py:1: {statement}"], ["model"], 5)
     assert len(notes) == changes
     assert weight_notes(script, [], ["model"], 5) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "statement", "changes"),
+    [
+        ("ddp = DDP(model, device_ids=[0])", "model.scale.data.clamp_(0, 4)", True),
+        ("ddp = torch.compile(DDP(model))", "model.scale.data.clamp_(0, 4)", True),
+        ("inner = ddp.module", "with torch.no_grad(): inner.scale.clamp_(0, 4)", True),
+        ("self.ddp = DDP(self.model)", "self.model.scale.data.clamp_(0, 4)", True),
+        ("out = ddp(x)", "out.clamp_(0, 4)", False),
+        ("ddp = DDP(model); other = Net()", "other.scale.data.clamp_(0, 4)", False),
+    ],
+)
+def test_weights_that_are_changed_by_another_name_of_the_model(
+    before: str, statement: str, changes: bool
+) -> None:
+    script = ScriptText("train.py", f"{before}\n{statement}")
+    notes = weight_notes(script, [f"train.py:2: {statement}"], ["ddp"], 5)
+    assert len(notes) == changes

@@ -259,7 +259,7 @@ def test_the_difference_is_intended_and_wrong_counts_differ() -> None:
     ones, halves = {"w": torch.ones(2)}, [[(2.0, 10.0), (1.0, 5.0), (3.0, 5.0)]]
     plain, weighted = {"summed": ones}, {"summed": {"w": torch.tensor([1.0, 2.0])}}
     equal = _comparison(halves, [[4.0, 4.0]], [1.0, 1.0], plain, plain)
-    assert equal.verdict == "same"
+    assert equal.verdict == "match"
     other = _comparison(halves, [[2.0, 6.0]], [0.5, 1.5], plain, weighted)
     assert other.verdict == "intended"
     assert "7.1e-01 from the script's own" in other.what

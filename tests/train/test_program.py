@@ -50,7 +50,7 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     result = train(tmp_path, source, "--json", "--updates", "4")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["verdict"] == "same"
+    assert found["verdict"] == "match"
     assert {c["name"] for c in found["comparisons"]} - {
         "dropout",
         "random numbers",
@@ -232,7 +232,7 @@ def test_gradients_that_are_divided_by_the_tokens_of_an_update(tmp_path: Path) -
     result = train(tmp_path, RECIPE, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["verdict"] == "same"
+    assert found["verdict"] == "match"
     assert any("1 / elements" in note for note in found["notes"])
     script = tmp_path / "train.py"
     folder = tmp_path / "jax_program"

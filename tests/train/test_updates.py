@@ -346,7 +346,7 @@ def test_a_gan_trains_as_its_script_and_a_lost_part_of_a_loss_is_seen(tmp_path: 
     result = train(tmp_path, GAN_WITH_PICTURES, "--json", "--updates", "3")
     assert result.exit_code == 0, result.output
     written = json.loads(result.stdout)
-    assert written["verdict"] == "same"
+    assert written["verdict"] == "match"
     assert [left.partition(": ")[2] for left in written["left"]] == ["print(fake.detach().mean())"]
     program = tmp_path / "jax_program"
     own = [

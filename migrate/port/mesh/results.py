@@ -61,5 +61,5 @@ class MeshRun:
         if self.error:
             return f"could not be compared: {self.error}"
         if self.is_rounding:
-            return "equal, as float64 decides"
-        return "equal" if self.matches else f"differs ({self.worst})"
+            return "match, as float64 decides"
+        return "match" if self.matches else f"differs ({self.worst})"

@@ -35,9 +35,9 @@ _Ranks = Mapping[int, RankRecord]
 
 
 class ProofVerdict(StrEnum):
-    """Verdict of a proof. Only EQUAL means that both sides compute the same."""
+    """Verdict of a proof. Only MATCH means that both sides compute the same."""
 
-    EQUAL = "equal"
+    MATCH = "match"
     DIFFERS = "differs"
     VACUOUS = "vacuous"
     NOT_FINITE = "not finite"
@@ -130,7 +130,7 @@ def judge_with_floors(
     if as_written is None or not doubtful or (exact := as_written()) is None:
         return judgement
     exactly = judge(original, exact, floor, bfloat16)
-    if exactly.verdict in (ProofVerdict.EQUAL, ProofVerdict.STEP_COUNT):
+    if exactly.verdict in (ProofVerdict.MATCH, ProofVerdict.STEP_COUNT):
         wider = f"{_EXCESS} ({_figures(noise_floor(ours, exact))})"
         return replace(exactly, message=f"{exactly.message}; {wider}")
     if exactly.verdict is ProofVerdict.DIFFERS:
@@ -198,7 +198,7 @@ def judge(
     gates = Gates(floor, bfloat16, _first_moves(original, ours), how)
     judgement = replace(_judge_steps(original, ours, gates), floor=floor)
     judgement = _with_first_moves(judgement, original, ours, gates)
-    if judgement.verdict is ProofVerdict.EQUAL and (untrained := _untrained(original)):
+    if judgement.verdict is ProofVerdict.MATCH and (untrained := _untrained(original)):
         judgement = replace(judgement, verdict=ProofVerdict.VACUOUS, message=untrained)
     unended = _unended(ours)
     if unended is None or judgement.verdict is ProofVerdict.DIFFERS:
@@ -223,7 +223,7 @@ def _with_first_moves(
     judgement: Judgement, original: _Ranks, ours: _Ranks, gates: Gates
 ) -> Judgement:
     """Add to a verdict of equality whether it depends on the effect of rounding on Adam's first step."""
-    agree = judgement.verdict in (ProofVerdict.EQUAL, ProofVerdict.STEP_COUNT)
+    agree = judgement.verdict in (ProofVerdict.MATCH, ProofVerdict.STEP_COUNT)
     if not agree or MARGIN * max(gates.moves.values(), default=0.0) <= PARAMETER_GATE:
         return judgement
     without = _judge_steps(original, ours, replace(gates, moves={}))
@@ -316,16 +316,16 @@ def _judge_steps(original: _Ranks, ours: _Ranks, gates: Gates) -> Judgement:
         return Judgement(ProofVerdict.VACUOUS, message, None, steps, weights)
     if blind:
         message = (
-            f"equal for {_how_many(steps, blind[0])}{_within(gates)}{unjudged}; final weights and printed "
+            f"match in {_how_many(steps, blind[0])}{_within(gates)}{unjudged}; final weights and printed "
             "numbers were not compared"
         )
-        return Judgement(ProofVerdict.EQUAL, message, None, steps, (), partial=True)
+        return Judgement(ProofVerdict.MATCH, message, None, steps, (), partial=True)
     compared = sum(weight.gate is not None for weight in weights)
     message = (
         f"{_on_ranks(steps, len(original))} and {many(compared, 'final weight')} agree"
         f"{_within(gates)}{_not_compared(len(weights) - compared)}"
     )
-    return Judgement(ProofVerdict.EQUAL, message, None, steps, weights)
+    return Judgement(ProofVerdict.MATCH, message, None, steps, weights)
 
 
 def _on_ranks(steps: Sequence[StepComparison], ranks: int) -> str:

@@ -77,9 +77,7 @@ def _finding(what: str, verdict: FitVerdict) -> str:
     """Return why the program does not fit on a slice."""
     name = verdict.product.name
     if verdict.state == "too big" and verdict.needed:
-        needed, available = (
-            f"{size / 2**30:.2f} GiB" for size in (verdict.needed, verdict.available)
-        )
+        needed, available = map(binary_size, (verdict.needed, verdict.available))
         return f"{what} needs {needed} of HBM on each device of {name}, which has {available}"
     place = f" (`{verdict.where}`)" if verdict.where else ""
     return f"{name}: {verdict.state}: {verdict.why}{place}"

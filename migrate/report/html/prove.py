@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # The headline of each verdict, its state, and what to do next.
 _VERDICTS: dict[ProofVerdict, tuple[str, State, str]] = {
-    ProofVerdict.EQUAL: (
-        "Equal",
+    ProofVerdict.MATCH: (
+        "Match",
         "fine",
         "check that the training step fits on your TPU: `migrate fit {script} --tpu v5e-8`.",
     ),

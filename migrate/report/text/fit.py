@@ -9,14 +9,13 @@ from rich.markup import escape
 
 from migrate.counts import binary_size, many
 from migrate.fit.verdict import FitReport, FitVerdict, SliceResult
-from migrate.report.text.quantities import shown_seconds, shown_share
+from migrate.report.text.quantities import shown_operations, shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LINES = 8  # rows; the JSON has all
-_SMALL = 2**30 // 10  # below it GiB say little
 # More than what the compiler says by so much lies in a larger chip: it has saved memory before it gave up.
 _SPARED = 1.02
 _COLORS = {"fits": "bold green", "undetermined": "bold yellow"}
@@ -69,8 +68,8 @@ def _verdicts(verdicts: tuple[FitVerdict, ...]) -> Iterator[RenderableType]:
             judged.product.name,
             str(judged.product.devices),
             f"[{color}]{judged.state}[/{color}]",
-            _gib(judged.needed) if judged.needed else "",
-            f"{_gib(judged.available)} ({shown_share(judged.needed / judged.available)})"
+            binary_size(judged.needed) if judged.needed else "",
+            f"{binary_size(judged.available)} ({shown_share(judged.needed / judged.available)})"
             if judged.needed
             else "",
             shown_seconds(bound.seconds) if bound else "",
@@ -138,7 +137,7 @@ def _details(judged: FitVerdict) -> Iterator[RenderableType]:
         for line in judged.lines[:_LINES]:
             table.add_row(
                 shown_share(line.share),
-                f"{line.flops / 1e9:.2f} G",
+                shown_operations(line.flops),
                 binary_size(line.bytes),
                 escape(line.source) or "(no line known)",
             )
@@ -169,7 +168,7 @@ def saving_lines(judged: FitVerdict) -> Iterator[str]:
         share = f", {judged.again / products:.1%} of the step's products" if products else ""
         yield (
             f"the compiler computes {many(memory.rematerialized, 'value')} a second time to save memory: "
-            f"{judged.again / 1e9:.2f} G operations{share}, included in the figures below"
+            f"{shown_operations(judged.again)} operations{share}, included in the figures below"
         )
     if judged.state == "too big" and memory.peak > _SPARED * judged.needed:
         yield (f"{binary_size(judged.needed)} remain after the compiler tried to save memory")
@@ -186,7 +185,7 @@ def _tried(tried: tuple[SliceResult, ...]) -> RenderableType:
                 escape(judged.what),
                 verdict.product.name,
                 f"[{color}]{verdict.state}[/{color}]",
-                _gib(verdict.needed) if verdict.needed else "",
+                binary_size(verdict.needed) if verdict.needed else "",
                 shown_seconds(verdict.bound.seconds) if verdict.bound else "",
                 verdict.bound.by if verdict.bound else "",
             )
@@ -295,7 +294,3 @@ def _bound_as_json(judged: FitVerdict) -> Mapping[str, Any] | None:
         "hbm": bound.memory,
         "ici": bound.links,
     }
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= _SMALL else f"{size / 2**20:.1f} MiB"

@@ -58,9 +58,9 @@ def proof_summary(
     )
     color = "green" if proof.equal else "red"
     verdict = proof.verdict.value
-    # "equal for 3 of 8 steps" says the verdict itself.
-    said = proof.message.removeprefix(f"{verdict} for ")
-    rest = f": {said}" if said == proof.message else f" for {said}"
+    # "match in 3 of 8 steps" says the verdict itself.
+    said = proof.message.removeprefix(f"{verdict} in ")
+    rest = f": {said}" if said == proof.message else f" in {said}"
     yield f"[bold {color}]{verdict}[/bold {color}]{escape(rest)}"
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
-from migrate.train.results import INTENDED, has_two_meanings, limited, stages
+from migrate.train.results import INTENDED, MATCH, STAGE_MEANINGS, STAGES, has_two_meanings, limited, stages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from migrate.train.results import ProgramProof, TrainComparison, TrainedProgram
 
@@ -19,19 +20,19 @@ FORMAT = 1  # of the JSON
 
 
 def verdict(program: TrainedProgram | ProgramProof) -> str:
-    """Return the verdict in words."""
+    """Return the verdict in words, as `migrate prove` and `migrate parity` say it."""
     if program.error:
-        return "DOES NOT RUN"
+        return "does not run"
     if not program.comparisons:
-        return "NOT COMPARED"
+        return "not compared"
     if word := limited(program.comparisons):
-        return word.upper()
-    return "SAME" if program.same else "DIFFERENT"
+        return word
+    return MATCH if program.same else "differs"
 
 
 def _headline(program: TrainedProgram | ProgramProof) -> str:
     """The verdict on the training, and on names of the interface if they are not the script's."""
-    apart = " EXCEPT NAMES" if has_two_meanings(program.comparisons) and not program.error else ""
+    apart = " except names" if has_two_meanings(program.comparisons) and not program.error else ""
     return f"{verdict(program)}{apart}: "
 
 
@@ -49,7 +50,7 @@ def train_summary(program: TrainedProgram) -> list[RenderableType]:
     if program.error:
         lines += ["", Text(program.error, "bold red")]
     if program.comparisons:
-        lines += ["", _table(program.comparisons)]
+        lines += ["", _table(program.comparisons), *_legend(program.comparisons)]
     lines += [Text(f"  cause ({c.name}): {c.cause}") for c in program.comparisons if c.cause]
     if program.left:
         lines += [
@@ -66,9 +67,9 @@ def proof_summary(proof: ProgramProof) -> list[RenderableType]:
 
     lines: list[RenderableType] = []
     if proof.comparisons:
-        lines += [_table(proof.comparisons), ""]
+        lines += [_table(proof.comparisons), *_legend(proof.comparisons), ""]
     for stage, verdict_of in stages(proof.comparisons).items():
-        fine = verdict_of.removesuffix(INTENDED) == "same"
+        fine = verdict_of.removesuffix(INTENDED) == MATCH
         lines.append(Text(f"{stage}: {verdict_of}", "green" if fine else "red"))
     lines += [Text(f"cause ({c.name}): {c.cause}") for c in proof.comparisons if c.cause]
     lines += [Text(f"note: {note}") for note in proof.notes]
@@ -86,7 +87,7 @@ def proof_as_json(proof: ProgramProof) -> dict[str, Any]:
     """Return the proof as JSON."""
     return {
         "format": FORMAT,
-        "verdict": verdict(proof).lower(),
+        "verdict": verdict(proof),
         "script": str(proof.script),
         "folder": str(proof.folder),
         "updates": proof.updates,
@@ -99,7 +100,8 @@ def proof_as_json(proof: ProgramProof) -> dict[str, Any]:
 
 def _table(comparisons: tuple[TrainComparison, ...]) -> Table:
     table = plain_table("stage", "compared", "verdict", "largest difference", "limit", "")
-    for comparison in comparisons:
+    order = list(STAGES)
+    for comparison in sorted(comparisons, key=lambda each: order.index(each.stage)):
         table.add_row(
             comparison.stage,
             comparison.name,
@@ -111,11 +113,21 @@ def _table(comparisons: tuple[TrainComparison, ...]) -> Table:
     return table
 
 
+def _legend(comparisons: tuple[TrainComparison, ...]) -> list[Text]:
+    """Say what the stages in a table are."""
+    from rich.text import Text
+
+    return [
+        Text(f"{stage}: {STAGE_MEANINGS[stage]}", "dim")
+        for stage in dict.fromkeys(comparison.stage for comparison in comparisons)
+    ]
+
+
 def train_as_json(program: TrainedProgram) -> dict[str, Any]:
     """Return the result as JSON. A difference that is no number is the string "inf"."""
     return {
         "format": FORMAT,
-        "verdict": verdict(program).lower(),
+        "verdict": verdict(program),
         "script": str(program.script),
         "folder": str(program.folder),
         "files": list(program.files),

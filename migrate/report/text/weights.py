@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.counts import many
+from migrate.report.text.quantities import shown_bytes
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
             table.add_row(escape(leaf.path), leaf.sha256)
         yield table
     if done.written.resumed:
-        yield f"{done.written.resumed / 1e6:.1f} MB of it come from an interrupted conversion"
+        yield f"{shown_bytes(done.written.resumed)} of it come from an interrupted conversion"
     if done.written.left_over:
         yield "parts of an interrupted conversion were discarded (--resume continues it)"
     if done.written.not_finite:
@@ -143,7 +144,7 @@ def _what_was_written(done: Conversion) -> Iterator[str]:
 
 
 def _written(done: Conversion | Reversal) -> str:
-    size = f"{done.size / 1e6:.1f} MB" if done.size >= 1e5 else f"{done.size / 1e3:.1f} KB"
+    size = shown_bytes(done.size)
     return f"{escape(str(done.output))}: {done.parameters:,} parameters, {size}, {done.format}"
 
 

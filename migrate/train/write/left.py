@@ -77,16 +77,52 @@ def weight_notes(
         updates: number of compared updates.
     """
     notes = []
+    names = _other_names(script.tree, modules)
     for statement in ast.walk(script.tree):
         if not isinstance(statement, ast.stmt):
             continue
         line = first_line(statement)
-        if _entry(script, line) in left and _changes(statement, modules):
+        if _entry(script, line) in left and _changes(statement, names):
             notes.append(
                 f"{script.at(line)} changes weights besides the optimizer, and the program does not have it; "
                 f"it changed nothing in {updates} compared updates: write it into `train_step` of train.py"
             )
     return list(dict.fromkeys(notes))
+
+
+def _other_names(tree: ast.Module, modules: Collection[str]) -> set[str]:
+    """Names of the modules, with those of what a wrapper holds, and of their parts.
+
+    `model` in `ddp = DDP(model)`, `inner` in `inner = ddp.module`.
+    """
+    names = set(modules)
+    pairs = [
+        (_last(target), node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    ]
+    count = 0
+    while count < len(names):
+        count = len(names)
+        for target, value in pairs:
+            if target in names and isinstance(value, ast.Call):
+                names |= {_last(_wrapped(value))} - {""}
+            elif isinstance(value, ast.Attribute | ast.Name) and _roots(value) & names:
+                names |= {target} - {""}
+    return names
+
+
+def _wrapped(value: ast.expr) -> ast.expr:
+    """The first argument of calls in each other: `model` of `torch.compile(DDP(model))`."""
+    while isinstance(value, ast.Call) and value.args:
+        value = value.args[0]
+    return value
+
+
+def _last(node: ast.expr) -> str:
+    """Last name of a variable: `model` of `self.model`; "" of other expressions."""
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def _changes(statement: ast.stmt, modules: Collection[str]) -> bool:

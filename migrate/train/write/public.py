@@ -21,6 +21,7 @@ from migrate.train.write.constructors import (
     constructor_text,
     makes_models,
 )
+from migrate.train.write.defaults import constants_of, with_plain_defaults
 from migrate.train.write.functions import FunctionTexts, absent
 from migrate.train.write.numbers import function_of_numbers
 from migrate.train.write.texts import ProgramFacts
@@ -33,6 +34,7 @@ _CONFIGS = re.compile(r"\b(\w*StepConfig)\(\)")
 # Names in `optimizer.py` that are the program's own, not the script's.
 _OF_OPTIMIZER = ("schedule", "factor", "decays", "optimizer", "learning_rate_of")
 _NO_COUNTERPART = "the program has no counterpart with these parameters"
+_OTHER_DEFAULT = "a default of its parameters is no literal and no constant of the script"
 _OWN_FUNCTION = "each interface.py has another function of this name"
 _EVALUATED = (
     "evaluate.py computes it, where data.py calls it; no parameter of it is the model alone"
@@ -118,6 +120,7 @@ class PublicNames:
             and name not in of_model
         }
         written = Written(set(), [], [], {})
+        constants = constants_of(self._script.tree)
         constructors = {
             name: constructor_text(
                 node, self._recorded.get("constructors", {}).get(name), self._files.model[name]
@@ -153,8 +156,11 @@ class PublicNames:
             elif not text and name not in self._own and isinstance(node, ast.ClassDef):
                 text = average_class(node, self._recorded.get("average"))
                 text = text or self._texts.class_(node)
-            if text:
-                written.functions.append(text)
+            plain = text and with_plain_defaults(text, constants)
+            if text and not plain:
+                written.missing[name] = _OTHER_DEFAULT
+            elif text:
+                written.functions.append(plain)
                 written.names.add(name)
                 for method in missing_methods(node, text):
                     written.missing[f"{name}.{method}"] = self._why_missing(method)

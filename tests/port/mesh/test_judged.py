@@ -53,7 +53,7 @@ def test_a_run_that_differs_does_not_match() -> None:
 def test_float64_decides_what_differs_in_float32(wide: float, matches: bool) -> None:
     run = MeshRun("tensor=8", gradient=1.1, worst="params/b", wide=wide)
     assert run.matches == matches
-    assert run.verdict == ("equal, as float64 decides" if matches else "differs (params/b)")
+    assert run.verdict == ("match, as float64 decides" if matches else "differs (params/b)")
     assert MeshRun("tensor=8", gradient=1.1, wide=wide, error="raises").matches is False
 
 

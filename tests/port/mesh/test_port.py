@@ -100,7 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data=2 fsdp=2 tensor=2",
     ]
     assert done.matches
-    assert all(run.verdict == "equal" for run in done.meshes)
+    assert all(run.verdict == "match" for run in done.meshes)
     tensor = done.meshes[2]
     assert tensor.collectives["all-reduce"]
     assert tensor.bytes < 0.6

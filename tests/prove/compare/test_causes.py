@@ -66,7 +66,7 @@ def ranks(final: Path, *each: list[StepRecord]) -> dict[int, RankRecord]:
 
 
 def found(original: dict[int, RankRecord], ours: dict[int, RankRecord]) -> Difference:
-    assert judge(original, original).verdict is ProofVerdict.EQUAL
+    assert judge(original, original).verdict is ProofVerdict.MATCH
     difference = judge(original, ours).difference
     assert difference is not None
     return difference
@@ -274,7 +274,7 @@ def test_the_same_precision_is_no_difference(
     dtypes: dict[str, tuple[str, ...]], final: Path
 ) -> None:
     ours = ranks(final, [with_details(STEP, dtypes=dtypes)])
-    assert judge(ranks(final, [STEP]), ours).verdict is ProofVerdict.EQUAL
+    assert judge(ranks(final, [STEP]), ours).verdict is ProofVerdict.MATCH
 
 
 def test_a_schedule_that_runs_ahead_is_named(final: Path) -> None:
@@ -331,7 +331,7 @@ def test_a_line_that_the_original_prints_differently_each_time_is_no_difference(
     original, ours = printing(final, "score 0.50"), printing(final, "score 0.60")
     again = printing(final, "score 0.70")
     assert judge_with_floor(original, ours, lambda: original).verdict is ProofVerdict.DIFFERS
-    assert judge_with_floor(original, ours, lambda: again).verdict is ProofVerdict.EQUAL
+    assert judge_with_floor(original, ours, lambda: again).verdict is ProofVerdict.MATCH
 
 
 def test_a_printed_loss_is_held_to_the_noise_of_the_losses(final: Path) -> None:
@@ -340,4 +340,4 @@ def test_a_printed_loss_is_held_to_the_noise_of_the_losses(final: Path) -> None:
     noisy = replace(STEP, losses=(0.5, 0.7014))
     again = {0: replace(record, steps=(noisy,))}
     assert judge_with_floor(original, ours, lambda: original).verdict is ProofVerdict.DIFFERS
-    assert judge_with_floor(original, ours, lambda: again).verdict is ProofVerdict.EQUAL
+    assert judge_with_floor(original, ours, lambda: again).verdict is ProofVerdict.MATCH

@@ -35,7 +35,7 @@ def test_ranks_that_draw_apart(
     theirs = [replace(STEP, seeds={"train.py:14": seed}) for seed in original]
     ours = [replace(STEP, seeds={"train_xla.py:17": seed}) for seed in rewritten]
     judgement = judge(two_ranks(folder, *theirs), two_ranks(folder, *ours))
-    assert judgement.verdict is (ProofVerdict.DIFFERS if said else ProofVerdict.EQUAL)
+    assert judgement.verdict is (ProofVerdict.DIFFERS if said else ProofVerdict.MATCH)
     if said:
         assert said in judgement.message
         assert "train_xla.py:17, train.py:14 in the original" in judgement.message

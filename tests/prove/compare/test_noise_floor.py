@@ -100,7 +100,7 @@ def test_differences_that_cancel_in_a_gradient_norm_are_noise_all_the_same(folde
     ours = one_rank(folder, of_addends(1.0 + 1e-4, 1.0 + 1e-4))
     assert judge(original, ours).verdict is ProofVerdict.DIFFERS
     judgement = judge(original, ours, floor)
-    assert judgement.verdict is ProofVerdict.EQUAL
+    assert judgement.verdict is ProofVerdict.MATCH
     assert judgement.floor is not None
     assert judged_noise(judgement.floor) == (pytest.approx(7.1e-5, rel=0.01), 0)
     # What is more than that is found, and what might have been makes no step blind.
@@ -118,12 +118,12 @@ def test_snapshots_have_a_floor_of_their_own(folder: Path) -> None:
     assert judge(a, b).difference is not None
     floor = noise_floor(a, b)
     assert floor.at(0, 1).parameters["bias"] == pytest.approx(7e-4, rel=0.02)
-    assert judge(a, b, floor).verdict is ProofVerdict.EQUAL
+    assert judge(a, b, floor).verdict is ProofVerdict.MATCH
 
 
 @pytest.mark.parametrize(
     ("noise", "verdict"),
-    [(3e-5, ProofVerdict.EQUAL), (1e-5, ProofVerdict.DIFFERS), (0.0, ProofVerdict.DIFFERS)],
+    [(3e-5, ProofVerdict.MATCH), (1e-5, ProofVerdict.DIFFERS), (0.0, ProofVerdict.DIFFERS)],
 )
 def test_a_small_difference_is_judged_by_the_noise(
     noise: float, verdict: ProofVerdict, folder: Path
@@ -134,7 +134,7 @@ def test_a_small_difference_is_judged_by_the_noise(
         lambda: one_rank(folder, norm(noise)),
     )
     assert judgement.verdict is verdict
-    if verdict is ProofVerdict.EQUAL:
+    if verdict is ProofVerdict.MATCH:
         assert judgement.floor is not None
         assert judged_noise(judgement.floor) == (pytest.approx(3.0e-5, rel=0.01), 0)
         (note,) = notes({}, {}, 1, judgement.weights, judgement.floor)
@@ -186,7 +186,7 @@ def test_the_original_runs_again_only_in_doubt(ours: StepRecord, folder: Path) -
 
     judgement = judge_with_floor(one_rank(folder, STEP), one_rank(folder, ours), again)
     assert judgement.floor is None
-    assert (judgement.verdict is ProofVerdict.EQUAL) == (ours is STEP)
+    assert (judgement.verdict is ProofVerdict.MATCH) == (ours is STEP)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
     quiet, loud = one_rank(folder, norm(1e-6)), one_rank(folder, norm(5e-5))
     samples = iter([quiet, loud, quiet])
     judgement = judge_with_floor(original, ours, lambda: next(samples))
-    assert judgement.verdict is ProofVerdict.EQUAL, judgement.message
+    assert judgement.verdict is ProofVerdict.MATCH, judgement.message
     assert judgement.floor is not None
     assert (judgement.floor.runs, judgement.floor.steps[0].values) == (2, pytest.approx(5e-5))
     (note,) = notes(original, ours, 1, judgement.weights, judgement.floor)
@@ -225,7 +225,7 @@ def test_a_noise_that_came_out_small_is_measured_again(folder: Path) -> None:
     # What shows in some directions only needs more samples; a larger difference has had enough of them.
     samples = iter([*[quiet] * (NOISE_RUNS + MORE_NOISE_RUNS - 1), loud])
     judgement = judge_with_floor(original, ours, lambda: next(samples))
-    assert judgement.verdict is ProofVerdict.EQUAL
+    assert judgement.verdict is ProofVerdict.MATCH
     for far, runs in ((1e-4, NOISE_RUNS + MORE_NOISE_RUNS), (2 * SMALL, NOISE_RUNS)):
         samples = iter([quiet] * runs)
         judgement = judge_with_floor(
@@ -249,7 +249,7 @@ def test_a_second_run_that_fails_leaves_the_difference(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rounded", "verdict", "says"),
     [
-        (STEP, ProofVerdict.EQUAL, "moves the rewrite by that excess precision alone (4.4e-05 in"),
+        (STEP, ProofVerdict.MATCH, "moves the rewrite by that excess precision alone (4.4e-05 in"),
         (norm(2e-5), ProofVerdict.DIFFERS, "so no excess precision of XLA explains it"),
         (None, ProofVerdict.DIFFERS, "4.4e-05, more than 4 times the rounding noise"),
     ],
@@ -281,7 +281,7 @@ def test_a_buffer_that_is_far_is_judged_by_the_noise(folder: Path) -> None:
     original, ours = ended("equal"), ended("near")
     assert judge(original, ours).verdict is ProofVerdict.DIFFERS
     judgement = judge_with_floor(original, ours, lambda: ended("far"))
-    assert judgement.verdict is ProofVerdict.EQUAL
+    assert judgement.verdict is ProofVerdict.MATCH
     assert [one.name for one in judgement.weights if one.gate is None] == ["mean"]
     assert "1 more final weight was not compared" in judgement.message
     (said,) = [
@@ -300,9 +300,9 @@ def test_nothing_is_judged_where_the_original_is_far_from_itself(folder: Path) -
     again = one_rank(folder, norm(1e-4), norm(2e-2), norm(0))
     ours = one_rank(folder, norm(2e-4), norm(0.5), norm(0.5))
     judgement = judge(original, ours, noise_floor(original, again))
-    assert judgement.verdict is ProofVerdict.EQUAL
+    assert judgement.verdict is ProofVerdict.MATCH
     assert judgement.message.startswith(
-        f"equal for 1 of 3 steps, {WITHIN} (1.0e-04 in losses and gradient norms, 0.0e+00 in weights); "
+        f"match in 1 of 3 steps, {WITHIN} (1.0e-04 in losses and gradient norms, 0.0e+00 in weights); "
         f"from step 2 on the original {differs('2.0e-02')}"
     )
     assert judgement.message.endswith("final weights and printed numbers were not compared")
@@ -328,7 +328,7 @@ def test_a_weight_that_is_far_from_itself_is_named_and_not_held_to_a_gate(folder
     original = one_rank(folder, STEP)
     again = {0: replace(original[0], final=folder / "other.safetensors")}
     judgement = judge(original, again, noise_floor(original, again))
-    assert judgement.verdict is ProofVerdict.EQUAL
+    assert judgement.verdict is ProofVerdict.MATCH
     assert {weight.name: weight.gate for weight in judgement.weights} == {
         "weight": PARAMETER_GATE,
         "bias": None,
@@ -390,7 +390,7 @@ def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -
     )
     assert proof.floor is not None
     assert proof.floor.steps[-1].values > GRADIENT_GATE
-    assert proof.verdict is ProofVerdict.EQUAL, (proof.message, proof.floor, proof.steps)
+    assert proof.verdict is ProofVerdict.MATCH, (proof.message, proof.floor, proof.steps)
     assert "running the original again" in said[-1]
     assert any(note.startswith(f"{WAS_RUN} twice") for note in proof.notes)
     assert proof_as_json(proof)["floor"]["steps"][0]["step"] == 1

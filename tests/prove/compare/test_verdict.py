@@ -51,12 +51,12 @@ def two_ranks(folder: Path, first: StepRecord, second: StepRecord) -> dict[int, 
 
 def test_equal_recordings_are_equal(folder: Path) -> None:
     judgement = judge({0: rank(folder, 0, STEP, STEP)}, {0: rank(folder, 0, STEP, STEP)})
-    assert judgement.verdict is ProofVerdict.EQUAL
+    assert judgement.verdict is ProofVerdict.MATCH
     assert [weight.difference for weight in judgement.weights] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("gradients", "verdict"), [((0, 0), ProofVerdict.VACUOUS), ((0, 2), ProofVerdict.EQUAL)]
+    ("gradients", "verdict"), [((0, 0), ProofVerdict.VACUOUS), ((0, 2), ProofVerdict.MATCH)]
 )
 def test_an_optimizer_that_trains_nothing_on_either_side_proves_nothing(
     gradients: tuple[int, int], verdict: ProofVerdict, folder: Path
@@ -68,7 +68,7 @@ def test_an_optimizer_that_trains_nothing_on_either_side_proves_nothing(
     assert (said in judgement.message) is (verdict is ProofVerdict.VACUOUS)
 
 
-@pytest.mark.parametrize(("most", "verdict"), [(8, ProofVerdict.EQUAL), (9, ProofVerdict.UNENDED)])
+@pytest.mark.parametrize(("most", "verdict"), [(8, ProofVerdict.MATCH), (9, ProofVerdict.UNENDED)])
 def test_steps_that_no_sync_ends_are_not_equal(
     most: int, verdict: ProofVerdict, folder: Path
 ) -> None:
@@ -179,7 +179,7 @@ def test_an_untied_weight_is_named(folder: Path) -> None:
 def test_ranks_that_differ_in_the_original_too_are_no_fault(folder: Path) -> None:
     other = replace(STEP, checksum=(2.0, 3.0))
     recorded = two_ranks(folder, STEP, other)
-    assert judge(recorded, recorded).verdict is ProofVerdict.EQUAL
+    assert judge(recorded, recorded).verdict is ProofVerdict.MATCH
 
 
 def test_final_weights_of_every_rank_are_compared(folder: Path) -> None:

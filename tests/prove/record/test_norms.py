@@ -86,7 +86,7 @@ def train(device):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("most", "verdict", "said"),
-    [("0.1", ProofVerdict.EQUAL, "agree"), ("0.1001", ProofVerdict.DIFFERS, "gradient norm")],
+    [("0.1", ProofVerdict.MATCH, "agree"), ("0.1001", ProofVerdict.DIFFERS, "gradient norm")],
 )
 def test_clipping_of_a_large_vocabulary(
     most: str, verdict: ProofVerdict, said: str, tmp_path: Path

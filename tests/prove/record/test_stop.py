@@ -120,7 +120,7 @@ TOY = Path(__file__).parents[3] / "examples" / "ddp_toy"
 def test_both_sides_stop_at_the_same_step() -> None:
     settings = Settings(steps=2, timeout=LIMIT)
     proof = prove(TOY / "before.py", TOY / "after.py", replicas=2, settings=settings)
-    assert proof.verdict is ProofVerdict.EQUAL, proof.message
+    assert proof.verdict is ProofVerdict.MATCH, proof.message
     assert {(step.rank, step.step) for step in proof.steps} == {(0, 1), (0, 2), (1, 1), (1, 2)}
     assert {weight.name for weight in proof.weights} >= {"net1.weight", "net2.bias"}
     assert settings.notes(2)[0] in proof.notes

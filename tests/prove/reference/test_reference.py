@@ -60,7 +60,7 @@ def test_a_record_of_the_cpu_holds_the_rewrite(tmp_path: Path) -> None:
     done = migrate("prove", train, "--against", record, "--timeout", LIMIT, "--json")
     assert done.exit_code == 0, done.output
     proof = json.loads(done.stdout)
-    assert proof["verdict"] == "equal"
+    assert proof["verdict"] == "match"
     assert proof["message"].startswith("against the record of 2 × a rank of the CPU: ")
     assert "2 steps on each of 2 ranks" in proof["message"]
 
@@ -116,7 +116,7 @@ def test_a_record_of_a_gpu_holds_the_rewrite(tmp_path: Path) -> None:
     done = migrate("prove", train, "--against", record, "--timeout", LIMIT, "--json")
     assert done.exit_code == 0, done.output
     proof = json.loads(done.stdout)
-    assert proof["verdict"] == "equal"
+    assert proof["verdict"] == "match"
     assert torch.cuda.get_device_name(0) in proof["message"]
 
 

@@ -21,7 +21,7 @@ def test_the_first_update_that_moves_is_named() -> None:
     assert comparison.verdict == "amplifies"
     assert "from update 2 on, no other program has its losses" in comparison.what
     assert limited([comparison]) == "amplifies"
-    assert stages([comparison]) == {"behavioural": "same, the script amplifies"}
+    assert stages([comparison]) == {"behavioural": "match, the script amplifies"}
 
 
 def test_a_small_loss_is_measured_by_the_largest_one() -> None:
@@ -49,7 +49,7 @@ def test_losses_that_are_rounding_of_their_terms_hold_no_program() -> None:
     assert "at update 13" in comparison.what
     assert comparison.worst == pytest.approx(2e-5)
     assert limited([comparison]) == "cancels"
-    assert stages([comparison]) == {"numeric": "same, the script cancels"}
+    assert stages([comparison]) == {"numeric": "match, the script cancels"}
     assert not limited([comparison, TrainComparison("losses", False)])
 
 
