@@ -242,7 +242,11 @@ def _judged(done: Any) -> dict[str, str]:
         for case in done.cases
         if not case.matches
     ]
-    reasons += [f"{one.setting}: {one.verdict}" for one in done.numerics if not one.matches][:1]
+    reasons += [
+        f"{one.setting}: {one.verdict}: {'; '.join(one.details)}"
+        for one in done.numerics
+        if not one.matches
+    ][:1]
     equal = start is not None and not (start.error or start.differs or start.otherwise)
     if start is not None and not equal:
         lists = (*start.differs.items(), *start.otherwise.items())

@@ -729,7 +729,7 @@ def _demands(
     values = [call("demand_recorded", name, code(name), values) for name, values in fixed.items()]
     sizes = {bound.condition: bound.text for bound in bounds if bound.text not in limits.lifted}
     for (name, axis), size in limits.axes.items():
-        sizes[f"{name}.shape[{axis}] == {size}"] = f"{name} axis {axis}: {size}"
+        sizes[f"{name}.shape[{axis}] == {size}"] = f"axis {axis} of {name}: {size}"
     checks = [call("demand_size", code(condition), text) for condition, text in sizes.items()]
     refused: list[ast.stmt] = [
         ast.If(

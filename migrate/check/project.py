@@ -23,6 +23,7 @@ from migrate.progress import Progress, no_progress
 from migrate.syntax.interpreter import deep, seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
 from migrate.syntax.source import UnreadableScriptError
+from migrate.written import RECORD
 
 # Fewer files are checked before other processes have started.
 FEW = 20
@@ -192,8 +193,8 @@ def _processes(files: Sequence[Path]) -> int:
 def python_files(path: Path, config: Config) -> Iterator[Path]:
     """Yield `path` itself if it is a file, else the Python files and notebooks below it, sorted.
 
-    Hidden folders, virtual environments and folders that the configuration excludes are skipped, unless the
-    user names them.
+    Hidden folders, virtual environments, programs that `migrate train` or `migrate port` wrote, and folders
+    that the configuration excludes are skipped, unless the user names them.
 
     Raises:
         UnreadableScriptError: `path` does not exist.
@@ -216,7 +217,8 @@ def python_files(path: Path, config: Config) -> Iterator[Path]:
 
 def _skipped(folder: Path, config: Config) -> bool:
     hidden = folder.name.startswith(".") or folder.name in SKIPPED
-    return hidden or (folder / "pyvenv.cfg").exists() or is_excluded(folder, config)
+    other = (folder / "pyvenv.cfg").exists() or (folder / RECORD).is_file()
+    return hidden or other or is_excluded(folder, config)
 
 
 def is_excluded(path: Path, config: Config, folder: Path | None = None) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from migrate.port.errors import EditedError, PortError
+from migrate.written import RECORD
 
-RECORD = ".port.json"
 _VERSION = 1
 # What Python and its tools leave in a folder when it is used.
 _LEFT = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints"}

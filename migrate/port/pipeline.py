@@ -48,7 +48,7 @@ from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, OriginalInputs, OriginalModel, given_inputs, load_original
 from migrate.port.padded import padded_batches, write_padding
-from migrate.port.proof import Arrays, alike, asked, described, proven
+from migrate.port.proof import Arrays, alike, asked, described, proven, same_sizes
 from migrate.port.readme import readme_text
 from migrate.port.results import Ported, ProofCase
 from migrate.port.scripted import record_script
@@ -202,6 +202,8 @@ def port_model(
             ends, lacking = ends_of(original_inputs.model, encoder)
             port_result = replace(port_result, notes=(*port_result.notes, *lacking))
         takes = _takes(original, original_inputs)
+        tied = same_sizes(port_result.inputs, original_inputs.inputs[0], takes)
+        port_result = replace(port_result, free=(*port_result.free, *tied))
         batches, undefined = _padded(original_inputs, port_result, takes, original.target.shown)
         with writing(folder) as place:
             progress("writing source and weights")

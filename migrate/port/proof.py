@@ -194,6 +194,34 @@ def free_axes(arguments: Sequence[Any], arrays: Arrays) -> dict[str, list[tuple[
     }
 
 
+def same_sizes(
+    arguments: Sequence[Any], arrays: Arrays, takes: Callable[[Arrays], bool]
+) -> tuple[str, ...]:
+    """Free axes that have names of their own, but one size: the original refuses to take only one of them longer.
+
+    Args:
+        arguments: the port's.
+        arrays: an input.
+        takes: whether the original takes an input.
+
+    Returns:
+        A line for each size: "axis 1 of x and axis 1 of mask: the same size".
+    """
+    sides = {argument.name: argument.shape for argument in arguments}
+    lines = []
+    for axes in free_axes(arguments, arrays).values():
+        if len({sides[name][axis] for name, axis in axes}) < 2:
+            continue
+        old = arrays[axes[0][0]].shape[axes[0][1]]
+        size = next((size for size in _sizes(old) if takes(resized(arrays, axes, size))), None)
+        if size is None:
+            continue
+        tied = [place for place in axes if not takes(resized(arrays, [place], size))]
+        if len(tied) > 1:
+            lines.append(" and ".join(f"axis {axis} of {name}" for name, axis in tied))
+    return tuple(f"{line}: the same size" for line in lines)
+
+
 def resized(arrays: Arrays, axes: Sequence[tuple[str, int]], size: int) -> dict[str, Array]:
     """The inputs with so many entries along these axes: the first ones, or all of them again and again."""
     changed = dict(arrays)

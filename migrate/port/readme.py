@@ -366,7 +366,7 @@ def _sizes(sizes: Sizes | None) -> str:
             lines.append(f"- {why}: {', '.join(said)}")
     if sizes.axes:
         lines += ["", "Axes of inputs that have one size: the model refuses another one.", ""]
-        lines += [f"- {name} axis {axis}: {size}" for (name, axis), size in sizes.axes.items()]
+        lines += [f"- axis {axis} of {name}: {size}" for (name, axis), size in sizes.axes.items()]
     return "\n".join(lines)
 
 
@@ -450,7 +450,8 @@ def _numerics(numerics: Sequence[Numerics]) -> str:
         for numeric in numerics
     ]
     head = "| weights and computation | port, relative L2 to float64 | original in bfloat16 | verdict |"
-    return "\n".join([head, "|---|---|---|---|", *rows])
+    details = [f"- {numeric.setting}: {said}" for numeric in numerics for said in numeric.details]
+    return "\n".join([head, "|---|---|---|---|", *rows, *([""] if details else []), *details])
 
 
 def _cached(cached: CachedCase | None) -> str:

@@ -42,6 +42,7 @@ from migrate.syntax.interpreter import deep, seldom_collected
 from migrate.syntax.notebook.cells import join
 from migrate.syntax.notebook.text import SUFFIX, parse_notebook
 from migrate.syntax.source import UnreadableScriptError, parse, why_unread
+from migrate.written import is_written
 
 # Not part of the source: not read, and left out of the rewritten folder.
 LEFT_OUT = frozenset(
@@ -84,7 +85,8 @@ def rewrite_folder(
     code = (path for path in everything if path.suffix in (".py", SUFFIX))
     # A link is copied as a link. Its target is rewritten if it is in the folder.
     real = (path for path in code if path.is_file() and not path.is_symlink())
-    paths = sorted(path for path in real if not is_excluded(path, options.config, folder))
+    source = (path for path in real if not is_written(path, folder))
+    paths = sorted(path for path in source if not is_excluded(path, options.config, folder))
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {many(len(paths), 'file')} of {folder}")
@@ -100,8 +102,8 @@ def rewrite_folder(
     }
     entered = entered_by_steps(first)
     first.evaluator.let_go()  # few questions about it follow
-    source = sum(len(scope.module.data) for scope in first.scopes.values())
-    with Workers(len(concerned), processes, source) as workers:
+    size = sum(len(scope.module.data) for scope in first.scopes.values())
+    with Workers(len(concerned), processes, size) as workers:
 
         def job(path: Path, draft: Draft | None = None) -> _Job:
             name, again = path.relative_to(folder), path.resolve() in entered

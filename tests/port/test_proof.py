@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.port.proof import Arrays, ProofComparison, asked, free_axes, resized
+from migrate.port.proof import Arrays, ProofComparison, asked, free_axes, resized, same_sizes
 from tests.port.standin import Argument
 
 ARGUMENTS = (Argument("ids", "int64", ("batch", "length")), Argument("scale", "float32", (3,)))
@@ -64,6 +64,24 @@ def test_sizes_that_go_together_are_changed_together(tmp_path: Path) -> None:
     cases = list(asked(write_inputs(tmp_path, [one]), arguments, takes))
     resized = [(case.name, case.inputs[0]["x"].shape[1]) for case in cases if "length" in case.name]
     assert resized == [("length 16 with mask_length 8", 16)]
+
+
+def test_axes_that_only_change_together_have_one_size() -> None:
+    arrays: Arrays = {"x": np.zeros((2, 8, 3), np.float32), "mask": np.ones((2, 8), bool)}
+    arguments = (
+        Argument("x", "float32", ("batch", "length", 3)),
+        Argument("mask", "bool", ("batch", "mask_length")),
+    )
+
+    def takes(arrays: Arrays) -> bool:
+        return arrays["x"].shape[1] == arrays["mask"].shape[1]
+
+    assert same_sizes(arguments, arrays, takes) == (
+        "axis 1 of x and axis 1 of mask: the same size",
+    )
+    assert same_sizes(arguments, arrays, lambda _: True) == ()
+    one_name = (arguments[0], Argument("mask", "bool", ("batch", "length")))
+    assert same_sizes(one_name, arrays, takes) == ()  # the name says it
 
 
 def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:

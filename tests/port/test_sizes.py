@@ -329,15 +329,15 @@ def test_a_coincidence_is_found_and_refused(tmp_path: Path) -> None:
 
 def test_a_branch_on_a_length_bounds_it(tmp_path: Path) -> None:
     written, found = sized(Windowed, {"idx": ids(2, 7)}, tmp_path)
-    assert [one.text for one in written.bounds] == ["idx axis 1: up to 9"]
-    assert 'demand_size(idx.shape[1] <= 9, "idx axis 1: up to 9")' in written.modeling.replace(
+    assert [one.text for one in written.bounds] == ["axis 1 of idx: up to 9"]
+    assert 'demand_size(idx.shape[1] <= 9, "axis 1 of idx: up to 9")' in written.modeling.replace(
         "'", '"'
     )
     assert {one.name: one.value for one in found.held} == {"window": 9}
     model = Windowed()
     within, beyond = ids(3, 9), ids(2, 10)
     assert_close(outputs(written, tmp_path / "net", model, {"idx": within}), model(within))
-    with pytest.raises(PortRefusesError, match="this port supports idx axis 1: up to 9"):
+    with pytest.raises(PortRefusesError, match="this port takes axis 1 of idx: up to 9"):
         outputs(written, tmp_path / "net", model, {"idx": beyond})
 
 
@@ -351,7 +351,7 @@ def test_a_bound_of_both_branches_alike_is_lifted(tmp_path: Path) -> None:
             return self.layer(x) if x.shape[1] > 8 else self.layer(x) * 1.0
 
     written, found = sized(Alike, {"x": real(2, 5, 6)}, tmp_path)
-    assert found.lifted == ("x axis 1: up to 8",)
+    assert found.lifted == ("axis 1 of x: up to 8",)
     assert written.bounds == ()
     assert "demand_size" not in written.modeling
 
@@ -368,8 +368,8 @@ def test_an_axis_that_a_recording_fixes_and_nothing_decides_is_free(tmp_path: Pa
     written, found = sized(Sequences, {"x": real(2, 5, 6)}, tmp_path)
     assert written.free == ("x: batch (axis 0)",)
     [(axes, here, there)] = found.other_axes
-    assert (axes, here) == ("x axis 1", 5)
-    assert found.free == (f"x axis 1: recorded with 5, proven with {there} too",)
+    assert (axes, here) == ("axis 1 of x", 5)
+    assert found.free == (f"axis 1 of x: recorded with 5, proven with {there} too",)
     assert not found.axes
     x = real(3, there + 4, 6)
     model = Sequences()
@@ -483,7 +483,7 @@ def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:
     written, found = sized(Images, {"x": real(2, 3, 8, 12)}, tmp_path)
     assert not found.axes
     names = {name for name, _, _ in found.changed}
-    assert {"channels", "width", "x axis 2", "x axis 3"} <= names
+    assert {"channels", "width", "axis 2 of x", "axis 3 of x"} <= names
     assert {one.name for one in found.held} <= {"scale"}
     model, x = Images(width=9), real(1, 3, 7, 9)
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, width=9), model(x))
@@ -492,7 +492,7 @@ def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:
 def test_a_side_that_stays_is_refused_by_name(tmp_path: Path) -> None:
     written, found = sized(Fixed, {"x": real(2, 3, 8, 12)}, tmp_path)
     assert found.axes == {("x", 1): 3, ("x", 2): 8, ("x", 3): 12}
-    with pytest.raises(PortRefusesError, match="this port supports x axis 2: 8"):
+    with pytest.raises(PortRefusesError, match="this port takes axis 2 of x: 8"):
         outputs(written, tmp_path / "net", Fixed(), {"x": real(2, 3, 12, 8)})
 
 

@@ -31,6 +31,11 @@ class Side:
         """The size in the source: `x.shape[1]`."""
         return f"{self.name}.shape[{self.axis}]"
 
+    @property
+    def shown(self) -> str:
+        """The axis in words."""
+        return f"axis {self.axis} of {self.name}"
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -38,7 +43,7 @@ class Bound:
 
     Attributes:
         condition: in Python, in terms of the inputs' shapes: `x.shape[1] <= 32`.
-        text: for a reader: "x axis 1: up to 32".
+        text: for a reader: "axis 1 of x: up to 32".
         sides: the axes in it.
         numbers: the numbers in it.
         of_model: whether a line of the model compares; else an operator of torch needs this least size.
@@ -114,11 +119,10 @@ def tied(
             continue
         others = [sides[symbol] for symbol in sorted(symbols, key=str)]
         size = _python(expression, {symbol: sides[symbol].code for symbol in symbols})
-        named = _python(expression, {s: f"{sides[s].name} axis {sides[s].axis}" for s in symbols})
-        if size is not None and named is not None:
+        if size is not None:
             numbers = tuple(int(number) for number in expression.atoms(sympy.Integer))
-            text = f"only where {side.name} axis {side.axis} == {named}"
-            result.append(Bound(f"{side.code} == {size}", text, (side, *others), numbers))
+            condition = f"{side.code} == {size}"
+            result.append(Bound(condition, f"only where {condition}", (side, *others), numbers))
     return tuple(result)
 
 
@@ -142,7 +146,7 @@ def _orders(
         side = sides.get(symbol)
         if side is None:
             continue
-        named = f"{side.name} axis {side.axis}"
+        named = side.shown
         ours = symbol in compared
         if span.lower.is_Integer and int(span.lower) > _LEAST:
             least = int(span.lower)
@@ -173,10 +177,9 @@ def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) 
         return
     named = {symbol: sides[symbol] for symbol in sorted(symbols, key=str)}
     condition = _python(expression, {symbol: side.code for symbol, side in named.items()})
-    text = _python(expression, {s: f"{side.name} axis {side.axis}" for s, side in named.items()})
-    if condition is not None and text is not None:
+    if condition is not None:
         numbers = tuple(int(number) for number in expression.atoms(sympy.Integer))
-        yield Bound(condition, f"only where {text}", tuple(named.values()), numbers)
+        yield Bound(condition, f"only where {condition}", tuple(named.values()), numbers)
 
 
 def _without_itself(expression: Any) -> Any:

@@ -28,7 +28,7 @@ def uniform_within(bound: float) -> nn.initializers.Initializer:
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
+        raise ValueError(f"this port takes {what}; see 'Free axes' in its README")
 
 
 class Module(nn.Module, kw_only=True):
@@ -451,7 +451,7 @@ class AutoencoderKL(Module):
         )
 
     def __call__(self, sample: Array) -> dict[str, Array]:
-        demand_size(sample.shape[0] <= 63, "sample axis 0: up to 63")
+        demand_size(sample.shape[0] <= 63, "axis 0 of sample: up to 63")
         enc = self.encoder(sample)
         enc = self.quant_conv(enc)
         mean, _ = jnp.split(jnp.moveaxis(enc, -1, 1), 2, axis=1)

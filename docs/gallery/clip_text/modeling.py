@@ -31,7 +31,7 @@ def masked_attention(
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
+        raise ValueError(f"this port takes {what}; see 'Free axes' in its README")
 
 
 class Module(nn.Module, kw_only=True):
@@ -242,7 +242,7 @@ class CLIPTextModelWithProjection(Module):
         attention_mask: Array | None = None,
         position_ids: Array | None = None,
     ) -> dict[str, Array]:
-        demand_size(input_ids.shape[1] <= 20, "input_ids axis 1: up to 20")
+        demand_size(input_ids.shape[1] <= 20, "axis 1 of input_ids: up to 20")
         text_outputs_0, text_outputs_1 = self.text_model(input_ids, attention_mask, position_ids)
         text_embeds = self.text_projection(text_outputs_1)
         return {"text_embeds": text_embeds, "last_hidden_state": text_outputs_0}

@@ -36,7 +36,7 @@ def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializ
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
+        raise ValueError(f"this port takes {what}; see 'Free axes' in its README")
 
 
 class Module(nn.Module, kw_only=True):
@@ -327,7 +327,7 @@ class Gemma3ForCausalLM(Module):
         attention_mask: Array | None = None,
         position_ids: Array | None = None,
     ) -> dict[str, Array]:
-        demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
+        demand_size(input_ids.shape[1] >= 4, "axis 1 of input_ids: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids, attention_mask, position_ids)
         logits = outputs @ self.model.embed_tokens.embedding.T

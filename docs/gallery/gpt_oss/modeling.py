@@ -47,7 +47,7 @@ def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
+        raise ValueError(f"this port takes {what}; see 'Free axes' in its README")
 
 
 def max_with_index(x: Array, axis: int, keepdims: bool = False) -> tuple[Array, Array]:
@@ -482,7 +482,7 @@ class GptOssForCausalLM(Module):
         attention_mask: Array | None = None,
         position_ids: Array | None = None,
     ) -> dict[str, Array]:
-        demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
+        demand_size(input_ids.shape[1] >= 4, "axis 1 of input_ids: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)

@@ -87,20 +87,30 @@ class Numerics:
 
     @property
     def verdict(self) -> str:
-        """The verdict for a reader, with what differs."""
+        """The verdict in a few words; `details` says why."""
         if self.skipped:
-            return f"not tried: {self.skipped}"
+            return "not tried"
         if self.error:
-            return f"could not be compared: {self.error}"
+            return "could not be compared"
+        return "match" if self.matches else "differs"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What differs, or why nothing was compared, one sentence each; none if all matches."""
+        if self.skipped or self.error:
+            return (self.skipped or self.error,)
         said = list(self.differences[:_SHOWN])
         if len(self.differences) > _SHOWN:
-            said.append(f"and {len(self.differences) - _SHOWN} more")
+            said.append(f"and {len(self.differences) - _SHOWN} more differences")
         if not self.is_as_near:
-            of = f"output {self.output} is " if self.output else ""
-            where = f", first in {self.first}" if self.first else ""
-            distance = f"{self.port:.1e} from float64, the original {self.original:.1e}"
-            said.insert(0, f"{of}{distance}{where}")
-        return f"differs: {'; '.join(said)}" if said else "match"
+            of = f"output {self.output}: " if self.output else ""
+            where = f"; the first module that differs: {self.first}" if self.first else ""
+            said.insert(
+                0,
+                f"{of}the port is {self.port:.1e} from float64, the original {self.original:.1e}, and "
+                f"{self.limit:.2g} times that is allowed{where}",
+            )
+        return tuple(said)
 
 
 _SHOWN = 3

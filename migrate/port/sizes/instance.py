@@ -53,7 +53,7 @@ class SizeChange:
         """The name for a reader."""
         if self.leaf is not None:
             return self.leaf.name
-        return ", ".join(f"{axe.name} axis {axe.axis}" for axe in self.axes)
+        return ", ".join(f"axis {axe.axis} of {axe.name}" for axe in self.axes)
 
 
 @dataclass(frozen=True)

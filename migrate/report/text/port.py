@@ -55,6 +55,11 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines += ["", _cases(ported.cases)]
     if ported.numerics:
         lines += ["", _numerics(ported.numerics)]
+        lines += [
+            Text(f"  {entry.setting}: {detail}")
+            for entry in ported.numerics
+            for detail in entry.details
+        ]
     if ported.cached is not None:
         distance = f" ({ported.cached.distance:.1e})" if not ported.cached.error else ""
         lines += ["", Text(f"{ported.cached.name}: {ported.cached.verdict}{distance}")]
@@ -245,6 +250,7 @@ def _numbers(entry: Numerics) -> dict[str, Any]:
         "port": finite(entry.port),
         "original": finite(entry.original),
         "verdict": entry.verdict,
+        "details": list(entry.details),
     }
 
 

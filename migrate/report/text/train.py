@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 from migrate.counts import many
 from migrate.report.text.plain import plain_value
 from migrate.report.text.tables import plain_table
-from migrate.train.results import INTENDED, MATCH, STAGE_MEANINGS, STAGES, has_two_meanings, limited, stages
+from migrate.train.results import (
+    INTENDED,
+    MATCH,
+    STAGE_MEANINGS,
+    STAGES,
+    has_two_meanings,
+    limited,
+    stages,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -17,7 +17,9 @@ def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
             assigned.append(statement.id)
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
-            pairs = [pair for target in statement.targets for pair in _pairs(target, statement.value)]
+            pairs = [
+                pair for target in statement.targets for pair in _pairs(target, statement.value)
+            ]
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             pairs = _pairs(statement.target, statement.value)
         else:

@@ -57,7 +57,7 @@ def _without_demand(text: str) -> str:
         indent = " " * check.col_offset
         lines[check.lineno - 1 : check.end_lineno] = [
             f"{indent}if {ast.unparse(failed)}:",
-            f"{indent}    raise ValueError({f'the loss supports {what.value}'!r})",
+            f"{indent}    raise ValueError({f'the loss takes {what.value}'!r})",
         ]
     tree = ast.parse("\n".join(lines))
     [function] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == DEMAND]

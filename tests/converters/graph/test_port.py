@@ -344,7 +344,7 @@ def test_an_input_that_sizes_rest_on_is_refused_with_other_values(
     flax, weights = load(written), variables(model, written, inputs[0])
     run = jax.jit(flax.apply) if jitted else flax.apply
     other = jnp.asarray([[1, 4], [2, 3]])
-    with pytest.raises(Exception, match="this port supports"):
+    with pytest.raises(Exception, match="this port takes"):
         np.asarray(run(weights, x=jnp.asarray(inputs[0]["x"].numpy()), grid=other))
 
 

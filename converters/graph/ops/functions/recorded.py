@@ -18,7 +18,7 @@ def demand_recorded(name: str, value: Any, recorded: Any) -> None:
     def check(value: Any) -> None:
         if not np.array_equal(value, recorded):
             numbers = np.asarray(value).tolist()
-            raise ValueError(f"{name} is {numbers}: this port supports {recorded} only")
+            raise ValueError(f"{name} is {numbers}: this port takes {recorded} only")
 
     if isinstance(value, jax.core.Tracer):
         jax.debug.callback(check, value)
@@ -29,4 +29,4 @@ def demand_recorded(name: str, value: Any, recorded: Any) -> None:
 def demand_size(holds: bool, what: str) -> None:
     """Raise ValueError for input sizes that this port does not support."""
     if not holds:
-        raise ValueError(f"this port supports {what}; see 'Free axes' in its README")
+        raise ValueError(f"this port takes {what}; see 'Free axes' in its README")
