@@ -139,7 +139,7 @@ def _weighed(
             "need another time.",
         )
     if best is None:
-        return "undetermined", "Undetermined: it was not found out on which slice the step runs."
+        return "undetermined", "Undetermined: it is not known on which slice the step runs."
     where = f"on {best.verdict.product.name}"
     by_hand = len(known.code.by_hand)
     first = f", after {many(by_hand, 'thing')} by hand" if by_hand else ""
@@ -330,7 +330,11 @@ def _risks(known: AssessmentFacts, plan: TrainingPlan, best: There | None) -> It
     for todo in code.by_hand:
         if todo.work in BLOCKING and not todo.always:
             yield f"{todo.place}: {todo.message}; it matters where this import runs"
-    if ran.why and not code.blocking:
+    if ran.failed and not code.blocking:
+        by_hand = many(len(code.by_hand), "place")
+        first = f": mend the {by_hand} that are left by hand first" if code.by_hand else ""
+        yield f"the short run on simulated replicas fails{first}"
+    elif ran.why and not code.blocking:
         yield f"no short run on simulated replicas was seen: {ran.why}"
     if ran.reads:
         yield f"each step waits for a value at {_some(ran.reads)}"

@@ -112,7 +112,7 @@ def assess(question: AssessQuestion, tell: Progress) -> Assessment:
 
 def _fitted(question: AssessQuestion, ran: ObservedRun, ready: Ready, tell: Progress) -> Fitted:
     if ran.failed:
-        return Fitted(f"not compiled: the script does not train here ({ran.why})")
+        return Fitted("not compiled: the script does not train here (see the short run)")
     option = question.batch_option
     options = FitOptions(
         question.products,

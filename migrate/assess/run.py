@@ -104,13 +104,25 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
             )
         seen = observed(folder, stopped=_enough(folder, replicas))
         if result.returncode:
-            said = last_error(result.output) or f"exit code {result.returncode}"
-            return ObservedRun(
-                f"it fails{_where(ready, result.output)}: {said.rstrip(': ')}", failed=True
-            )
+            said = _in_user_words(ready, last_error(result.output))
+            said = said or f"exit code {result.returncode}"
+            return ObservedRun(f"it fails{_where(ready, result.output)}: {said}", failed=True)
     if not seen.loops:
         return ObservedRun("it ends without a training step on the device", failed=True)
     return _observed_run(seen, ready, replicas, result.seconds)
+
+
+def _in_user_words(ready: Ready, said: str) -> str:
+    """Return the message of an error with lines of the user's files, and without the names of our classes."""
+    said = re.sub(r"\bshims\.errors\.\w+: |\bReplicasDisagreeError: ", "", said)
+
+    def own(match: re.Match[str]) -> str:
+        file, line = Path(match[1]), match[2]
+        if not ready.place.owns(file):
+            return match[0]
+        return ready.original(f"{ready.place.inside(file)}:{line}")
+
+    return re.sub(r"(/[^\s:]+\.py):(\d+)", own, said).rstrip(": ")
 
 
 def _where(ready: Ready, output: str) -> str:

@@ -251,7 +251,7 @@ LIBRARIES = (
     *_trains("timm.utils.ApexScaler", "apex needs CUDA", "NativeScaler, disabled, as below"),
     *_trains(
         "timm.utils.NativeScaler",
-        "timm's NativeScaler makes an enabled GradScaler, which reads a value in every step",
+        "timm's NativeScaler makes an enabled GradScaler: each step waits to read a value from the device",
         "after making it, `loss_scaler._scaler = torch.amp.GradScaler('xla', enabled=False)`",
     ),
     *_needs_cuda(

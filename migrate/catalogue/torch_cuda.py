@@ -203,9 +203,9 @@ AUTOCAST = Family("torch.cuda.amp", WRONG, rule="autocast", does="silently runs 
 )
 SCALERS = Family("torch.cuda.amp", OnXla.CALLED, "XLA804", "grad-scaler")(
     "GradScaler",
-    "bf16 on a TPU needs no scaler, remove it",
+    "bfloat16 needs no scaler, remove it",
     "shims.grad_scaler()",
-    does="stays on beside torch_xla, and reads a value in every step",
+    does="stays enabled with torch_xla, and each step waits to read a value from the device",
 )
 
 _gpu = Family("torch.cuda", RAISES, CALLS)

@@ -38,7 +38,7 @@ NO_REDUCTION = (
 FSDP = Family(MODULE, RAISES, "XLA816", "fsdp")("fsdp.FullyShardedDataParallel", SHARDED)
 SHARDED_SCALER = Family(f"{MODULE}.fsdp", CALLED, "XLA804", "grad-scaler")(
     "sharded_grad_scaler.ShardedGradScaler",
-    "bf16 on a TPU needs no scaler, remove it",
+    "bfloat16 needs no scaler, remove it",
     "shims.grad_scaler()",
     does="needs CUDA",
 )

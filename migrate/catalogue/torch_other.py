@@ -19,7 +19,7 @@ TYPED_SCALERS = Family("torch", CALLED, "XLA804", "grad-scaler")(
     "GradScaler amp.GradScaler",
     "remove it",
     "shims.grad_scaler()",
-    does="bf16 on a TPU needs no scaler",
+    does="bfloat16 needs no scaler",
 )
 DATA_PARALLEL = Family("torch.nn", WRONG, "XLA815")(
     "DataParallel parallel.DataParallel parallel.data_parallel",

@@ -185,7 +185,7 @@ _CUDA = (
     *_entries(
         "torch.cuda.amp.GradScaler torch.amp.GradScaler torch.GradScaler",
         CALLED,
-        "remove it, bfloat16 needs none",
+        "remove it, bfloat16 needs no scaler",
         "raises on a TPU in unscale_ and step",
         rule="grad-scaler",
         code="XLA804",
@@ -362,7 +362,7 @@ _OTHER = (
         "torch_xla.amp.GradScaler",
         RAISES,
         "remove it",
-        "is of torch_xla, and bfloat16 needs none",
+        "is a name of torch_xla, and bfloat16 needs no scaler",
         rule="grad-scaler",
         code="XLA804",
     ),

@@ -10,7 +10,7 @@ XM = "torch_xla.core.xla_model"
 XR = "torch_xla.runtime"
 
 SCALERS = Family("torch_xla.amp", RAISES, "XLA804", "grad-scaler")(
-    "GradScaler", "remove it", does="is gone in torch_xla 2.9, and bf16 needs none"
+    "GradScaler", "remove it", does="torch_xla 2.9 no longer has it, and bfloat16 needs no scaler"
 )
 # Removed names, with a successor that takes no argument.
 GONE_TO = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,12 +75,29 @@ def divergence_remedy(changes: Sequence[str]) -> str:
     Args:
         changes: what the graph of one replica has that the other's has not: `GraphDivergence.changes`.
     """
+    if _is_reordered(changes):
+        return (
+            "the same inputs come in another order: do not use the replica's index as a position, as in "
+            "`parts[rank]` (migrate check --explain XLA307)"
+        )
     if changes and changes[0].startswith(INPUT_SHAPE):
         return (
             "give all replicas batches of the same shape: pad to one length, or to a few that all take "
             "together (docs/shims/static-shapes.md)"
         )
     return "run the same computation on every replica, and print or save the result on one"
+
+
+def _is_reordered(changes: Sequence[str]) -> bool:
+    """Whether the inputs of one graph have the shapes of the other's in another order."""
+    pairs = [
+        re.match(rf"{INPUT_SHAPE}: (\S+) → (\S+)", change)
+        for change in changes
+        if change.startswith(INPUT_SHAPE)
+    ]
+    shapes = [pair.groups() for pair in pairs if pair is not None]
+    here, there = (sorted(pair[side] for pair in shapes) for side in (0, 1))
+    return len(shapes) > 1 and here == there
 
 
 def partings(steps: Sequence[Interval], *, stopped: bool = False) -> Iterator[GraphDivergence]:

@@ -197,7 +197,7 @@ def free_axes(arguments: Sequence[Any], arrays: Arrays) -> dict[str, list[tuple[
 def same_sizes(
     arguments: Sequence[Any], arrays: Arrays, takes: Callable[[Arrays], bool]
 ) -> tuple[str, ...]:
-    """Free axes that have names of their own, but one size: the original refuses to take only one of them longer.
+    """Free axes that have different names, but one size: the original does not take them at two sizes.
 
     Args:
         arguments: the port's.

@@ -41,11 +41,12 @@ def program_notes(
             "draws its own"
         )
     if not recorded.get("ended") or (recorded["later"] and (left or recorded["noise"])):
-        parts = "parts of the script that the program does not have"
+        parts = "parts of the script that the program leaves out"
+        parts += "" if facts.evaluations else " (evaluation)"
+        drawing = [*(["the loss"] if recorded["noise"] else []), *([parts] if left else [])]
         notes.append(
-            f"compared are the first {len(recorded['updates'])} updates; the loss, and {parts}"
-            f"{'' if facts.evaluations else ' (evaluation)'}, may draw from the same random generators, and "
-            "so change the order of later batches: --updates compares more"
+            f"the first {len(recorded['updates'])} updates were compared (--updates N compares more). Later "
+            f"batches may come in another order if {' or '.join(drawing) or parts} draw random numbers"
         )
     notes += idle_notes(recorded)
     if facts.rollouts:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from migrate.observe.divergences import divergence_remedy
 from migrate.observe.graph_dump import DumpFrame
+from migrate.observe.graphs import INPUT_SHAPE
 from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, read_lines, write_line
 from migrate.observe.report import observed
@@ -435,3 +437,19 @@ def test_what_one_replica_draws_is_apart_from_the_broadcast_after_a_sync(
     report = json.loads(done.stdout)["report"]
     assert bool(report["divergences"]) is (between == "pass")
     assert (done.returncode == 0) is (between != "pass")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reordered"),
+    [
+        ((("f32[2,4]", "f32[3,4]"), ("f32[3,4]", "f32[2,4]")), True),
+        ((("f32[2,4]", "f32[3,4]"), ("f32[5,4]", "f32[6,4]")), False),
+        ((("f32[2,4]", "f32[3,4]"),), False),
+        ((), False),
+    ],
+)
+def test_the_same_inputs_in_another_order_are_a_position_by_the_index(
+    shapes: tuple[tuple[str, str], ...], reordered: bool
+) -> None:
+    changes = [f"{INPUT_SHAPE}: {here} → {there} (train.py:7)" for here, there in shapes]
+    assert ("XLA307" in divergence_remedy(changes)) is reordered

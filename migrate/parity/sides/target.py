@@ -57,7 +57,7 @@ def parse_target(text: str) -> Target:
             there = f"did you mean {text.removesuffix(rest)}{near}?" if near else "check the path"
             raise TargetError(f"{text} does not exist", there)
         raise TargetError(
-            f"{text}: names no model",
+            f"{text}: there is no such file or folder, and it names no model",
             "write file.py:factory, pkg.module:factory, or a folder; if its kind is unclear, put "
             "torch:, xla:, tpu:, linen:, nnx:, jax:, port: or dump: before the name",
         )

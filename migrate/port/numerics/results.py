@@ -96,7 +96,7 @@ class Numerics:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What differs, or why nothing was compared, one sentence each; none if all matches."""
+        """Differences, or why nothing was compared, one sentence each; none if all matches."""
         if self.skipped or self.error:
             return (self.skipped or self.error,)
         said = list(self.differences[:_SHOWN])

@@ -47,7 +47,7 @@ class ProofVerdict(StrEnum):
     RANK_COUNT = "rank count differs"
     CANNOT_RESUME = "cannot resume"
     UNENDED = "steps do not end"
-    PARTED = "replicas part"
+    PARTED = "replicas diverge"
 
 
 @dataclass(frozen=True)

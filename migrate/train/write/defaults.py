@@ -65,7 +65,7 @@ class _Filled(ast.NodeTransformer):
     def __init__(self, constants: dict[str, ast.expr]) -> None:
         self._constants = constants
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - of ast
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """Return the value of a constant; another name stays."""
         return self._constants.get(node.id, node)
 

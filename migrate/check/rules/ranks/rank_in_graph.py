@@ -23,6 +23,12 @@ from migrate.reading.values.parameters import holds_parameters
 from migrate.reading.values.parts import holds_views
 from migrate.syntax.tree import code
 
+# What to do instead of a position that is the index: to read there, and to write there.
+_INDEX = "index with a tensor: torch.tensor([number]).to(device), made on the host"
+_MASK = (
+    "select with a mask that is made on the host: own = (torch.arange(world_size) == rank).to(device), then "
+    "torch.where(own, new, old)"
+)
 COMPARES = (cst.Equal, cst.NotEqual, cst.LessThan, cst.LessThanEqual, cst.GreaterThan)
 
 
@@ -37,6 +43,9 @@ class RankInGraph(Hazard):
     `torch.tensor([rank * n], device="xla")`. Without one, 0 and 1 are constants of the graph, too. Or make
     the tensor on the host, and then move it: `torch.arange(rank * n, rank * n + n).to("xla")`. Or compute
     with it in the data loader. A table with one entry for each replica is made on the host, and then moved.
+    To put this replica's own tensor among gathered ones (`parts[rank] = x`), select with a mask:
+    `own = (torch.arange(world_size) == rank).to("xla")`, then
+    `torch.where(own[:, None, None], x, torch.stack(parts))`.
     Of a list of views of a tensor, `views[rank]` is computed where it is used: `views[rank].clone()` between
     two `torch_xla.sync()` on all replicas is a tensor of its own, and an input of the graphs after it.
 
@@ -188,23 +197,25 @@ class RankInGraph(Hazard):
                     is_container(node.value, facts) and holds_parameters(node.value, facts.context)
                 )
             ):
+                many = is_container(node.value, facts)
+                what = "tensors" if many else "a tensor"
                 message = (
-                    "the replica's index as a position in a tensor of the device: each replica gets "
-                    "another graph"
+                    f"the replica's index is a position in {what} on the device, so each replica gets a "
+                    f"different graph; {_MASK if self._is_stored(node, facts) else _INDEX}"
                 )
                 yield self.hit(node, message)
             elif _takes_view(node, facts):
                 message = (
-                    "the replica's index takes a part of a tensor of the device, which is computed where it "
-                    f"is used: each replica gets another graph; `{code(node)}.clone()`, between two "
-                    "torch_xla.sync() on all replicas"
+                    "the replica's index takes a part of a tensor on the device, which is computed where it "
+                    f"is used, so each replica gets a different graph; write `{code(node)}.clone()` between "
+                    "two torch_xla.sync() on all replicas"
                 )
                 yield self.hit(node, message)
         elif isinstance(node, cst.Call):
             if _makes(node, facts):
                 message = (
-                    "a tensor made on the device of the replica's index: each replica gets another graph; "
-                    "make it on the host, and move it"
+                    "a tensor is made from the replica's index on the device, so each replica gets a "
+                    "different graph; make it on the host, and move it"
                 )
                 yield self.hit(node, message)
             elif _is_given_index(node, facts):
@@ -212,9 +223,15 @@ class RankInGraph(Hazard):
         elif _computes_with_index(node, facts):
             yield self._number(node)
 
+    @staticmethod
+    def _is_stored(node: cst.Subscript, facts: Facts) -> bool:
+        """Whether a value is stored at the position."""
+        return isinstance(facts.context.parent(node), cst.AssignTarget | cst.AugAssign)
+
     def _number(self, node: cst.CSTNode) -> Hit:
         message = (
-            "the replica's index as a Python number in a graph: each replica gets another graph"
+            "the replica's index is a Python number in a graph, so each replica gets a different graph; "
+            "compute with a tensor: torch.tensor([number]).to(device), made on the host"
         )
         return self.hit(node, message)
 

@@ -51,22 +51,23 @@ INTERNALS = words(
 class GradScaler(Rule):
     """Train without a gradient scaler.
 
-    **Why.** bfloat16 has the range of float32: nothing has to be scaled. Where torch_xla is installed a
-    scaler stays on, also one for CUDA: it reads a value from the device in every step.
+    **Why.** bfloat16 has the range of float32, so no loss has to be scaled. A scaler stays enabled where
+    torch_xla is installed, also a scaler for CUDA. Each step then waits to read a value from the device.
 
-    **What it does.** A scaler in a
-    variable of which every use is plain goes with all of them: `scaler.scale(loss).backward()` becomes
-    `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_` and `update` go,
-    and with a line that goes the comment above it, if that is about scaling.
-    Where its state is saved, the scaler stays for that: on the CPU, where it scales nothing and keeps
-    what it has loaded, so that the CUDA script and this one load each other's checkpoints. A function of
-    the script that receives the scaler only to save or load its state does not change this.
-    Two branches of an `if` that then say the same become one.
-    Everywhere else (an attribute, an argument of another function, an optional one that is tested for None,
-    `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
-    `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
-    ignored. So a checkpoint of the CUDA script still loads here. It has no `_scale`: `scaler._scale.item()`
-    becomes `scaler.get_scale()`, which is the same number on CUDA.
+    **What it does.** If the scaler is a variable, and the script only calls its usual methods, they are
+    removed: `scaler.scale(loss).backward()` becomes `loss.backward()`, `scaler.step(optimizer)` becomes
+    `optimizer.step()`. Lines with `unscale_` and `update` are deleted, with a comment above them that is
+    about scaling. If two branches of an `if` are then equal, one is left.
+
+    If checkpoints have its state, the scaler stays, on the CPU: it scales nothing, and keeps the state that
+    it has loaded. So the CUDA script and the rewrite load each other's checkpoints. The state may be saved
+    or loaded in a function of the script that receives the scaler.
+
+    Everywhere else the scaler is made with `enabled=False`: an attribute, an argument of another function,
+    a variable that is tested for None, a use of `get_scale()`. Then `scale` returns its argument, `step`
+    calls the optimizer, and `get_scale()` is 1.0. Its state is empty, and loading a state does nothing, so
+    a checkpoint of the CUDA script still loads. `scaler._scale.item()` becomes `scaler.get_scale()`, which
+    is the same number on CUDA.
 
     **Reported.** Where the state of such a scaler is saved: it is empty. If the CUDA script resumes from this
     checkpoint with its scaler enabled, it stops with "The source state dict is empty". Let the CUDA script
@@ -546,8 +547,8 @@ class GradScaler(Rule):
 
 
 def _stays_on(name: str | None) -> str:
-    why = "stays on beside torch_xla, and reads a value in every step"
-    return f"{name}: {why}; bf16 on a TPU needs no scaler."
+    why = "stays enabled with torch_xla, and each step waits to read a value from the device"
+    return f"{name} {why}; bfloat16 needs no scaler."
 
 
 def _at_rest(call: cst.Call, context: Workspace) -> list[ScalerChange] | None:
