@@ -653,13 +653,16 @@ def _marked(module: torch.nn.Module, called: _EagerRun) -> Iterator[None]:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Silence torch's log of undecidable conditions: the exception that follows is reported."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    before, logger.disabled = logger.disabled, True
+    """Silence torch's logs: of undecidable conditions, whose exception is reported, and of axes of size 1."""
+    names = ("torch.fx.experimental.symbolic_shapes", "torch._export.non_strict_utils")
+    loggers = {logger: logger.disabled for logger in map(logging.getLogger, names)}
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        logger.disabled = before
+        for logger, before in loggers.items():
+            logger.disabled = before
 
 
 @contextmanager

@@ -162,17 +162,20 @@ def _folded(run: Sequence[LayerNode]) -> Text:
         title.append(f"  {len(run)} × {kind}{below}" if kind else f"  {len(run)} modules{below}")
     if state in _VERDICTS:
         title.append(f", {words.verdict(_VERDICTS[state])}", style)
-    if state is not State.ALONE and (worst := _worst(run)):
+    if state is not State.ALONE and (worst := _worst(run, state is State.MATCH)):
         title.append(f"  {worst}", "dim" if state is State.MATCH else style)
     return title
 
 
-def _worst(nodes: Sequence[LayerNode]) -> str:
+def _worst(nodes: Sequence[LayerNode], matches: bool = False) -> str:
+    """Return the largest error; above its limit, a layer matches if a correct run is about as far."""
     worst = [node.worst for node in nodes if node.worst is not None]
     if not worst:
         return ""
     value, error = max(worst, key=lambda entry: entry[0])
-    return f"worst {words.error(error)}" + (f", {words.share(value)}" if value < math.inf else "")
+    over = ", about as in a correct run" if matches and 1 < value < math.inf else ""
+    share = f", {words.share(value)}" if value < math.inf else ""
+    return f"worst {words.error(error)}{share}{over}"
 
 
 def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) -> RenderableType:
