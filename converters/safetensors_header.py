@@ -1,4 +1,4 @@
-"""Header of a safetensors file: https://github.com/huggingface/safetensors#format"""
+"""Write the header of a safetensors file: https://github.com/huggingface/safetensors#format"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from migrate.rewrite.left.after import (
 from migrate.rewrite.left.codes import selected, with_used
 from migrate.rewrite.left.dead import unread_options, without_dead
 from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
-from migrate.rewrite.left.stepless_loops import without_launch, without_step
+from migrate.rewrite.left.launch_and_steps import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, RewriteOptions
 from migrate.rewrite.own_shims import refuse_own_shims
 from migrate.rewrite.plan import Plan

@@ -11,7 +11,7 @@ import pytest
 
 from migrate.reading.script import Script
 from migrate.reading.steps.loops import has_sync
-from migrate.rewrite.left.stepless_loops import WHY, without_step
+from migrate.rewrite.left.launch_and_steps import WHY, without_step
 from migrate.rewrite.pipeline import rewrite_source
 from migrate.rewrite.plan import plan
 from migrate.rewrite.rules import all_rules

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.left.stepless_loops import SWITCHED_OFF
+from migrate.rewrite.left.launch_and_steps import SWITCHED_OFF
 from migrate.rewrite.options import RewriteOptions, Style
 
 LIBRARY = """

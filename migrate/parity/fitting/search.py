@@ -1,4 +1,7 @@
-"""Passes of a Flax model until its layers are identified; run in the process of the model."""
+"""Search for the torch arrays that each array of a Flax model is made of.
+
+It runs in the process of the model, in passes of the model, until all arrays are matched or a pass finds no more.
+"""
 
 from __future__ import annotations
 

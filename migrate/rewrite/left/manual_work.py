@@ -30,8 +30,8 @@ def work_of(note: Note) -> ManualWork:
 def _by_name() -> dict[str, ManualWork]:
     work_by_code = {hazard.code: hazard.work for hazard in all_hazards()}
     for rule in all_rules():
-        room = ".".join(type(rule).__module__.split(".")[:4])
-        work_by_code[rule.name] = rule.work or importlib.import_module(room).WORK
+        package = ".".join(type(rule).__module__.split(".")[:4])
+        work_by_code[rule.name] = rule.work or importlib.import_module(package).WORK
     return work_by_code
 
 

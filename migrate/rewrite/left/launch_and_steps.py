@@ -1,4 +1,7 @@
-"""Final check: each loop that trains on the accelerator has a step or a finding."""
+"""Last checks of a rewrite: training on several replicas is launched, and each training loop has a step.
+
+What lacks one of them, and has no other finding, gets a finding.
+"""
 
 from __future__ import annotations
 
