@@ -104,7 +104,7 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
             )
         seen = observed(folder, stopped=_enough(folder, replicas))
         if result.returncode:
-            said = _in_user_words(ready, last_error(result.output))
+            said = _in_user_words(ready, last_error(result.output) or "")
             said = said or f"exit code {result.returncode}"
             return ObservedRun(f"it fails{_where(ready, result.output)}: {said}", failed=True)
     if not seen.loops:

@@ -56,6 +56,7 @@ from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
 from migrate.train.watch.runs import environment_kept
 from migrate.train.write.batches import has_single_batches
+from migrate.train.write.collectives import collective_notes
 from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
@@ -284,6 +285,7 @@ def _write(
         notes = [
             *evaluation_notes(text, evaluations, data.kept),
             *program_notes(recorded, port, facts, left),
+            *collective_notes(text, loss.lines),
             *weight_notes(text, left, recorded["children"], len(recorded["updates"])),
             *optimizer.notes,
             *tidied(place, options),

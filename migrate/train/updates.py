@@ -46,6 +46,7 @@ from migrate.train.slice.text import ScriptText
 from migrate.train.watch.forwards import ForwardCall
 from migrate.train.watch.runner import PORT
 from migrate.train.watch.step import class_name
+from migrate.train.write.collectives import collective_notes
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements
 from migrate.train.write.readme import readme_text
@@ -408,6 +409,11 @@ def write_updates(
         elif not of_data.same:
             notes.append(f"the data differ from the script's: {of_data.what}")
         left = _left(script, parts, data, lines)
+        count = len(whole["updates"])
+        for part in parts:
+            notes += collective_notes(script, part.loss.lines)
+            notes += weight_notes(script, left, part.recorded["children"], count)
+        notes = list(dict.fromkeys(notes))
         result = TrainedProgram(
             options.output, (), options.script, comparisons, left, tuple(notes), error
         )

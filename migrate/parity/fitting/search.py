@@ -1,6 +1,6 @@
 """Search for the torch arrays that each array of a Flax model is made of.
 
-It runs in the process of the model, in passes of the model, until all arrays are matched or a pass finds no more.
+It runs in the process of the model. Passes follow until all arrays are matched, or a pass finds no more.
 """
 
 from __future__ import annotations
