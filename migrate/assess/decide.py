@@ -97,7 +97,7 @@ def decide(known: AssessmentFacts, plan: TrainingPlan, prices: Prices, hours: Ho
     staying = (*_staying(known, best), *(() if waits else dear))
     unsaid = tuple(_unsaid(known.fitted, plan, best, today, waits=waits))
     targets = efforts(known, hours)
-    state, sentence = _weighed(known, plan, best, staying, unsaid, break_even, waits=waits)
+    state, sentence = _weighed(known, plan, best, staying, break_even, waits=waits)
     reasons = staying or (dear if waits else tuple(_moving(known.fitted, best, today, saved)))
     return Decision(
         state,
@@ -125,7 +125,6 @@ def _weighed(
     plan: TrainingPlan,
     best: There | None,
     staying: tuple[str, ...],
-    unsaid: tuple[str, ...],
     break_even: int | None,
     *,
     waits: bool,
@@ -152,7 +151,7 @@ def _weighed(
             else "from the first run"
         )
         return "depends", f"Run it {where}{first}, {after}."
-    return "depends", f"It runs {where}{first}; whether that pays cannot be said: {unsaid[0]}."
+    return "depends", f"It runs {where}{first}. Whether that pays is unknown (see below)."
 
 
 def _staying(known: AssessmentFacts, best: There | None) -> Iterator[str]:

@@ -110,7 +110,7 @@ class ObservedRun:
         steps: number of training steps of the first replica.
         compiled: number of these steps that compiled something.
         late: share of the later half of these steps that compiled something.
-        changes: what was new in graphs that training steps compiled again, with the line.
+        changes: what was new in graphs that training steps after the first two compiled again, with the line.
         reads: lines where Python waits for a value in every training step or every second one.
         on_cpu: operations that XLA does not lower, with their lines.
         parted: lines where replicas executed other graphs than each other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +13,13 @@ from pathlib import Path
 
 from migrate.assess.facts import ObservedRun
 from migrate.observe.records import read_lines
-from migrate.observe.report import Observed, ObservedLine, observed, training_intervals
+from migrate.observe.report import (
+    WARM_UP,
+    Observed,
+    ObservedLine,
+    observed,
+    training_intervals,
+)
 from migrate.place import Place
 from migrate.prove.errors import HangError, RunTimeoutError
 from migrate.prove.failure import last_error
@@ -151,7 +157,11 @@ def _observed_run(seen: Observed, ready: Ready, replicas: int, seconds: float) -
     """Return what the training steps show. An evaluation also compiles and reads values."""
     first = [step for step in seen.training if step.rank == seen.steps[0].rank]
     later = first[len(first) // 2 :]
-    training = {(step.rank, step.number) for step in seen.training}
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for step in seen.training:
+        by_rank[step.rank].append(step.number)
+    # Any training compiles in its first steps: the optimizer creates its state there.
+    steady = {(rank, number) for rank, of in by_rank.items() for number in of[WARM_UP:]}
 
     def line(at: ObservedLine | None) -> str:
         return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line known"
@@ -166,7 +176,7 @@ def _observed_run(seen: Observed, ready: Ready, replicas: int, seconds: float) -
             dict.fromkeys(
                 f"{line(recompilation.line)}: {', '.join(recompilation.changes[:2]) or 'another graph'}"
                 for recompilation in seen.recompilations
-                if any((rank, recompilation.step) in training for rank in recompilation.ranks)
+                if any((rank, recompilation.step) in steady for rank in recompilation.ranks)
             )
         ),
         reads=tuple(

@@ -48,7 +48,7 @@ from migrate.train.watch.runner import PORT
 from migrate.train.watch.step import class_name
 from migrate.train.write.collectives import collective_notes
 from migrate.train.write.interface import KEPT
-from migrate.train.write.left import left_statements
+from migrate.train.write.left import left_statements, weight_notes
 from migrate.train.write.readme import readme_text
 from migrate.train.write.roles import training_roles
 from migrate.train.write.split import functions_class, split

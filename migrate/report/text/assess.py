@@ -135,7 +135,7 @@ def ran_lines(ran: ObservedRun) -> Iterator[str]:
     ):
         yield from (f"{what}: {entry}" for entry in lines[:_PLACES])
     if not ran.why and not (ran.changes or ran.reads or ran.on_cpu):
-        yield "no recompilation, no read in every step, nothing on the CPU"
+        yield "after the first steps no recompilation; no read in every step, nothing on the CPU"
 
 
 def _slices(assessment: Assessment) -> Iterator[RenderableType]:
