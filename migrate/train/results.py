@@ -101,6 +101,18 @@ STAGES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def by_stage(comparisons: Sequence[TrainComparison]) -> list[TrainComparison]:
+    """Return the comparisons in the order of their stages."""
+    order = list(STAGES)
+    return sorted(comparisons, key=lambda comparison: order.index(comparison.stage))
+
+
+def meanings(comparisons: Sequence[TrainComparison]) -> list[str]:
+    """Say what each stage of the comparisons is, a line each: "numeric: one update in its parts, …"."""
+    own = dict.fromkeys(comparison.stage for comparison in by_stage(comparisons))
+    return [f"{stage}: {STAGE_MEANINGS[stage]}" for stage in own]
+
+
 def stages(comparisons: Sequence[TrainComparison]) -> dict[str, str]:
     """Verdict of each stage with a comparison: "match", or the comparisons that differ."""
     verdicts: dict[str, str] = {}

@@ -10,10 +10,10 @@ from migrate.report.text.tables import plain_table
 from migrate.train.results import (
     INTENDED,
     MATCH,
-    STAGE_MEANINGS,
-    STAGES,
+    by_stage,
     has_two_meanings,
     limited,
+    meanings,
     stages,
 )
 
@@ -108,8 +108,7 @@ def proof_as_json(proof: ProgramProof) -> dict[str, Any]:
 
 def _table(comparisons: tuple[TrainComparison, ...]) -> Table:
     table = plain_table("stage", "compared", "verdict", "largest difference", "limit", "")
-    order = list(STAGES)
-    for comparison in sorted(comparisons, key=lambda each: order.index(each.stage)):
+    for comparison in by_stage(comparisons):
         table.add_row(
             comparison.stage,
             comparison.name,
@@ -125,10 +124,7 @@ def _legend(comparisons: tuple[TrainComparison, ...]) -> list[Text]:
     """Say what the stages in a table are."""
     from rich.text import Text
 
-    return [
-        Text(f"{stage}: {STAGE_MEANINGS[stage]}", "dim")
-        for stage in dict.fromkeys(comparison.stage for comparison in comparisons)
-    ]
+    return [Text(line, "dim") for line in meanings(comparisons)]
 
 
 def train_as_json(program: TrainedProgram) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.counts import many
-from migrate.train.results import TrainComparison, TrainedProgram, limited
+from migrate.train.results import TrainComparison, TrainedProgram, by_stage, limited, meanings
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
@@ -102,6 +102,8 @@ def readme_text(
             "",
             *table_of(result.comparisons),
             "",
+            *(f"- {line}" for line in meanings(result.comparisons)),
+            "",
         ]
     lines += ["## What became of the script", "", "| script | program | |", "|---|---|---|"]
     lines += [f"| {source} | {file} | {what} |" for source, file, what in rows]
@@ -133,7 +135,7 @@ def table_of(comparisons: Sequence[TrainComparison]) -> list[str]:
         "| stage | compared | verdict | largest relative difference | limit | |",
         "|---|---|---|---|---|---|",
     ]
-    for comparison in comparisons:
+    for comparison in by_stage(comparisons):
         worst = "" if comparison.worst is None else f"{comparison.worst:.1e}"
         limit = "" if comparison.limit is None else f"{comparison.limit:.1e}"
         verdict = comparison.verdict if comparison.same else f"**{comparison.verdict}**"
