@@ -153,7 +153,7 @@ def _details(judged: FitVerdict) -> Iterator[RenderableType]:
                 waste.kind,
                 escape(waste.what),
                 escape(waste.remedy),
-                escape(waste.source),
+                escape(waste.source) or "(no line known)",
             )
         yield table
 
