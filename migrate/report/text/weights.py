@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 
 
 def plan_table(rows: Sequence[Row]) -> RenderableType:
-    """Return what became of every key; the keys of repeated layers share a line: `layer.{0..5}.bias`."""
+    """Return what became of every key; the keys of repeated layers share a line: `layer.{0..5}.bias`.
+
+    A long note of several lines stands once below the table.
+    """
+    from rich.console import Group
+
+    groups = repeated(rows)
+    notes = Counter(group[0].note for group in groups)
+    shared = [note for note, count in notes.items() if count > 1 and len(note) > _LONG]
+    numbers = {note: f"({number})" for number, note in enumerate(shared, 1)}
     inferred = any(row.evidence not in ("", "module tree") for row in rows)
     columns = ("key", "shape", "became", "in the pytree", "shape", "kind", "note")
     table = plain_table(*columns, *(("evidence",) if inferred else ()), fixed=("became",))
-    for group in repeated(rows):
+    for group in groups:
         row = group[0]
         table.add_row(
             escape(_braced([row.key for row in group], KEY_INDEX)),
@@ -37,12 +46,14 @@ def plan_table(rows: Sequence[Row]) -> RenderableType:
             escape(_braced([row.path for row in group], PATH_INDEX)),
             _shape(row.target_shape),
             row.kind,
-            escape(row.note),
+            escape(numbers.get(row.note, row.note)),
             *((escape(row.evidence),) if inferred else ()),
         )
-    return table
+    return Group(table, *(f"{number} {escape(note)}" for note, number in numbers.items()))
 
 
+# Letters of a note that is not repeated in each line.
+_LONG = 40
 # Arrays that are named, of those with numbers that are not finite.
 SHOWN = 8
 # Where the number of a repeated layer stands: `layer.3.bias`, `layer_3/bias`.
