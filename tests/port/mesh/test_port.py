@@ -115,7 +115,7 @@ def test_the_rules_and_the_source(folder: Path) -> None:
     assert "from .sharding import constrain_batch" in source
     assert source.count("return constrain_batch(") == 1
     page = (folder / "README.md").read_text()
-    assert "| data=2 fsdp=2 tensor=2 | equal |" in page
+    assert "| data=2 fsdp=2 tensor=2 | match |" in page
 
 
 @pytest.mark.long
