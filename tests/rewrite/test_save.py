@@ -271,7 +271,8 @@ def test_what_the_first_replica_decides_alone_it_saves_alone(test: str, branch: 
 
 
 @pytest.mark.parametrize(
-    "test", ["rank != 0", "rank > 0", "rank", "not is_master()", "not rank == 0", "rank or x is None"]
+    "test",
+    ["rank != 0", "rank > 0", "rank", "not is_master()", "not rank == 0", "rank or x is None"],
 )
 def test_where_the_others_return_the_first_replica_saves_alone(test: str) -> None:
     function = (

@@ -78,7 +78,7 @@ def calls_of(function: cst.FunctionDef, context: Script) -> list[cst.Call] | Non
 
 
 def rest_of_first(guard: cst.If, within: cst.CSTNode, context: Script) -> Rest | None:
-    """Return the parts of a test by which the first replica, and no other, reaches `within`; None if it is not.
+    """Return the parts of a test by which the first replica, and no other, reaches `within`; else None.
 
     `within` is in the branch of `guard`, or the others leave before it: `if rank != 0: return`.
     """
