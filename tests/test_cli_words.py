@@ -58,6 +58,19 @@ def test_arguments_of_the_script(words: str, corrected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "own", "corrected"),
+    [
+        ("prove x.py --torchrun --lr 2", "prove", "prove x.py -- --torchrun --lr 2"),
+        ("run x.py --against other", "run", "run x.py -- --against other"),
+    ],
+)
+def test_an_option_of_another_command(words: str, own: str, corrected: str) -> None:
+    line = line_of(words)
+    assert f"not of `migrate {own}`" in line
+    assert line.endswith(f"migrate {corrected}")
+
+
+@pytest.mark.parametrize(
     ("words", "meant"),
     [
         ("run x.py --replica 2", "--replicas"),

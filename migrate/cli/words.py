@@ -41,7 +41,29 @@ def unknown_option_message(error: click.NoSuchOption, words: Sequence[str]) -> s
         command.script, error.option_name
     ):
         return usual
+    others = _commands_with(error.option_name, context)
+    if others and not _is_defined_in(command.script, error.option_name):
+        of = ", ".join(f"`migrate {name}`" for name in others)
+        return (
+            f"{error.option_name} is an option of {of}, not of `{context.command_path}`; "
+            f"if it is the script's own, it goes after --: {command.corrected}"
+        )
     return f"arguments of the script go after --: {command.corrected}"
+
+
+def _commands_with(option: str, context: click.Context) -> list[str]:
+    """Return the names of the other commands that have `option`."""
+    above = context.parent
+    if above is None or not isinstance(above.command, click.Group):
+        return []
+    commands = {
+        name: above.command.get_command(above, name) for name in above.command.list_commands(above)
+    }
+    return [
+        name
+        for name, command in commands.items()
+        if command is not None and any(option in param.opts for param in command.params)
+    ]
 
 
 def _is_option_given(name: str, command: click.Command, words: Sequence[str]) -> bool:
