@@ -45,7 +45,7 @@ def unknown_option_message(error: click.NoSuchOption, words: Sequence[str]) -> s
     if others and not _is_defined_in(command.script, error.option_name):
         of = ", ".join(f"`migrate {name}`" for name in others)
         return (
-            f"{error.option_name} is an option of {of}, not of `{context.command_path}`; "
+            f"{error.option_name} is an option of {of}, not of `migrate {context.command.name}`; "
             f"if it is the script's own, it goes after --: {command.corrected}"
         )
     return f"arguments of the script go after --: {command.corrected}"
