@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.facts import ObservedRun
+from migrate.observe.graphs import with_places
 from migrate.observe.report import Observed, ObservedLine, observed
 from migrate.place import Place
 from migrate.prove.errors import HangError, RunTimeoutError
@@ -34,12 +35,26 @@ class Ready:
         script: the script of the user; `place.inside` says where it runs.
         original: maps a location in the mirror to the user's own file.
         beyond: rewritten files that the mirror does not reach: there they are as they were.
+        changed: the rewritten files in the mirror.
     """
 
     place: Place
     script: Path
     original: Callable[[str], str]
     beyond: tuple[str, ...]
+    changed: tuple[Path, ...] = ()
+
+    def original_of_base(self, place: str) -> str:
+        """Return the user's own place for "train.py:12" of a rewritten file.
+
+        Where files share the name, only the name.
+        """
+        base, _, line = place.rpartition(":")
+        named = [file for file in self.changed if file.name == base]
+        if not named:
+            return place
+        own = self.original(f"{named[0]}:{line}")
+        return f"{base}:{own.rpartition(':')[2]}" if len(named) == 1 else base
 
 
 @contextmanager
@@ -71,7 +86,7 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
             shown = os.path.relpath(outside)
             return outside if shown.startswith("..") else shown
 
-        yield Ready(place, script, original, tuple(beyond))
+        yield Ready(place, script, original, tuple(beyond), tuple(inside for inside, _ in maps))
 
 
 def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> ObservedRun:
@@ -133,6 +148,9 @@ def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Observ
     def line(at: ObservedLine | None) -> str:
         return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line known"
 
+    def shown(change: str) -> str:
+        return with_places(change, ready.original_of_base)
+
     return ObservedRun(
         replicas=replicas,
         seconds=seconds,
@@ -141,8 +159,8 @@ def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Observ
         late=sum(step.compiles > 0 for step in later) / len(later),
         changes=tuple(
             dict.fromkeys(
-                f"{line(recompilation.line)}: {', '.join(recompilation.changes[:2]) or 'another graph'}"
-                for recompilation in seen.recompilations
+                f"{line(again.line)}: {', '.join(map(shown, again.changes[:2])) or 'another graph'}"
+                for again in seen.recompilations
             )
         ),
         reads=tuple(line(read.line) for read in seen.reads if read.per_step >= _OFTEN),
