@@ -57,6 +57,24 @@ def test_arguments_of_the_script(words: str, corrected: str) -> None:
     assert line_of(words) == f"migrate: arguments of the script go after --: migrate {corrected}"
 
 
+def test_each_input_has_an_option_of_its_own() -> None:
+    line = line_of("port net.py:Net -o out --inputs x=float32[2,3] ids=int64[2]<9")
+    assert line == "migrate: each input has an --inputs of its own: --inputs 'ids=int64[2]<9'"
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "corrected"),
+    [
+        ("prove x.py --torchrun --lr 2", "prove", "prove x.py -- --torchrun --lr 2"),
+        ("run x.py --against other", "run", "run x.py -- --against other"),
+    ],
+)
+def test_an_option_of_another_command(words: str, own: str, corrected: str) -> None:
+    line = line_of(words)
+    assert f"not of `migrate {own}`" in line
+    assert line.endswith(f"migrate {corrected}")
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.assess.facts import ObservedRun
+from migrate.observe.graphs import with_places
 from migrate.observe.records import read_lines
 from migrate.observe.report import (
     WARM_UP,
@@ -44,12 +45,26 @@ class Ready:
         script: the script of the user; `place.inside` says where it runs.
         original: maps a location in the mirror to the user's own file.
         beyond: rewritten files that the mirror does not reach: there they are as they were.
+        changed: the rewritten files in the mirror.
     """
 
     place: Place
     script: Path
     original: Callable[[str], str]
     beyond: tuple[str, ...]
+    changed: tuple[Path, ...] = ()
+
+    def original_of_base(self, place: str) -> str:
+        """Return the user's own place for "train.py:12" of a rewritten file.
+
+        Where files share the name, only the name.
+        """
+        base, _, line = place.rpartition(":")
+        named = [file for file in self.changed if file.name == base]
+        if not named:
+            return place
+        own = self.original(f"{named[0]}:{line}")
+        return f"{base}:{own.rpartition(':')[2]}" if len(named) == 1 else base
 
 
 @contextmanager
@@ -81,7 +96,7 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
             shown = os.path.relpath(outside)
             return outside if shown.startswith("..") else shown
 
-        yield Ready(place, script, original, tuple(beyond))
+        yield Ready(place, script, original, tuple(beyond), tuple(inside for inside, _ in maps))
 
 
 def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) -> ObservedRun:
@@ -166,6 +181,9 @@ def _observed_run(seen: Observed, ready: Ready, replicas: int, seconds: float) -
     def line(at: ObservedLine | None) -> str:
         return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line known"
 
+    def shown(change: str) -> str:
+        return with_places(change, ready.original_of_base)
+
     return ObservedRun(
         replicas=replicas,
         seconds=seconds,
@@ -174,9 +192,9 @@ def _observed_run(seen: Observed, ready: Ready, replicas: int, seconds: float) -
         late=sum(step.compiles > 0 for step in later) / len(later),
         changes=tuple(
             dict.fromkeys(
-                f"{line(recompilation.line)}: {', '.join(recompilation.changes[:2]) or 'another graph'}"
-                for recompilation in seen.recompilations
-                if any((rank, recompilation.step) in steady for rank in recompilation.ranks)
+                f"{line(again.line)}: {', '.join(map(shown, again.changes[:2])) or 'another graph'}"
+                for again in seen.recompilations
+                if any((rank, again.step) in steady for rank in again.ranks)
             )
         ),
         reads=tuple(

@@ -317,6 +317,10 @@ METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "upd
 LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
 # Methods of Python's own loggers, and of progress bars.
 LOGGING_METHODS = words("critical debug error exception fatal info log warn warning")
+# Functions and methods of experiment trackers that make numbers of their arguments. Lightning's `self.log`
+# keeps tensors.
+TRACKER_FUNCTIONS = frozenset({"wandb.log", "mlflow.log_metric", "mlflow.log_metrics"})
+TRACKER_METHODS = words("add_scalar add_scalars add_histogram")
 SHOWING_METHODS = words("set_description set_description_str set_postfix set_postfix_str")
 
 # Names of loaded and saved values that hold weights.

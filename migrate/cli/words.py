@@ -14,6 +14,8 @@ import click
 _ARGUMENTS = "args"
 # The option of a command that may run a script; its arguments follow `--` then.
 _FROM_SCRIPT = "--from-script"
+# The option that describes one input of a model.
+_INPUTS = "--inputs"
 # Similarity of two names from which one counts as a typo of the other. click asks for 0.6: `--epochs` and
 # `--replicas`.
 _ALIKE = 0.8
@@ -41,7 +43,29 @@ def unknown_option_message(error: click.NoSuchOption, words: Sequence[str]) -> s
         command.script, error.option_name
     ):
         return usual
+    others = _commands_with(error.option_name, context)
+    if others and not _is_defined_in(command.script, error.option_name):
+        of = ", ".join(f"`migrate {name}`" for name in others)
+        return (
+            f"{error.option_name} is an option of {of}, not of `migrate {context.command.name}`; "
+            f"if it is the script's own, it goes after --: {command.corrected}"
+        )
     return f"arguments of the script go after --: {command.corrected}"
+
+
+def _commands_with(option: str, context: click.Context) -> list[str]:
+    """Return the names of the other commands that have `option`."""
+    above = context.parent
+    if above is None or not isinstance(above.command, click.Group):
+        return []
+    commands = {
+        name: above.command.get_command(above, name) for name in above.command.list_commands(above)
+    }
+    return [
+        name
+        for name, command in commands.items()
+        if command is not None and any(option in param.opts for param in command.params)
+    ]
 
 
 def _is_option_given(name: str, command: click.Command, words: Sequence[str]) -> bool:
@@ -55,7 +79,16 @@ def usual_message(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     name = "migrate" if context is None else context.command_path
     message = " ".join(error.format_message().split()).rstrip(".")
+    surplus = re.search(r"unexpected extra arguments? \((.*)\)", message)
+    if surplus is not None and context is not None and _takes_inputs(context.command):
+        specs = [word for word in surplus[1].split(" ") if re.match(r"[\w:]+=", word)]
+        if specs:
+            return f"each input has an {_INPUTS} of its own: {_INPUTS} {shlex.join(specs[:1])}"
     return f"{message}; see `{name} --help`"
+
+
+def _takes_inputs(command: click.Command) -> bool:
+    return any(_INPUTS in option.opts for option in command.params)
 
 
 def _is_mistyped(option: str, names: Sequence[str]) -> bool:

@@ -256,7 +256,10 @@ def _require_uses(target: str, options: FitOptions, script: ScriptTarget | None)
             f"{target}: --try remat needs a training step", "add --train, or leave --try remat out"
         )
     if options.args and script is None:
-        raise FitError(f"{target}: takes no arguments", "arguments after -- are for scripts")
+        raise FitError(
+            f"{target}: takes no arguments",
+            "arguments after -- are for scripts; each input has an --inputs of its own",
+        )
 
 
 def _require_mesh(options: FitOptions, product: Slice) -> None:

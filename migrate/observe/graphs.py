@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -18,6 +18,8 @@ _NODE = re.compile(r"^%\d+ = (?P<shape>\S+) (?P<op>[\w:.]+)\((?P<operands>[^)]*)
 _HALF = re.compile(r"^%\d+ = b?f16\[")
 _LOCATION = re.compile(r"location=(?P<function>[^@,]*)@(?P<place>[^,]+:\d+)")
 _PLACE = re.compile(rf", {_LOCATION.pattern}")
+# A place in a sentence on what differs: `net.py:12`.
+_PLACE_IN_TEXT = re.compile(r"[\w.-]+\.py:\d+")
 _ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
 # Said elsewhere: by the shape, by the place, by torch_xla for itself.
 _NOT_ATTRIBUTES = frozenset({"location", "xla_shape", "ROOT", "dynamic_dims", "device"})
@@ -136,6 +138,11 @@ def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
     An input has the line that last kept the tensor: it may have been computed with something else there.
     """
     return tuple(_PLACE.sub("", node) for node in nodes)
+
+
+def with_places(change: str, shown: Callable[[str], str]) -> str:
+    """Return a sentence of `differences` in which `shown` names the places: "net_xla.py:12"."""
+    return _PLACE_IN_TEXT.sub(lambda found: shown(found[0]), change)
 
 
 def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from statistics import median
 from migrate.observe.boundaries import MOST_STEPS
 from migrate.observe.divergences import GraphDivergence, alone, is_cut, partings
 from migrate.observe.graph_dump import DumpFrame
-from migrate.observe.graphs import INPUT_SHAPE, NODE_SHAPE, differences, nearest
+from migrate.observe.graphs import INPUT_SHAPE, NODE_SHAPE, differences, nearest, with_places
 from migrate.observe.places import ExecutionCause
 from migrate.observe.records import Execution, Interval, read_lines
 from migrate.observe.untrained import untrained
@@ -262,14 +262,15 @@ def observed(
     steps = read_lines(folder)
     known = {str(path.resolve()): name for path, name in (names or {}).items()}
     of = functools.partial(line_of, known)
+    changed = functools.partial(_named_places, known)
     return Observed(
         ranks=len({step.rank for step in steps}),
         loops=tuple(_loops(steps, of)),
         reads=tuple(_reads(steps, of)),
-        recompilations=tuple(_recompilations(steps, of)),
+        recompilations=tuple(_recompilations(steps, of, changed)),
         fallbacks=tuple(_fallbacks(steps, of)),
-        divergences=tuple(_divergences(partings(steps, stopped=stopped), of)),
-        alone=tuple(_divergences(alone(steps), of)),
+        divergences=tuple(_divergences(partings(steps, stopped=stopped), of, changed)),
+        alone=tuple(_divergences(alone(steps), of, changed)),
         untrained=tuple(untrained_optimizers(folder, of)),
         unended=tuple(_unended(steps, of)),
         simulated=is_cut(steps),
@@ -365,7 +366,22 @@ def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[ObservedRead]
         )
 
 
-def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:
+def _named_places(names: Mapping[str, str], changes: Sequence[str]) -> tuple[str, ...]:
+    """Return what differs between graphs, with the user's names for files whose own say nothing."""
+    by_base = {Path(file).name: name for file, name in names.items()}
+
+    def shown(place: str) -> str:
+        file, _, line = place.rpartition(":")
+        return f"{by_base.get(file, file)}:{line}"
+
+    return tuple(with_places(change, shown) for change in changes)
+
+
+def _recompilations(
+    steps: Sequence[Interval],
+    line_of: LineOf,
+    named: Callable[[Sequence[str]], tuple[str, ...]],
+) -> Iterator[Recompilation]:
     """Each place's graphs, one after the other, on each rank; equal findings of several ranks are one."""
     # Graphs of each rank and place, in the order of their last execution. Steps that accumulate gradients and
     # steps that update the weights alternate at one place, so the graph before is not always the changed one.
@@ -382,7 +398,7 @@ def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Reco
                     frame = execution.line or step.line
                     line = line_of(frame) if frame else None
                     before = nearest(list(executed[place].values()), execution.nodes)
-                    changes = differences(before, execution.nodes)
+                    changes = named(differences(before, execution.nodes))
                     ranks_by_change[step.number, line, changes].add(step.rank)
             executed[place].pop(execution.graph, None)
             executed[place][execution.graph] = nodes.get((step.rank, execution.graph), ())
@@ -423,9 +439,17 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
         yield Fallback(op, count, tuple(sorted(lines[op], key=str)))
 
 
-def _divergences(places: Iterable[GraphDivergence], line_of: LineOf) -> Iterator[Divergence]:
+def _divergences(
+    places: Iterable[GraphDivergence],
+    line_of: LineOf,
+    named: Callable[[Sequence[str]], tuple[str, ...]],
+) -> Iterator[Divergence]:
     for difference in places:
         here, there = (line_of(frame) if frame else None for frame in difference.frames)
         yield Divergence(
-            difference.step, difference.ranks, (here, there), difference.changes, difference.pending
+            difference.step,
+            difference.ranks,
+            (here, there),
+            named(difference.changes),
+            difference.pending,
         )

@@ -43,6 +43,7 @@ def compared(
     folder: Path,
     name: str,
     port: Any,
+    inputs: Mapping[str, Array],
     example: Sequence[tuple[int, ...]] | None,
     work: Path,
     second: SecondSize | None = None,
@@ -54,7 +55,8 @@ def compared(
         folder: folder of the port.
         name: name of the port.
         port: what the compiler gave.
-        example: the shapes of the inputs, if these are images.
+        inputs: the inputs of the recording.
+        example: their shapes, if these are images.
         work: folder for intermediate files.
         second: the second size; None: there is none.
 
@@ -71,7 +73,7 @@ def compared(
         if not theirs:
             why = "the user named a module that was made, no factory"
             return Initialization(0, 0, port.otherwise, {}, why)
-        ours, apart = _ports(folder, port, len(theirs))
+        ours, apart = _ports(folder, port, len(theirs), inputs)
         uniform = _uniform(original, placed)
         there: Mapping[str, str] | None = None
         if second is not None:
@@ -135,7 +137,7 @@ def drawn_there(
     shapes = None if example is None else [array.shape for array in second.inputs.values()]
     fresh = (second.build(SEED + 1 + build) for build in range(builds))
     theirs, _ = _originals(fresh, name, shapes, place, port.api)
-    ours, _ = _ports(folder, port, builds, second)
+    ours, _ = _ports(folder, port, builds, second.inputs, second)
     return {
         path: said
         for path in ours
@@ -172,9 +174,16 @@ def _originals(
 
 
 def _ports(
-    folder: Path, port: Any, builds: int, second: SecondSize | None = None
+    folder: Path,
+    port: Any,
+    builds: int,
+    inputs: Mapping[str, Array],
+    second: SecondSize | None = None,
 ) -> tuple[dict[str, list[Array]], set[str]]:
-    """Return the arrays of `init`, once for each seed, and the paths of buffers."""
+    """Return the arrays of `init`, once for each seed, and the paths of buffers.
+
+    `inputs` are those of the recording, as a port may take no other values of them.
+    """
     import jax
 
     arrays_by_path: dict[str, list[Array]] = {}
@@ -188,11 +197,8 @@ def _ports(
                     arrays_by_path.setdefault(path, []).append(np.asarray(leaf))
             return arrays_by_path, arrays_by_path.keys() - nnx_port.parameters()
         model = getattr(package, port.model_class)(config)
-        inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
-        if second is not None:
-            arrays = second.inputs.items()
-            inputs = {key: np.zeros_like(narrow(array)) for key, array in arrays}
-        draw = jax.jit(lambda key: unstacked(package, model.init(key, **inputs)))
+        arrays = {key: narrow(np.asarray(inputs[key])) for key in package.INPUTS if key in inputs}
+        draw = jax.jit(lambda key: unstacked(package, model.init(key, **arrays)))
         for build in range(builds):
             leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))
             for path, leaf in leaves:

@@ -17,13 +17,15 @@ def padded_batches(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[s
     """An input as a batch that is padded on the left, on the right, and with a row of padding alone.
 
     Each row has another length. Positions are given beside a mask, counted from its first token.
-    Masks of attentions may have any name. Those mean what their model makes of them, so a row of ones is a
-    batch too: it is the padding where True says "ignore".
+    A mask stays as it is where the port holds for its values only. Masks of attentions may have any name.
+    Those mean what their model makes of them, so a row of ones is a batch too: it is the padding where True
+    says "ignore".
 
     Args:
         arrays: the input.
         arguments: the arguments of the port.
     """
+    arguments = [argument for argument in arguments if not argument.fixed]
     masks, positions = _named(arguments, arrays, _MASK), _named(arguments, arrays, _POSITIONS)
     others = _given_masks(arguments, arrays)
     padded: dict[str, dict[str, Array]] = {}

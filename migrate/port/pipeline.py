@@ -48,7 +48,15 @@ from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, OriginalInputs, OriginalModel, given_inputs, load_original
 from migrate.port.padded import padded_batches, write_padding
-from migrate.port.proof import Arrays, alike, asked, described, proven, same_sizes
+from migrate.port.proof import (
+    Arrays,
+    alike,
+    asked,
+    described,
+    proven,
+    same_sizes,
+    supported,
+)
 from migrate.port.readme import readme_text
 from migrate.port.results import Ported, ProofCase
 from migrate.port.scripted import record_script
@@ -342,6 +350,7 @@ def port_model(
                     place,
                     name,
                     port_result,
+                    original_inputs.inputs[0],
                     _example(original_inputs),
                     work,
                     None if sizes is None else sizes.there,
@@ -722,9 +731,7 @@ def _in_bfloat16(
         The port as its source is now, and the comparison of that.
     """
     model = _with_state(original_inputs.model, state)
-    plain = alike(
-        [original_inputs.inputs[number] for number in range(original_inputs.inputs.count)]
-    )
+    plain = alike(supported(original_inputs.inputs, port_result.inputs))
     first = (*plain[:2], *batches)
     inputs = (*first, *plain[2:])
     tensors = [original_inputs.tensors(example) for example in inputs]

@@ -58,6 +58,12 @@ class ProofComparison:
     undefined: str = ""
 
 
+def supported(inputs: InputSet, arguments: Sequence[Any]) -> list[Arrays]:
+    """Return the inputs; where the port holds for one value of an argument only, with that of the first."""
+    fixed = {argument.name: inputs[0][argument.name] for argument in arguments if argument.fixed}
+    return [{**inputs[number], **fixed} for number in range(inputs.count)]
+
+
 def asked(
     inputs: InputSet,
     arguments: Sequence[Any],
@@ -79,18 +85,17 @@ def asked(
         undefined: padded batches with rows for which the original gives NaN, by these rows. They have no
             gradients: a NaN in a row is one in every parameter's.
     """
-    fixed = {argument.name: inputs[0][argument.name] for argument in arguments if argument.fixed}
-    examples = [{**inputs[number], **fixed} for number in range(inputs.count)]
+    examples = supported(inputs, arguments)
     yield ProofComparison("float32", tuple(examples))
     few = alike(examples)[:_FEW]
     yield ProofComparison(GRADIENTS, few, layers=False, gradients=True)
     if trains:
         yield ProofComparison(TRAINING, few, layers=False, modes=True)
-    batches = tuple({**example, **fixed} for example in padded)
+    batches = tuple(padded)
     if padded or undefined:
-        others = tuple({**example, **fixed} for example in undefined.values())
         rows = "; ".join(undefined)
-        yield ProofComparison(PADDED, (*batches, *others), layers=False, undefined=rows)
+        every = (*batches, *undefined.values())
+        yield ProofComparison(PADDED, every, layers=False, undefined=rows)
     if padded:
         yield ProofComparison(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
     spared = [

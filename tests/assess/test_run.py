@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -80,3 +80,25 @@ def test_where_no_optimizer_of_torch_steps_each_sync_is_a_step(
             file.write(write_line(interval(number, EVALUATE)))
     assert _enough(tmp_path, 1)
     assert run(tmp_path, ready).steps == STEPS
+
+
+@pytest.mark.parametrize(
+    ("files", "place", "said"),
+    [
+        (["a/train.py"], "train.py:12", "train.py:10"),
+        (["a/train.py", "b/net.py"], "net.py:5", "net.py:3"),
+        (["a/train.py", "b/train.py"], "train.py:12", "train.py"),
+        (["a/train.py"], "functional.py:7", "functional.py:7"),
+    ],
+)
+def test_places_in_graphs_are_the_lines_of_the_original(
+    files: list[str], place: str, said: str
+) -> None:
+    def original(text: str) -> str:
+        file, _, line = text.rpartition(":")
+        return f"{file}:{int(line) - 2}"
+
+    mirror: Any = None
+    changed = tuple(Path("/mirror", file) for file in files)
+    ready = Ready(mirror, changed[0], original, (), changed)
+    assert ready.original_of_base(place) == said

@@ -9,7 +9,14 @@ import torch
 import shims
 from migrate.observe.divergences import divergence_remedy
 from migrate.observe.graph_dump import DumpFrame, executions
-from migrate.observe.graphs import differences, in_16_bits, nearest, parse_node, without_places
+from migrate.observe.graphs import (
+    differences,
+    in_16_bits,
+    nearest,
+    parse_node,
+    with_places,
+    without_places,
+)
 from migrate.observe.places import ExecutionCause, cause_of, is_the_users, users_frame
 
 # As torch_xla 2.9 writes it, shortened.
@@ -180,3 +187,10 @@ def test_values_in_16_bits_are_seen_in_the_results_of_nodes() -> None:
     assert not in_16_bits([node("aten::mm", "f32[8,16]", "location=bf16[@train.py:3")])
     for dtype in ("bf16", "f16"):
         assert in_16_bits([node("aten::mm", "f32[8,16]"), node("xla::cast", f"{dtype}[8,16]")])
+
+
+def test_places_in_a_difference_have_the_names_of_the_user() -> None:
+    change = "the value of a constant (a Python number, at net_xla.py:12 or utils.py:3)"
+    named = {"net_xla.py:12": "net.py (rewritten):12"}
+    said = with_places(change, lambda place: named.get(place, place))
+    assert said == change.replace("net_xla.py:12", "net.py (rewritten):12")

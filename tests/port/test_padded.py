@@ -48,6 +48,13 @@ def test_a_model_without_a_mask_of_tokens_is_not_padded() -> None:
     assert padded_batches({"x": np.zeros((3, 4))}, (Argument("x"), MASK)) == {}
 
 
+def test_a_mask_of_which_the_port_takes_one_value_is_not_padded() -> None:
+    fixed = replace(MASK, fixed=True)
+    assert padded_batches({**INPUT, "attention_mask": np.ones((3, 4))}, (IDS, fixed)) == {}
+    hidden = Argument("real", "bool", ("batch", "length"), hides=True, fixed=True)
+    assert padded_batches({**INPUT, "real": np.ones((3, 4), bool)}, (IDS, hidden)) == {}
+
+
 def test_what_hides_is_padded_whatever_its_name_and_its_dtype() -> None:
     seen = Argument("real", "bool", ("batch", "length"), hides=True)
     arrays = {"x": np.zeros((3, 4, 2)), "real": np.ones((3, 4), bool)}

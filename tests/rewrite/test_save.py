@@ -227,7 +227,11 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
         ("def f(m):\n    m.train()\n    torch.save(m, 'p')", "state_dict"),
         ("def f(m):\n    m.train()\n    torch.save({'net': m, 'step': 1}, 'p')", "state_dict"),
         ("def f(m):\n    torch.save(m, 'p', pickle_protocol=4)", "pickle"),
-        ("def f(x):\n    if rank != 0:\n        return\n    torch.save(x, 'p')", "on all ranks"),
+        ("def f(x):\n    if rank > 1:\n        return\n    torch.save(x, 'p')", "on all ranks"),
+        (
+            "def f(x):\n    if sharded and rank > 0:\n        return\n    torch.save(x, 'p')",
+            "on all ranks",
+        ),
         ("rank == 0 and torch.save(x, 'p')", "a test of the rank lets pass"),
         ("saved = torch.save(x, 'p') if rank == 0 else None", "a test of the rank lets pass"),
         ("match rank:\n    case 0:\n        torch.save(x, 'p')", "a test of the rank lets pass"),
@@ -262,6 +266,22 @@ def test_what_the_first_replica_decides_alone_it_saves_alone(test: str, branch: 
     expected = branch.replace("torch.save(", "xm.save(").replace("')", "', master_only=False)")
     expected = f"    torch_xla.sync()\n    if {test}:\n{textwrap.indent(expected, ' ' * 8)}"
     assert expected in text
+    assert [note for note in done.findings if note.rule in ("save", "XLA301")] == []
+    assert rewrite_source(parse(done.data, Path("script.py"))).data == done.data
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["rank != 0", "rank > 0", "rank", "not is_master()", "not rank == 0", "rank or x is None"],
+)
+def test_where_the_others_return_the_first_replica_saves_alone(test: str) -> None:
+    function = (
+        f"    if {test}:\n        return\n    tmp = 'p.tmp'\n    torch.save(x, tmp)\n"
+        "    os.replace(tmp, 'p')\n"
+    )
+    done = run(f"def f(x, rank):\n{function}")
+    saved = function.replace("torch.save(x, tmp)", "xm.save(x, tmp, master_only=False)")
+    assert f"    torch_xla.sync()\n{saved}" in done.data.decode()
     assert [note for note in done.findings if note.rule in ("save", "XLA301")] == []
     assert rewrite_source(parse(done.data, Path("script.py"))).data == done.data
 

@@ -37,6 +37,20 @@ def on_first(test: cst.BaseExpression, context: Script) -> Rest | None:
     return Rest(tuple(part for part in all_parts if part not in asked), tuple(asked))
 
 
+def off_first(test: cst.BaseExpression, context: Script) -> Rest | None:
+    """Split a test that all replicas but the first pass; None if it does not certainly let them all pass.
+
+    `rank != 0`, `not is_main()`, `step % 100 or rank > 0`: the first one may pass it, too.
+    """
+    all_parts = _either(test)
+    asked = [part for part in all_parts if context.guards.asks(part)]
+    if any(map(context.guards.asks_for_a_group, asked)):
+        return None
+    if not any(_passes_others(part, context) for part in asked):
+        return None
+    return Rest(tuple(part for part in all_parts if part not in asked), tuple(asked))
+
+
 def joined(tests: tuple[cst.BaseExpression, ...]) -> cst.BaseExpression:
     """Return the tests `tests` joined by `and`."""
     test = tests[0]
@@ -55,6 +69,25 @@ def parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
         return [*parts(test.left), *parts(test.right)]
     return [test]
+
+
+def _either(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the tests that `or` joins in `test`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        return [*_either(test.left), *_either(test.right)]
+    return [test]
+
+
+def _passes_others(part: cst.BaseExpression, context: Script) -> bool:
+    """Whether all replicas but the first certainly pass `part`, which asks for the rank."""
+    if isinstance(part, cst.UnaryOperation):
+        return isinstance(part.operator, cst.Not) and on_first(part.expression, context) is not None
+    if isinstance(part, cst.Comparison):
+        return _is_compared_to_zero(part, cst.NotEqual) or (
+            _is_compared_to_zero(part, cst.GreaterThan)
+            and code(part.comparisons[0].comparator) == "0"
+        )
+    return isinstance(part, cst.Name | cst.Attribute) and context.guards.is_index(part)
 
 
 def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
@@ -81,11 +114,23 @@ def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
 
 
 def _equals_zero(test: cst.Comparison) -> bool:
-    if len(test.comparisons) != 1:
-        return False
     operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
     if isinstance(operator, cst.In) and isinstance(right, cst.Tuple | cst.List | cst.Set):
-        return {code(element.value) for element in right.elements} <= {"0", "-1"}
-    if any(nodes_of(test, cst.Add)) or any(nodes_of(test, cst.Subtract)):
-        return False  # `rank - 1 == 0`, `(rank + 1) % 2 == 0`
-    return isinstance(operator, cst.Equal) and "0" in (code(test.left), code(right))
+        is_one = len(test.comparisons) == 1
+        return is_one and {code(element.value) for element in right.elements} <= {"0", "-1"}
+    return _is_compared_to_zero(test, cst.Equal)
+
+
+def _is_compared_to_zero(test: cst.Comparison, operator: type[cst.BaseCompOp]) -> bool:
+    """Whether `test` compares one value with 0, which is no sum: `rank - 1 == 0`, `(rank + 1) % 2 == 0`."""
+    if len(test.comparisons) != 1 or _is_sum(test):
+        return False
+    target = test.comparisons[0]
+    return isinstance(target.operator, operator) and "0" in (
+        code(test.left),
+        code(target.comparator),
+    )
+
+
+def _is_sum(test: cst.Comparison) -> bool:
+    return any(nodes_of(test, cst.Add)) or any(nodes_of(test, cst.Subtract))

@@ -237,6 +237,15 @@ class VaryingLength(Hazard):
             yield from self._shortened(node, facts)
             return
         if isinstance(node, cst.Slice):
+            begin = node.lower
+            if begin is not None and (size := _window(node, facts)) is not None:
+                text = (
+                    f"a window begins at `{code(begin)}`, which is read from a tensor: a compilation for "
+                    f"each; leave it a tensor: `index = ({code(begin)} + torch.arange({size}, device=…)) % "
+                    "length`, then `x.index_copy(dim, index, values)` or `x.index_select(dim, index)`"
+                )
+                yield from placed(self, begin, _read(begin, facts), text, facts)
+                return
             for bound in (node.lower, node.upper):
                 value = _read(bound, facts) if bound is not None else None
                 if bound is not None and value is not None:
@@ -314,6 +323,24 @@ class VaryingLength(Hazard):
     ) -> Iterator[Hit]:
         message = f"{what}: {ADVICE}"
         yield from placed(self, node, value, message, facts)
+
+
+def _window(node: cst.Slice, facts: Facts) -> str | None:
+    """Return the width of a slice that begins where a tensor says: `n` of `x[at : at + n]`.
+
+    None if the slice has another form, or a tensor decides the width, too.
+    """
+    if node.lower is None or _read(node.lower, facts) is None:
+        return None
+    end = node.upper
+    if isinstance(end, cst.Name) and (binding := facts.bindings.nearest(end)) is not None:
+        end = binding.value if isinstance(binding.value, cst.BaseExpression) else None
+    if not isinstance(end, cst.BinaryOperation) or not isinstance(end.operator, cst.Add):
+        return None
+    for begin, width in ((end.left, end.right), (end.right, end.left)):
+        if begin.deep_equals(node.lower) and _read(width, facts) is None:
+            return code(width)
+    return None
 
 
 def _is_length(node: cst.BaseExpression) -> TypeGuard[cst.Call]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import LOGGING_METHODS
+from migrate.catalogue.words import LOGGING_METHODS, TRACKER_FUNCTIONS, TRACKER_METHODS
 from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import placed
@@ -17,7 +17,8 @@ from migrate.syntax.tree import nodes_of
 class Shown(Hazard):
     """A tensor is printed, formatted or logged inside the step.
 
-    **Why.** Making text of a tensor reads it: the graph is cut and the host waits for the device.
+    **Why.** Making text of a tensor reads it, and so does a tracker (`writer.add_scalar("loss", loss)`,
+    `wandb.log({"loss": loss})`): the graph is cut and the host waits for the device.
 
     **What to do.** Print after the step, every N steps; or `xm.add_step_closure(print, args=(loss,))`.
     """
@@ -39,6 +40,26 @@ class Shown(Hazard):
                     logger.info(f"loss {loss:.3f}")  # XLA204
                     loss.backward()
                     optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+            import wandb
+            from torch.utils.tensorboard import SummaryWriter
+
+
+            def train(model, loader, optimizer):
+                writer = SummaryWriter()
+                for step, (x, y) in enumerate(loader):
+                    loss = model(x.cuda(), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    writer.add_scalar("loss", loss, step)  # XLA204 info
+                    wandb.log({"loss": loss, "step": step})  # XLA204 info
+                    wandb.log({"step": step, "loss": loss.detach().cpu()})
+                    if step % 50 == 0:
+                        writer.add_scalar("seldom", loss, step)
             """
         ),
         example(
@@ -84,10 +105,29 @@ class Shown(Hazard):
             facts.names.of(node.func) or "logging"
         ).startswith("logging")
         if prints or logs:
-            for value in _values(node):
-                if facts.values.on_device(value):
-                    yield from placed(self, node, "printing a tensor", facts)
-                    return
+            what, values = "printing a tensor", _values(node)
+        elif _is_tracker(node, facts):
+            what, values = "logging a tensor", _tracked(node)
+        else:
+            return
+        if any(map(facts.values.on_device, values)):
+            yield from placed(self, node, what, facts)
+
+
+def _is_tracker(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` gives values to a tracker of experiments, which makes numbers of them."""
+    if facts.names.of(call.func) in TRACKER_FUNCTIONS:
+        return True
+    return method(call) in TRACKER_METHODS and not facts.context.run_by(call)
+
+
+def _tracked(call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """Yield the arguments of `call`, and the values of dictionaries among them."""
+    for arg in call.args:
+        if isinstance(arg.value, cst.Dict):
+            yield from (element.value for element in arg.value.elements)
+        else:
+            yield arg.value
 
 
 def _values(call: cst.Call) -> Iterator[cst.BaseExpression]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from migrate.reading.replicas.first_replica import off_first
 from migrate.rewrite.edits.nodes import below_line
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.workspace import Workspace
@@ -17,8 +18,9 @@ def with_nothing_pending(rule: Rule, guard: cst.If, context: Workspace) -> Edit:
     """Return the edit that puts a synchronization of all replicas before `guard`."""
     sync = context.vocabulary.write("sync")
     message = f"{sync}: nothing is pending where the first replica saves alone"
+    behind = "behind" if off_first(guard.test, context) is not None else "below"
     wrong = (
-        f"below `if {code(guard.test)}:` the first replica alone would run what is pending for its save, "
+        f"{behind} `if {code(guard.test)}:` the first replica alone would run what is pending for its save, "
         f"and wait for the others: {sync} before it"
     )
     return rule.edit(

@@ -39,9 +39,10 @@ class Save(Rule):
     also in a function that moves.
 
     A save that cannot move, as the first replica alone knows its condition or what it saves
-    (`if accuracy > best:`), stays below the test. `torch_xla.sync()` before the test, in all replicas, leaves
-    nothing pending, and `xm.save(obj, path, master_only=False)` then waits for no other replica. In a script
-    that imports torch_xla already such a save is reported.
+    (`if accuracy > best:`), stays below the test. So does a save before which the others leave
+    (`if rank != 0: return`). `torch_xla.sync()` before the test, in all replicas, leaves nothing pending, and
+    `xm.save(obj, path, master_only=False)` then waits for no other replica. In a script that imports
+    torch_xla already such a save is reported.
 
     What renames, removes or copies the file after its save (`os.replace(temporary, path)`) is left to the
     first replica, which has the file.

@@ -14,7 +14,7 @@ from migrate.check.ignores import ignores
 from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.facts import facts_of
 from migrate.reading.replicas.first_alone import calls_of, guards_of_first
-from migrate.reading.replicas.first_replica import Rest, is_local, on_first
+from migrate.reading.replicas.first_replica import Rest, is_local, off_first, on_first
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.own_values import decided_alone, made_equal
@@ -809,7 +809,10 @@ class Saving:
     def _save_alone(self, call: cst.Call) -> Edit:
         """Return the edit of a save that stays below tests of the first replica."""
         guards = guards_of_first(call, self._context)
-        rests = [on_first(guard.test, self._context) for guard in guards]
+        rests = [
+            on_first(guard.test, self._context) or off_first(guard.test, self._context)
+            for guard in guards
+        ]
         local = any(rest is not None and is_local(rest.asked) for rest in rests)
         if self._context.qualified_name(call.func) in SAFETENSORS_SAVES:
             name, replace = as_safetensors_save(call, local, self._context)
