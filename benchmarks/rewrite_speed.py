@@ -41,6 +41,8 @@ MEMORY = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
 REWRITE = f"""
 import resource, sys
 from pathlib import Path
+from migrate.syntax.interpreter import collect_seldom
+collect_seldom()
 from migrate.rewrite.folder import rewrite_folder
 rewrite_folder(Path(sys.argv[1]), processes=1)
 {MEMORY}
@@ -48,7 +50,9 @@ rewrite_folder(Path(sys.argv[1]), processes=1)
 CHECK = f"""
 import os, resource, sys
 from pathlib import Path
+from migrate.syntax.interpreter import collect_seldom
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+collect_seldom()
 from migrate.check.config import Config
 from migrate.check.project import check_paths
 check_paths([Path(sys.argv[1])], Config())

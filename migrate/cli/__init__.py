@@ -30,6 +30,7 @@ from migrate.cli.streams import ReaderGoneError, guard_streams
 from migrate.cli.train import train
 from migrate.cli.weights import weights
 from migrate.cli.words import unknown_option_message, usual_message
+from migrate.syntax.interpreter import collect_seldom
 from shims.activate import import_quickly
 
 
@@ -39,6 +40,8 @@ class _Terminated(KeyboardInterrupt):
 
 # Commands that run a model of the user's and write what it did.
 _SAME_BYTES = ("port", "train")
+# Commands whose process only reads and writes code.
+_ON_CODE = ("check", "rewrite")
 
 
 def main() -> None:
@@ -47,6 +50,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     guard_streams()
     import_quickly("torch", "torch_xla", "jax", "flax", "transformers")
+    if any(word in _ON_CODE for word in sys.argv[1:2]):
+        collect_seldom()
     commands(prog_name="migrate")
 
 

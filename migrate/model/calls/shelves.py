@@ -12,10 +12,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
+from itertools import chain
 
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.kinds import ClassInstance, ProjectModule
-from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 
 Stored = Class | Function
@@ -289,10 +289,9 @@ class Shelves:
     def _passed(self) -> Mapping[Parameter, list[Item]]:
         """Expressions that calls pass for parameters."""
         passed: dict[Parameter, list[Item]] = defaultdict(list)
-        for ran in self._analysis.running.values():
-            for argument in passed_by(ran, self._evaluator):
-                if argument.node is not None:
-                    passed[argument.to, argument.name].append((argument.node, argument.scope))
+        for argument in chain.from_iterable(self._analysis.passed.values()):
+            if argument.node is not None:
+                passed[argument.to, argument.name].append((argument.node, argument.scope))
         return passed
 
 
