@@ -30,7 +30,6 @@ from migrate.cli.streams import ReaderGoneError, guard_streams
 from migrate.cli.train import train
 from migrate.cli.weights import weights
 from migrate.cli.words import unknown_option_message, usual_message
-from migrate.syntax.interpreter import collect_seldom
 from shims.activate import import_quickly
 
 
@@ -51,6 +50,8 @@ def main() -> None:
     guard_streams()
     import_quickly("torch", "torch_xla", "jax", "flax", "transformers")
     if any(word in _ON_CODE for word in sys.argv[1:2]):
+        from migrate.syntax.interpreter import collect_seldom
+
         collect_seldom()
     commands(prog_name="migrate")
 

@@ -82,7 +82,7 @@ def collect_seldom() -> None:
     """Make garbage collections of this process rare, and leave its end without one.
 
     For a process that does nothing else. When Python ends, it searches all objects for garbage, although the
-    operating system takes the memory back anyway: a sixth of the time of `migrate rewrite` on a small project.
+    operating system takes back the memory anyway. That took a seventh of the time of a small project.
     """
     gc.set_threshold(*SELDOM)
     atexit.register(gc.freeze)  # what is frozen is not searched

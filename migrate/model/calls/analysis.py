@@ -47,6 +47,7 @@ class Analysis:
         self.evaluator = Evaluator(project, self.scopes)
         self.running: dict[ast.Call, Running] = {}
         self._resolve()
+        self.evaluator.settle()
         self.effects: dict[Function, Effect] = {}
         self.step_loops: set[Region] = set()
         # Regions that belong to a CUDA graph, not to the training loop.

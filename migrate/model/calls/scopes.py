@@ -300,7 +300,11 @@ def _tested(node: ast.AST) -> Iterator[ast.expr]:
 # Nodes without nodes below them, which bind, test and call nothing: more than half of all.
 _LEAVES = frozenset(
     {ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Break, ast.Continue}
-    | {kind for of in (ast.operator, ast.unaryop, ast.cmpop, ast.boolop) for kind in of.__subclasses__()}
+    | {
+        kind
+        for of in (ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+        for kind in of.__subclasses__()
+    }
 )
 
 
