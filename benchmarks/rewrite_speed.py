@@ -6,10 +6,11 @@ PROJECT are checkouts of repositories; without any, a project is made of install
 prints the user time of `migrate rewrite` and `migrate check` on the whole folder, in one process, as a
 ratio to a parse and print by libcst in the same run (the bytecode of all modules being there, as pip leaves
 it; garbage is collected as in the commands), and the peak memory; beside them what libcst's own analyses of
-the same trees take, once: what a codemod with them needs before its first rule. Then how long the rewrite of one script of 500 lines takes
-from the shell (median of 5), and how the time of one script grows when what it holds is doubled five times:
-functions that move to the device, assignments to one name, names, classes, findings, training loops; 2 is
-linear. User time is what other work on the machine disturbs least. Exit code 1 beyond a limit.
+the same trees take, once: what a codemod with them needs before its first rule. Then how long the rewrite
+of one script of 500 lines takes from the shell (median of 5), and how the time of one script grows when what
+it holds is doubled five times: functions that move to the device, assignments to one name, names, classes,
+findings, training loops; 2 is linear. User time is what other work on the machine disturbs least. Exit code
+1 beyond a limit.
 """
 
 from __future__ import annotations
