@@ -57,8 +57,7 @@ def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[P
     names = {value.name for value in called if isinstance(value, External)}
     if names & (PARTIAL | LAUNCH | RUN):
         return
-    call = ran.call
-    for arg in (*call.args, *[keyword.value for keyword in call.keywords]):
+    for arg in (*ran.call.args, *(keyword.value for keyword in ran.call.keywords)):
         for function in _functions(arg, ran.scope, evaluator):
             for name in function.parameters[function.is_bound :]:
                 yield Passed(function, name, frozenset([UNKNOWN]), None, ran.scope)
