@@ -5,11 +5,12 @@
 PROJECT are checkouts of repositories; without any, a project is made of installed packages. For each it
 prints the user time of `migrate rewrite` and `migrate check` on the whole folder, in one process, as a
 ratio to a parse and print by libcst in the same run (the bytecode of all modules being there, as pip leaves
-it), and the peak memory; beside them what libcst's own analyses of the same trees take, once: what a
-codemod with them needs before its first rule. Then how long the rewrite of one script of 500 lines takes
-from the shell (median of 5), and how the time of one script grows when what it holds is doubled five times:
-functions that move to the device, assignments to one name, names, classes, findings, training loops; 2 is
-linear. User time is what other work on the machine disturbs least. Exit code 1 beyond a limit.
+it; garbage is collected as in the commands), and the peak memory; beside them what libcst's own analyses of
+the same trees take, once: what a codemod with them needs before its first rule. Then how long the rewrite
+of one script of 500 lines takes from the shell (median of 5), and how the time of one script grows when what
+it holds is doubled five times: functions that move to the device, assignments to one name, names, classes,
+findings, training loops; 2 is linear. User time is what other work on the machine disturbs least. Exit code
+1 beyond a limit.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ MEMORY = "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
 REWRITE = f"""
 import resource, sys
 from pathlib import Path
+from migrate.syntax.interpreter import collect_seldom
+collect_seldom()
 from migrate.rewrite.folder import rewrite_folder
 rewrite_folder(Path(sys.argv[1]), processes=1)
 {MEMORY}
@@ -48,7 +51,9 @@ rewrite_folder(Path(sys.argv[1]), processes=1)
 CHECK = f"""
 import os, resource, sys
 from pathlib import Path
+from migrate.syntax.interpreter import collect_seldom
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+collect_seldom()
 from migrate.check.config import Config
 from migrate.check.project import check_paths
 check_paths([Path(sys.argv[1])], Config())

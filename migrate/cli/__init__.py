@@ -39,6 +39,8 @@ class _Terminated(KeyboardInterrupt):
 
 # Commands that run a model of the user's and write what it did.
 _SAME_BYTES = ("port", "train")
+# Commands whose process only reads and writes code.
+_ON_CODE = ("check", "rewrite")
 
 
 def main() -> None:
@@ -47,6 +49,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     guard_streams()
     import_quickly("torch", "torch_xla", "jax", "flax", "transformers")
+    if any(word in _ON_CODE for word in sys.argv[1:2]):
+        from migrate.syntax.interpreter import collect_seldom
+
+        collect_seldom()
     commands(prog_name="migrate")
 
 

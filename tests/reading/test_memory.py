@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -49,6 +51,33 @@ def test_while_a_file_is_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(UnreadableScriptError):
         file.rewrite_file(tmp_path / "missing.py")
     assert gc.get_threshold() == before
+
+
+ENDING = """
+import os, sys
+from migrate.cli import main
+
+class Kept:
+    def __del__(self):
+        os.write(1, b"searched\\n")
+
+kept = Kept()
+kept.itself = kept
+del kept
+sys.argv = {words}
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "is_searched"), [("check", False), ("rewrite", False), ("doctor", True)]
+)
+def test_a_command_on_code_ends_without_a_search(command: str, is_searched: bool) -> None:
+    program = ENDING.format(words=["migrate", command, "--help"])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ("searched" in done.stdout) is is_searched
 
 
 TRAINING = b"""

@@ -14,7 +14,7 @@ from pathlib import Path
 from migrate.model.calls.effect import BOTH, Effect
 from migrate.model.calls.kinds import ClassInstance, External, ProjectModule, Value
 from migrate.model.calls.order import callees_first
-from migrate.model.calls.passing import passed_by
+from migrate.model.calls.passing import Passed, passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope, scopes_of
 from migrate.model.calls.training import CAPTURES, Running, running
 from migrate.model.calls.values import Evaluator, Parameter, concerned
@@ -47,6 +47,7 @@ class Analysis:
         self.evaluator = Evaluator(project, self.scopes)
         self.running: dict[ast.Call, Running] = {}
         self._resolve()
+        self.evaluator.settle()
         self.effects: dict[Function, Effect] = {}
         self.step_loops: set[Region] = set()
         # Regions that belong to a CUDA graph, not to the training loop.
@@ -76,6 +77,11 @@ class Analysis:
         for scope in self.scopes.values():
             regions += scope.all_roots
         return regions
+
+    @cached_property
+    def passed(self) -> dict[ast.Call, list[Passed]]:
+        """Arguments that each call of the project passes to functions and data classes."""
+        return {call: [*passed_by(ran, self.evaluator)] for call, ran in self.running.items()}
 
     def effect(self, call: ast.Call) -> Effect:
         """Return the effect of running `call`."""

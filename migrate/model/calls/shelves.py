@@ -12,10 +12,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
+from itertools import chain
 
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.kinds import ClassInstance, ProjectModule
-from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 
 Stored = Class | Function
@@ -45,6 +45,7 @@ class Shelves:
         self._on: dict[Shelf, dict[Stored, None]] = defaultdict(dict)
         # The functions that store an argument of theirs, each with the containers.
         self._storing: dict[Scope, list[Item]] = defaultdict(list)
+        self._steps: dict[Item, tuple[list[Shelf], list[Item]]] = {}
         self._find_storing()
         for scope in analysis.scopes.values():
             self._store_definitions(scope)
@@ -223,12 +224,20 @@ class Shelves:
         for _ in range(MOST_STEPS):
             farther: list[Item] = []
             for inner, at in nearest:
-                for shelf in self._taken_from(inner, at):
+                shelves, makers = self._one_step(inner, at)
+                for shelf in shelves:
                     held.update(dict.fromkeys(self._held(shelf)))
-                farther += [item for item in self._made_of(inner, at) if item not in seen]
+                farther += [item for item in makers if item not in seen]
                 seen.update(farther)
             nearest = farther
         return [*held]
+
+    def _one_step(self, node: ast.expr, scope: Scope) -> tuple[list[Shelf], list[Item]]:
+        """Return the shelves that an expression names, and what it is made of; many ways lead to it."""
+        item = node, scope
+        if item not in self._steps:
+            self._steps[item] = [*self._taken_from(*item)], [*self._made_of(*item)]
+        return self._steps[item]
 
     def _held(self, shelf: Shelf) -> Mapping[Stored, None]:
         if isinstance(shelf, ModuleScope):
@@ -289,10 +298,9 @@ class Shelves:
     def _passed(self) -> Mapping[Parameter, list[Item]]:
         """Expressions that calls pass for parameters."""
         passed: dict[Parameter, list[Item]] = defaultdict(list)
-        for ran in self._analysis.running.values():
-            for argument in passed_by(ran, self._evaluator):
-                if argument.node is not None:
-                    passed[argument.to, argument.name].append((argument.node, argument.scope))
+        for argument in chain.from_iterable(self._analysis.passed.values()):
+            if argument.node is not None:
+                passed[argument.to, argument.name].append((argument.node, argument.scope))
         return passed
 
 

@@ -123,6 +123,11 @@ class Evaluator(Families):
         self._known.clear()
         self._depends.clear()
 
+    def settle(self) -> None:
+        """Forget which parameters the cached values depend on: no call passes other arguments any more."""
+        self._depends.clear()
+        self._asked.clear()
+
     def asked_for(self) -> Set[Parameter | None]:
         """Return the parameters that were asked for since the last call."""
         asked, self._asked = self._asked, set()

@@ -26,7 +26,6 @@ from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.devices import may_be_accelerator
 from migrate.model.calls.kinds import UNKNOWN, ClassInstance, External
-from migrate.model.calls.passing import passed_by
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.asked import is_module
 from migrate.model.objects.meta_device import is_meta, is_to_meta
@@ -724,11 +723,9 @@ class Objects:
     @cached_property
     def _arguments(self) -> dict[tuple[Function | Class, str], list[CallArgument]]:
         arguments: dict[tuple[Function | Class, str], list[CallArgument]] = defaultdict(list)
-        for call, ran in self._analysis.running.items():
-            for passed in passed_by(ran, self._evaluator):
-                arguments[passed.to, passed.name].append(
-                    CallArgument(passed.node, passed.scope, call)
-                )
+        for call, all_passed in self._analysis.passed.items():
+            for to, name, _, node, scope in all_passed:
+                arguments[to, name].append(CallArgument(node, scope, call))
         return dict(arguments)
 
     @cached_property

@@ -12,11 +12,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import MODULE_METHODS
 from migrate.model.calls.kinds import ClassInstance, External
-from migrate.model.calls.passing import passed_by
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.scopes import Class, Function, Scope, ValueBinding
 
@@ -250,8 +250,7 @@ def assigned_or_passed(bindings: Iterable[ValueBinding], analysis: Analysis) -> 
 def passed_nodes(analysis: Analysis) -> dict[tuple[Function, str], list[Part]]:
     """Return the arguments that the calls of a project pass to its functions."""
     parts: dict[tuple[Function, str], list[Part]] = defaultdict(list)
-    for ran in list(analysis.running.values()):
-        for passed in passed_by(ran, analysis.evaluator):
-            if passed.node is not None and isinstance(passed.to, Function):
-                parts[passed.to, passed.name].append((passed.node, passed.scope))
+    for passed in chain.from_iterable(analysis.passed.values()):
+        if passed.node is not None and isinstance(passed.to, Function):
+            parts[passed.to, passed.name].append((passed.node, passed.scope))
     return parts

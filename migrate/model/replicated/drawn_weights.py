@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.catalogue import drawing
@@ -46,12 +47,18 @@ DEEPEST = 6
 
 def drawn_weights(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls of a file that prepare such a model, each with the reason why its weights differ."""
-    if any(SENDS.search(scope.module.data) for scope in analysis.scopes.values()):
+    if _sends(analysis):
         return
     weights = _Weights(analysis, top)
     for call, scope in analysis.calls_in(top):
         if why := weights.why(call, scope):
             yield call, why
+
+
+@lru_cache(maxsize=2)
+def _sends(analysis: Analysis) -> bool:
+    """Whether a file of the project sends the weights of one replica to all."""
+    return any(SENDS.search(scope.module.data) for scope in analysis.scopes.values())
 
 
 class _Weights:

@@ -28,7 +28,6 @@ from migrate.catalogue.words import (
 from migrate.model.calls.callers import callers_of
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import DeviceValue, External
-from migrate.model.calls.passing import passed_by
 from migrate.model.calls.rank_tests import last_part, parents
 from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope, ValueBinding
 from migrate.model.objects.parts import passed_nodes
@@ -456,7 +455,7 @@ class Shares:
             passed.name: self.of(
                 passed.node, passed.scope, bound if passed.scope is scope else None, depth + 1
             )
-            for passed in passed_by(self._analysis.running[call], self._evaluator)
+            for passed in self._analysis.passed[call]
             if passed.to is function and passed.node is not None
         }
 
