@@ -162,10 +162,11 @@ LIBRARY_OPTIMIZER = re.compile(
 OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
 # Names that scripts give to other objects with a method `step()`.
 NOT_OPTIMIZERS = re.compile(
-    "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
+    "sched(?!ule_?free)|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
     "|dataset|stopper|sweep|decoder"
 )
-SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
+# Not `schedulefree`, whose optimizers need no schedule.
+SCHEDULER = re.compile(r"lr_scheduler|sched(?!ule_?free)|annealing|warmup", re.IGNORECASE)
 # Calls and attributes that set the learning rate.
 SCHEDULE = re.compile(
     r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
