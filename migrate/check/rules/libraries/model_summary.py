@@ -20,8 +20,8 @@ class ModelSummary(Hazard):
 
     **Why.** `torchinfo.summary(model, input_size=…)` takes a device other than CUDA for the CPU, and moves
     the model there. Its parameters are new objects: the first batch on the device raises, and an optimizer
-    that exists already trains nothing from then on. `torchsummary.summary` makes its input on the CPU, and raises
-    for a model on XLA.
+    that exists already trains nothing from then on. `torchsummary.summary` makes its input on the CPU, and
+    raises for a model on XLA.
 
     **What to do.** Call it before the model moves. `torchinfo.summary` also takes `device="xla"`, or
     `input_data=` with a tensor on the device.
