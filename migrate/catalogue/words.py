@@ -147,6 +147,8 @@ COMPUTES_ONLY = re.compile(
     r"encode_(?:image|text|video|audio|frame|prompt)s?|get_(?:image|text|audio|video)_features"
     r"|forward_features"
 )
+# Classes whose `__call__` is a part of the step: a file of settings often chooses them by their name.
+LOSS_CLASS = re.compile(r"[Ll]oss(?:es)?$|[Cc]riterion$")
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 # Classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")

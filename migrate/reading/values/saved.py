@@ -69,11 +69,11 @@ def contents(
         for arg in saved.args if saved.func.value == "dict" else ():
             yield from contents(arg.value, context, depth - 1)
     elif isinstance(saved, cst.Name):
-        bound = context.bound_to(saved)[1]
-        if isinstance(bound, cst.Dict | cst.Call):
-            held = contents(bound, context, depth - 1)
-            next(held)
-            yield from held
+        for assignment in context.values.bindings.reaching(saved):
+            if isinstance(assignment.value, cst.Dict | cst.Call):
+                held = contents(assignment.value, context, depth - 1)
+                next(held)  # the container itself
+                yield from held
 
 
 def is_of_host(call: cst.Call, context: Script) -> bool:

@@ -1452,11 +1452,13 @@ def _begins_with_colon(node: cst.BaseExpression) -> bool:
 
 
 def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
-    """Whether `function` is the forward of a module."""
-    if not isinstance(function, cst.FunctionDef) or function.name.value not in FORWARDS:
+    """Whether `function` is the forward of a module, or the `__call__` of a loss that is no module."""
+    if not isinstance(function, cst.FunctionDef):
         return False
     around = context.class_around(function)
-    if around is None or not around.bases:
+    if around is not None and function.name.value == "__call__":
+        return v.LOSS_CLASS.search(around.name.value) is not None
+    if function.name.value not in FORWARDS or around is None or not around.bases:
         return False
     # A data pipeline or an autograd.Function has a `forward` too, but is no module. A cache of a sequence's
     # past is used to generate.

@@ -179,6 +179,13 @@ class BooleanIndex(Hazard):
                     x = x.clone()
                     x[mask == 1] = self.fill  # XLA103
                     return x[drawn(x.shape) > 0.5].sum() + x[0 if kind == "a" else 1].sum()  # XLA103
+
+
+            class FlowLoss:
+                def __call__(self, net, x, labels):
+                    dropped = torch.rand(labels.shape[0], device=x.device) < 0.1
+                    labels[dropped] = 0  # XLA103
+                    return (net(x, labels) - x).pow(2).mean()
             """
         ),
     )

@@ -71,6 +71,8 @@ class PickledTensors(Hazard):
                     pickle.dump(data, file)  # XLA416
                     pickle.dump(net, file)  # XLA416
                     pickle.dump(dict(options=options), file)
+                    data = {"options": options}
+                    pickle.dump(data, file)
             """
         ),
         example(
