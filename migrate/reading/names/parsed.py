@@ -92,14 +92,13 @@ class Parsed:
         outside = self.calls.outside if names.roots else str
         imported: dict[int, str] = {}
         for call, name in self._loaded:  # `import_torch().save`
-            node = self.parent(call)
             below: cst.CSTNode = call
-            while isinstance(node, cst.Attribute) and node.value is below:
-                name = f"{name}.{node.attr.value}"
-                imported[id(node)] = name
-                node, below = self.parent(node), node
+            while isinstance(part := self.parent(below), cst.Attribute) and part.value is below:
+                name = f"{name}.{part.attr.value}"
+                imported[id(part)] = name
+                below = part
         for root in names.roots:
-            node = root
+            node: cst.CSTNode | None = root
             while node is not None:
                 known = names.of(node)
                 if known is not None:

@@ -1493,7 +1493,7 @@ def _hooks_of(context: Parsed) -> frozenset[tuple[str, bool]]:
 def _is_given_by_hook(function: cst.FunctionDef, parameter: cst.Param, context: Parsed) -> bool:
     """Whether `parameter` is given what a module gets or returns: not the module, which comes first."""
     params = function.params.params[_is_method(function, context) :]
-    return any(given is parameter for given in params[1:]) and is_hook(function, context)
+    return any(param is parameter for param in params[1:]) and is_hook(function, context)
 
 
 def _is_given_weight(function: cst.FunctionDef, context: Parsed) -> bool:

@@ -103,5 +103,5 @@ def _keeps_device(call: cst.Call, facts: Facts) -> bool:
     if device is not None:
         return facts.values.device(device) is not Kind.CPU
     sizes = len([arg for arg in call.args if arg.keyword is None]) > 1
-    given = sizes or option(call, "input_size", facts) is not None
-    return not given or option(call, "input_data", facts) is not None
+    sized = sizes or option(call, "input_size", facts) is not None
+    return not sized or option(call, "input_data", facts) is not None

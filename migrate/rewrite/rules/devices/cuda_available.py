@@ -135,11 +135,13 @@ class CudaAvailable(Rule):
             import torch
 
             name = "c" if torch.cuda.is_available() else "b" if torch.cuda.is_available() else "a"
+            ones = torch.ones(2)
             """,
             """
             import torch
 
             name = "c"
+            ones = torch.ones(2)
             """,
         ),
         rewritten(

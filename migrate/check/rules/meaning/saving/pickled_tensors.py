@@ -145,11 +145,11 @@ class PickledTensors(Hazard):
 
 def _is_on_host(module: cst.BaseExpression, facts: Facts) -> bool:
     """Whether a module is made by a call that leaves it on the CPU: `copy.deepcopy(net).cpu()`."""
-    made = facts.context.bound_to(module)[1] if isinstance(module, cst.Name) else None
-    while isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute):
-        if made.func.attr.value == "cpu":
+    source = facts.context.bound_to(module)[1] if isinstance(module, cst.Name) else None
+    while isinstance(source, cst.Call) and isinstance(source.func, cst.Attribute):
+        if source.func.attr.value == "cpu":
             return True
-        made = made.func.value
+        source = source.func.value
     return False
 
 
