@@ -23,6 +23,8 @@ SEEDERS = frozenset(
         "set_torch_seed",
     }
 )
+# Such functions with a name that says too little.
+SEEDING_FUNCTIONS = frozenset({"delu.random.seed"})
 # Methods that no other kind of object has.
 SEEDING_METHODS = frozenset({"seed_everything"})
 # Packages whose functions with these names seed something else, or XLA too (Accelerate).

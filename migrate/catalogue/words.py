@@ -147,6 +147,8 @@ COMPUTES_ONLY = re.compile(
     r"encode_(?:image|text|video|audio|frame|prompt)s?|get_(?:image|text|audio|video)_features"
     r"|forward_features"
 )
+# Classes whose `__call__` is a part of the step: a file of settings often chooses them by their name.
+LOSS_CLASS = re.compile(r"[Ll]oss(?:es)?$|[Cc]riterion$")
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 # Classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
@@ -162,10 +164,11 @@ LIBRARY_OPTIMIZER = re.compile(
 OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
 # Names that scripts give to other objects with a method `step()`.
 NOT_OPTIMIZERS = re.compile(
-    "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
+    "sched(?!ule_?free)|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
     "|dataset|stopper|sweep|decoder"
 )
-SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
+# Not `schedulefree`, whose optimizers need no schedule.
+SCHEDULER = re.compile(r"lr_scheduler|sched(?!ule_?free)|annealing|warmup", re.IGNORECASE)
 # Calls and attributes that set the learning rate.
 SCHEDULE = re.compile(
     r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE

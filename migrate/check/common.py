@@ -104,6 +104,33 @@ def receiver(call: cst.Call) -> cst.BaseExpression:
     return cst.ensure_type(call.func, cst.Attribute).value
 
 
+def moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
+    """Whether a model is moved to the device above a location in its file, or in another file."""
+    text = code(model)
+    start = _start(at, facts)
+    moves = [
+        call
+        for call in facts.calls
+        if method(call) in ("to", "cuda")
+        and code(receiver(call) or call) == text
+        and (
+            isinstance(model, cst.Attribute)
+            or facts.bindings.owner(call) is facts.bindings.owner(at)
+        )
+    ]
+    if any(_start(call, facts) < start for call in moves):
+        return True
+    if isinstance(model, cst.Name):
+        values = [v for v in facts.context.bound_values(model) if isinstance(v, cst.Call)]
+        return any(method(value) in ("to", "cuda") for value in values)
+    return not moves
+
+
+def _start(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
+    position = facts.context.position(node)
+    return position.line, position.column
+
+
 def placed(
     hazard: Hazard, node: cst.CSTNode, value: cst.CSTNode | None, message: str, facts: Facts
 ) -> Iterator[Hit]:

@@ -21,6 +21,7 @@ from migrate.model.calls.handed_back import (
 )
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
+from migrate.model.calls.loaded_modules import loaded_modules
 from migrate.model.calls.rank_tests import (
     apart_attributes,
     apart_functions,
@@ -245,6 +246,7 @@ class ModuleCalls:
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
         declared_tensors: the attributes that their class declares to be tensors; whether to be masks.
+        loaded_modules: the calls that return a module from outside of the project, with its name.
         imported_before_launch: whether a script that starts the replicas imports the file before it does.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
@@ -473,6 +475,7 @@ class ModuleCalls:
     set_elsewhere: frozenset[str] = frozenset()
     properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     declared_tensors: Mapping[End, bool] = field(default_factory=dict)
+    loaded_modules: Mapping[End, str] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -794,6 +797,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         properties=dict(_properties(analysis, scope)),
         declared_tensors={
             _end(node, scope.module): boolean for node, boolean in declared_tensors(analysis, scope)
+        },
+        loaded_modules={
+            _end(call, scope.module): name for call, name in loaded_modules(analysis, scope)
         },
         whole=analysis.project.whole and not analysis.project.unread,
     )

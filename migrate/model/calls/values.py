@@ -736,6 +736,9 @@ class Evaluator(Families):
                 return self._getattr(call, scope)
             if call.func.id == "next" and call.args:
                 return self.elements(call.args[0], scope)
+            if call.func.id == "__import__" and not self._lookup("__import__", scope):
+                places = self._project.imported_by_name(scope.module.path, call)
+                return frozenset(map(ProjectModule, places)) or frozenset(_named_module(call))
             if call.func.id == "eval" and call.args:
                 return self._union(self.values(e, scope) for e in self._texts(call.args[0], scope))
         values: set[Value] = set(devices.of_call(call, scope, self))
@@ -771,6 +774,7 @@ class Evaluator(Families):
                         importer = scope.module.path
                         places = self._project.imported_by_name(importer, call)
                         values.update(map(ProjectModule, places))
+                        values.update(() if places else _named_module(call))
                     if called.name in DDP and any(
                         _names_devices(keyword) for keyword in call.keywords
                     ):
@@ -929,6 +933,14 @@ def _same(value: Value, other: Value) -> bool:
     if isinstance(value, ClassInstance) and isinstance(other, ClassInstance):
         return value.of is other.of
     return value == other and isinstance(value, ProjectModule | Class)
+
+
+def _named_module(call: ast.Call) -> Iterator[External]:
+    """Yield the module from outside of the project that `import_module` or `__import__` gets by its name."""
+    match call.args:
+        case [ast.Constant(value=str(name)), *_] if name and not name.startswith("."):
+            whole = not isinstance(call.func, ast.Name)  # `__import__("a.b")` is `a`
+            yield External(name if whole else name.partition(".")[0])
 
 
 def _names_devices(keyword: ast.keyword) -> bool:

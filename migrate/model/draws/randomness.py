@@ -538,7 +538,7 @@ class Randomness:
             return False
         last = last_part(call.func)
         name = self._name(call, scope)
-        if name in drawing.BY_CHANCE:
+        if name in drawing.BY_CHANCE | drawing.SEEDING_FUNCTIONS:
             return True
         if last in drawing.SEEDING_METHODS and not self._analysis.running[call].functions:
             return name.split(".")[0] not in drawing.OTHER_SEEDERS

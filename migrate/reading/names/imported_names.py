@@ -22,6 +22,7 @@ class ImportedNames:
         imports: its import statements, wherever they stand.
         stars: the meanings of the names that `from module import *` brings.
         attempts: its `try` and `if` statements.
+        loaded: the names that get a module as a value, by the ids of their nodes: `torch = import_torch()`.
 
     Attributes:
         roots: the names that may stand for an import: `a` of `a.b`.
@@ -34,11 +35,14 @@ class ImportedNames:
         imports: Iterable[Import],
         stars: Mapping[str, str],
         attempts: Iterable[cst.Try | cst.If] = (),
+        loaded: Mapping[int, tuple[str, str]] | None = None,
     ) -> None:
         self._stars = stars
         self._attempts = attempts
+        self._loaded = loaded or {}
         bound = (name for statement in imports for name in bound_by(statement))
-        self._bound = frozenset((*bound, *self._stars))
+        named = (name for name, _ in self._loaded.values())
+        self._bound = frozenset((*bound, *named, *self._stars))
         self._uses = uses.of
         self.roots = [use.name for use in uses.of.values() if use.name.value in self._bound]
         self._meanings: dict[int, list[list[tuple[str, str]]]] = {}
@@ -57,7 +61,7 @@ class ImportedNames:
             return self._first_of_attempt(names)
         return next(iter(names), None)
 
-    def _first_of_attempt(self, names: Mapping[str, Import]) -> str | None:
+    def _first_of_attempt(self, names: Mapping[str, cst.CSTNode]) -> str | None:
         """Return the first of `names` that the branches of a `try` or an `if` import from torch, or None.
 
         torch has moved functions: `torch.GradScaler` was `torch.cuda.amp.GradScaler`. Branches of an `if` may
@@ -83,7 +87,7 @@ class ImportedNames:
 
     def _imported_names_at(
         self, node: cst.CSTNode, root: cst.CSTNode, use: Use
-    ) -> Iterator[tuple[str, Import]]:
+    ) -> Iterator[tuple[str, cst.CSTNode]]:
         if use.reads:
             read, name = self._read(root, use)
             if read is node:
@@ -117,9 +121,14 @@ class ImportedNames:
                 node = node.value
         return root, get_full_name_for_node(root) or ""
 
-    def _imported(self, full: str, bindings: Iterable[NameBinding]) -> Iterator[tuple[str, Import]]:
+    def _imported(
+        self, full: str, bindings: Iterable[NameBinding]
+    ) -> Iterator[tuple[str, cst.CSTNode]]:
         """Yield the meanings of `full` by the imports among `bindings`, each with its import."""
         for binding in bindings:
+            bound, module = self._loaded.get(id(binding.node), ("", ""))
+            if module and f"{full}.".startswith(f"{bound}."):
+                yield module + full[len(bound) :], binding.node
             if isinstance(binding.node, cst.Import | cst.ImportFrom):
                 for meanings in self._meanings_of(binding.node):
                     for bound, name in meanings:

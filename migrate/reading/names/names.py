@@ -25,6 +25,10 @@ class Names:
                 bound.update(alias.evaluated_alias or alias.evaluated_name for alias in node.names)
                 if node.module is not None and not node.relative:
                     self.roots.add(_root(node.module))
+        for target, module in context.loaded_names:
+            self.roots.add(module.split(".")[0])
+            bound.add(target.value)
+        bound.add("")  # of what a call returns, `import_torch().save`
         self._names: dict[int, str] = {}
         for use in context.all_of(cst.Name, cst.Attribute):
             imported = context.named(use)

@@ -87,19 +87,46 @@ class Parsed:
         """Imported name of each expression that stands for one, by the id of the expression."""
         imports = self.all_of(cst.Import, cst.ImportFrom)
         attempts = self.all_of(cst.Try, cst.If)
-        names = ImportedNames(self.module, self._uses, imports, self._stars, attempts)
+        loaded = {id(name): (name.value, module) for name, module in self.loaded_names}
+        names = ImportedNames(self.module, self._uses, imports, self._stars, attempts, loaded)
         outside = self.calls.outside if names.roots else str
         imported: dict[int, str] = {}
+        for call, name in self._loaded:  # `import_torch().save`
+            below: cst.CSTNode = call
+            while isinstance(part := self.parent(below), cst.Attribute) and part.value is below:
+                name = f"{name}.{part.attr.value}"
+                imported[id(part)] = name
+                below = part
         for root in names.roots:
             node: cst.CSTNode | None = root
             while node is not None:
-                name = names.of(node)
-                if name is not None:
-                    imported[id(node)] = outside(name)
+                known = names.of(node)
+                if known is not None:
+                    imported[id(node)] = outside(known)
                 above = self.parent(node)
                 in_full = isinstance(above, cst.Attribute) and above.value is node
                 node = above if in_full else None
         return imported
+
+    @cached_property
+    def _loaded(self) -> list[tuple[cst.Call, str]]:
+        """Calls that return a module from outside of the project, with its name."""
+        modules = self.calls.loaded_modules
+        if not modules:
+            return []
+        places = ((call, modules.get(self.place(call))) for call in self.all_of(cst.Call))
+        return [(call, name) for call, name in places if name is not None]
+
+    @cached_property
+    def loaded_names(self) -> list[tuple[cst.Name, str]]:
+        """Names that are assigned such a module: `torch = import_torch()`."""
+        return [
+            (target.target, name)
+            for call, name in self._loaded
+            if isinstance(statement := self.parent(call), cst.Assign)
+            for target in statement.targets
+            if isinstance(target.target, cst.Name)
+        ]
 
     @cached_property
     def spelled(self) -> str:

@@ -16,7 +16,7 @@ from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained, given_batches
 from migrate.reading.values.entries import StepFunction
-from migrate.reading.values.values import is_forward, is_update
+from migrate.reading.values.values import is_forward, is_hook, is_update
 from migrate.syntax.tree import code, nodes, nodes_of
 
 # Calls that may be inside of a step without being part of its work.
@@ -80,7 +80,8 @@ class StepCode:
         self._of_steps = {id(call) for call, _ in self.calls}
         for function in context.all_of(cst.FunctionDef):
             # Nodes that are in a step only because a step calls them.
-            if is_forward(function, context) and not self._without_gradients(function):
+            runs = is_forward(function, context) or is_hook(function, context)
+            if runs and not self._without_gradients(function):
                 self._take(function.body)
         self._follow()
         # Whether a step of another file runs a function of this file.

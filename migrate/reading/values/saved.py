@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -52,6 +53,27 @@ def arguments(call: cst.Call, context: Parsed) -> dict[str, cst.Arg] | None:
         name = arg.keyword.value if arg.keyword is not None else positions[number]
         bound[OF_SAFETENSORS.get(name, name)] = arg
     return bound
+
+
+def contents(
+    saved: cst.BaseExpression, context: Script, depth: int = 3
+) -> Iterator[cst.BaseExpression]:
+    """Yield `saved`, and the values of a dict: `{"net": net}`, `dict(net=net)`, or a variable with one."""
+    yield saved
+    if depth == 0:
+        return
+    if isinstance(saved, cst.Dict):
+        for element in saved.elements:
+            yield from contents(element.value, context, depth - 1)
+    elif isinstance(saved, cst.Call) and isinstance(saved.func, cst.Name):
+        for arg in saved.args if saved.func.value == "dict" else ():
+            yield from contents(arg.value, context, depth - 1)
+    elif isinstance(saved, cst.Name):
+        for assignment in context.values.bindings.reaching(saved):
+            if isinstance(assignment.value, cst.Dict | cst.Call):
+                held = contents(assignment.value, context, depth - 1)
+                next(held)  # the container itself
+                yield from held
 
 
 def is_of_host(call: cst.Call, context: Script) -> bool:

@@ -7,9 +7,10 @@ in other files of the project. A kind that is not plausible is unknown.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import libcst as cst
@@ -67,6 +68,8 @@ DEVICE_LOADERS = frozenset(
         "torch_xla.distributed.parallel_loader.ParallelLoader",
     }
 )
+# Methods and functions of torch that register a function to run in forward or backward passes.
+HOOKS = re.compile(r"register_(module_)?(forward(_pre)?|(full_)?backward(_pre)?)_hook")
 EMPTIES = frozenset({"OrderedDict", "deque", "dict", "list", "set"})
 DEEPEST = 60
 _ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in v.RANK_VARIABLES for q in "'\"")
@@ -953,6 +956,7 @@ class Values:
             return Kind.UNKNOWN
         forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
         forward = forward or _is_given_weight(function, self._context)
+        forward = forward or _is_given_by_hook(function, parameter, self._context)
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
@@ -1448,11 +1452,13 @@ def _begins_with_colon(node: cst.BaseExpression) -> bool:
 
 
 def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
-    """Whether `function` is the forward of a module."""
-    if not isinstance(function, cst.FunctionDef) or function.name.value not in FORWARDS:
+    """Whether `function` is the forward of a module, or the `__call__` of a loss that is no module."""
+    if not isinstance(function, cst.FunctionDef):
         return False
     around = context.class_around(function)
-    if around is None or not around.bases:
+    if around is not None and function.name.value == "__call__":
+        return v.LOSS_CLASS.search(around.name.value) is not None
+    if function.name.value not in FORWARDS or around is None or not around.bases:
         return False
     # A data pipeline or an autograd.Function has a `forward` too, but is no module. A cache of a sequence's
     # past is used to generate.
@@ -1460,6 +1466,34 @@ def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
         return False
     names = [context.qualified_name(base.value) or "" for base in around.bases]
     return not any("autograd" in name or "Transform" in name for name in names)
+
+
+def is_hook(function: cst.FunctionDef, context: Parsed) -> bool:
+    """Whether a function is registered to run in the forward or backward passes of a module."""
+    return (function.name.value, _is_method(function, context)) in _hooks_of(context)
+
+
+def _is_method(function: cst.FunctionDef, context: Parsed) -> bool:
+    return isinstance(context.parent(context.parent(function)), cst.ClassDef)
+
+
+@lru_cache(maxsize=2)  # the last ones: rules and hazards inspect one script after another
+def _hooks_of(context: Parsed) -> frozenset[tuple[str, bool]]:
+    """Return the names of the functions that a script registers as hooks, and whether they are methods."""
+    if "_hook(" not in context.source.text:
+        return frozenset()
+    return frozenset(
+        (last_part(arg.value), isinstance(arg.value, cst.Attribute))
+        for call in context.all_of(cst.Call)
+        if HOOKS.fullmatch(last_part(call.func))
+        for arg in call.args[:1]
+    )
+
+
+def _is_given_by_hook(function: cst.FunctionDef, parameter: cst.Param, context: Parsed) -> bool:
+    """Whether `parameter` is given what a module gets or returns: not the module, which comes first."""
+    params = function.params.params[_is_method(function, context) :]
+    return any(param is parameter for param in params[1:]) and is_hook(function, context)
 
 
 def _is_given_weight(function: cst.FunctionDef, context: Parsed) -> bool:

@@ -25,6 +25,8 @@ from migrate.syntax.tree import code, is_attribute_of_self, string_value
 LOGARITHMS = words("log log10 log2")
 COPIED = "a[mask] = b[mask] is a.copy_(torch.where(mask, b, a)), the mask with as many axes as a"
 
+ORDERS = cst.LessThan | cst.LessThanEqual | cst.GreaterThan | cst.GreaterThanEqual
+
 # Packages whose arrays are not torch's.
 OTHER_FRAMEWORKS = frozenset({"jax", "flax", "mlx"})
 
@@ -160,6 +162,32 @@ class BooleanIndex(Hazard):
                     return batch["x"][order] * batch["weights"][0], batch["mask"] * batch["x"]
             """
         ),
+        example(
+            """
+            import torch
+            from masks import drawn
+
+
+            class Net(torch.nn.Module):
+                def __init__(self, parts):
+                    super().__init__()
+                    self.parts = list(parts)
+                    self.fill = torch.nn.Parameter(torch.zeros(2))
+
+                def forward(self, x, names, kind="a"):
+                    mask = drawn(x.shape)
+                    x = x.clone()
+                    x[mask == 1] = self.fill  # XLA103
+                    return x[drawn(x.shape) > 0.5].sum() + x[0 if kind == "a" else 1].sum()  # XLA103
+
+
+            class FlowLoss:
+                def __call__(self, net, x, labels):
+                    dropped = torch.rand(labels.shape[0], device=x.device) < 0.1
+                    labels[dropped] = 0  # XLA103
+                    return (net(x, labels) - x).pow(2).mean()
+            """
+        ),
     )
     mended = example(
         """
@@ -272,7 +300,9 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
         index = cst.ensure_type(index.func, cst.Attribute).value
     if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
         index = index.expression
-    compared = isinstance(index, cst.Comparison) and code(index.left) == code(node.value)
+    compared = isinstance(index, cst.Comparison) and (
+        code(index.left) == code(node.value) or _compares_unknown(node, index, facts)
+    )
     joined = _joins(index)
     if not (compared or joined or isinstance(index, cst.Name | cst.Subscript | cst.Attribute)):
         return False  # `x[x > 0]` compares itself, which a list and a number cannot
@@ -285,6 +315,23 @@ def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -
     if any(kind not in {Kind.UNKNOWN, *OF_TENSORS} for kind in holds):
         return False
     return compared or joined or _is_made_as_mask(index, facts)
+
+
+def _compares_unknown(node: cst.Subscript, index: cst.Comparison, facts: Facts) -> bool:
+    """Whether `index` compares a value of unknown kind, and a tensor is indexed: `x[drawn(x.shape) == 1]`.
+
+    A comparison of numbers or text as index of a tensor has no use.
+    """
+    compares = len(index.comparisons) == 1 and isinstance(
+        index.comparisons[0].operator, ORDERS | cst.Equal | cst.NotEqual
+    )
+    other = index.comparisons[0].comparator
+    return (
+        compares
+        and facts.values.is_tensor(node.value)
+        and facts.values.kind(index.left) is Kind.UNKNOWN
+        and string_value(other) is None
+    )
 
 
 def _is_combined(node: cst.Subscript, facts: Facts) -> bool:

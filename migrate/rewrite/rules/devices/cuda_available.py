@@ -134,6 +134,20 @@ class CudaAvailable(Rule):
             """
             import torch
 
+            name = "c" if torch.cuda.is_available() else "b" if torch.cuda.is_available() else "a"
+            ones = torch.ones(2)
+            """,
+            """
+            import torch
+
+            name = "c"
+            ones = torch.ones(2)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
 
             def place(net, index):
                 use_cuda = torch.cuda.is_available()
@@ -435,6 +449,8 @@ class CudaAvailable(Rule):
             return
         if not first_of(condition, node, context):
             return  # the first question of a condition answers for all of them
+        if _goes_with_choice(node, context):
+            return
         if _asks_what_raises(condition, context):
             message = f"`{code(condition)}` is False on a TPU: what only CUDA can tell is skipped"
             yield from self.report(node, message, Severity.INFO)
@@ -580,6 +596,21 @@ class CudaAvailable(Rule):
         asked = [c for c in context.below(test, cst.Call) if is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
+
+
+def _goes_with_choice(node: cst.Call, context: Workspace) -> bool:
+    """Whether the choice around `node` is decided against its part: `a if cuda() else b if cuda() else c`."""
+    below: cst.CSTNode = node
+    for above in context.ancestors(node):
+        if isinstance(above, cst.BaseStatement | cst.BaseSmallStatement):
+            return False
+        if isinstance(above, cst.IfExp) and below is not above.test:
+            answer = fold(above.test, above.test, context)
+            asks = any(is_asked(call, context) for call in context.below(above.test, cst.Call))
+            if asks and isinstance(answer, bool) and below is (above.body, above.orelse)[answer]:
+                return True
+        below = above
+    return False
 
 
 def _tests_of(assign: cst.Assign, answer: Answer, context: Workspace) -> tuple[cst.Name, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from migrate.catalogue.words import COUNTERS, SAFETENSORS_SAVES
-from migrate.reading.values.saved import arguments
+from migrate.reading.values.saved import arguments, contents
+from migrate.reading.values.whole_modules import is_module
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rules.saving.own_paths import (
     names_replica,
     names_replica_at_times,
     ways_of_path,
 )
-from migrate.rewrite.rules.saving.whole_modules import is_module
 from migrate.syntax.tree import code, keyword, nodes_of, string_value, targets
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def refused(call: cst.Call, context: Workspace, *, alone: bool = False) -> str |
             )
         return None
     each = names_replica(call, context)
-    for value in _held(bound["obj"].value) if "obj" in bound else ():
+    for value in contents(bound["obj"].value, context) if "obj" in bound else ():
         if is_module(value, context):
             return (
                 f"saves the module `{code(value)}` itself, whose tensors stay on the device: "
@@ -247,10 +247,3 @@ def _last(call: cst.Call) -> str:
 
 def _is_mode(value: cst.SimpleString) -> bool:
     return set(string_value(value) or "") <= set("rwxabt+")
-
-
-def _held(saved: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """Yield `saved`, and the values of a dict."""
-    yield saved
-    for element in saved.elements if isinstance(saved, cst.Dict) else ():
-        yield element.value

@@ -1,33 +1,17 @@
-"""Modules that a script saves or loads as they are, not by their state dict."""
+"""Modules that a script loads as they are, not by their state dict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.catalogue.launchers import DDP
 from migrate.reading.values.devices import is_move, moves
-from migrate.syntax.tree import bind, code, is_attribute_of_self, parameters_of
+from migrate.reading.values.whole_modules import Variable, is_module, uses_of
+from migrate.syntax.tree import bind, code, parameters_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
-
-Variable = cst.Name | cst.Attribute
-# Methods that only a module has, among what scripts save and load.
-OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad"})
-
-
-def is_module(node: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether the script uses what `node` names as a module: calls it, asks for its parameters, wraps it."""
-    if not isinstance(node, Variable):
-        return False
-    if isinstance(node, cst.Name):
-        _, value = context.bound_to(node)
-        if isinstance(value, cst.Call) and context.qualified_name(value.func) in DDP:
-            return True
-    return any(_as_module(use, context) for use in _uses(node, context))
 
 
 def left_on_host(load: cst.Call, context: Workspace) -> Variable | None:
@@ -50,30 +34,8 @@ def left_on_host(load: cst.Call, context: Workspace) -> Variable | None:
     if not isinstance(target, Variable) or not is_module(target, context):
         return None
     line = context.position(load).line
-    later = (use for use in _uses(target, context) if context.position(use).line > line)
+    later = (use for use in uses_of(target, context) if context.position(use).line > line)
     return None if any(_moves(use, context) for use in later) else target
-
-
-def _uses(node: Variable, context: Workspace) -> Iterator[Variable]:
-    """Yield the mentions of the variable or attribute `node`, itself among them."""
-    for use in context.mentions(node):
-        if isinstance(node, cst.Name):
-            mine, its = context.bindings(node), context.bindings(use)
-            if mine and its and mine[0].node is its[0].node:
-                yield use
-        elif not is_attribute_of_self(node) or (
-            context.class_around(use) is context.class_around(node)
-        ):
-            yield use
-
-
-def _as_module(use: Variable, context: Workspace) -> bool:
-    if context.place(use) in context.calls.models:
-        return True
-    above = context.parent(use)
-    if isinstance(above, cst.Attribute) and above.value is use:
-        return above.attr.value in OF_MODULES and isinstance(context.parent(above), cst.Call)
-    return isinstance(above, cst.Call) and above.func is use
 
 
 def _moves(use: Variable, context: Workspace) -> bool:

@@ -9,7 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.values.saved import is_of_host
+from migrate.reading.values.saved import contents, is_of_host
+from migrate.reading.values.whole_modules import is_module
 from migrate.syntax.tree import code
 
 PICKLES = frozenset({"pickle.dump", "pickle.dumps", "cloudpickle.dump", "dill.dump", "joblib.dump"})
@@ -24,7 +25,8 @@ class PickledTensors(Hazard):
     writing it also runs what is pending in one replica only.
 
     **What to do.** Move the values to the CPU on all replicas, then write them in one: `{name: value.cpu()
-    for name, value in model.state_dict().items()}`, `x.cpu()`. Or save with `xm.save`.
+    for name, value in model.state_dict().items()}`, `x.cpu()`. Or save with `xm.save`. Of a module, pickle
+    the state dict: `xm.save` leaves the tensors of a module on the device too.
 
     Source: torch_xla 2.9 (measured).
     """
@@ -49,6 +51,28 @@ class PickledTensors(Hazard):
                     pickle.dump(model.state_dict(), file)  # XLA416
                     pickle.dump({"epoch": 3, "model": model.state_dict()}, file)  # XLA416
                 joblib.dump(model(x.to("xla")), path)  # XLA416
+            """
+        ),
+        example(
+            """
+            import copy
+            import pickle
+
+            import torch
+            from nets import make
+
+
+            def finish(path, options):
+                net = make(**options)
+                net.train().to("xla")
+                ema = copy.deepcopy(net).eval()
+                data = dict(net=ema, options=options)
+                with open(path, "wb") as file:
+                    pickle.dump(data, file)  # XLA416
+                    pickle.dump(net, file)  # XLA416
+                    pickle.dump(dict(options=options), file)
+                    data = {"options": options}
+                    pickle.dump(data, file)
             """
         ),
         example(
@@ -101,13 +125,32 @@ class PickledTensors(Hazard):
             return
         if not facts.context.moves_to_accelerator or is_of_host(node, facts.context):
             return
-        held = _on_device(node.args[0].value, facts, DEEPEST)
+        saved = node.args[0].value
+        for part in contents(saved, facts.context):
+            if is_module(part, facts.context, by_call=False) and not _is_on_host(part, facts):
+                message = (
+                    f"{code(node.func)} of the module `{code(part)}`: its tensors load on XLA alone; pickle "
+                    "its state_dict(), moved to the CPU on all replicas first"
+                )
+                yield self.hit(node, message)
+                return
+        held = _on_device(saved, facts, DEEPEST)
         if held is not None:
             message = (
                 f"{code(node.func)} of `{code(held)}`: tensors of the device load on XLA alone; "
                 "move them to the CPU on all replicas first"
             )
             yield self.hit(node, message)
+
+
+def _is_on_host(module: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether a module is made by a call that leaves it on the CPU: `copy.deepcopy(net).cpu()`."""
+    source = facts.context.bound_to(module)[1] if isinstance(module, cst.Name) else None
+    while isinstance(source, cst.Call) and isinstance(source.func, cst.Attribute):
+        if source.func.attr.value == "cpu":
+            return True
+        source = source.func.value
+    return False
 
 
 def _on_device(value: cst.CSTNode, facts: Facts, depth: int) -> cst.BaseExpression | None:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.check.common import method, receiver
+from migrate.check.common import moved_before, receiver
 from migrate.check.rules.ranks.parting import GraphDifference
-from migrate.check.rules.ranks.parting.unrun import place_of
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, keyword, nodes_of
+from migrate.syntax.tree import keyword, nodes_of
 
 
 def made(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
@@ -39,7 +38,7 @@ def loaded(node: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
     model = receiver(node)
     if not isinstance(guard, cst.If) or not facts.context.moves_to_accelerator:
         return
-    if facts.values.kind(model) is not Kind.MODEL or not _moved_before(model, node, facts):
+    if facts.values.kind(model) is not Kind.MODEL or not moved_before(model, node, facts):
         return
     line = facts.context.position(guard).line
     message = (
@@ -60,25 +59,3 @@ def is_made_on_device(call: cst.Call, facts: Facts) -> bool:
 def _first_made(guard: cst.If, facts: Facts) -> cst.Call | None:
     calls = nodes_of(guard, cst.Call)
     return next((call for call in calls if is_made_on_device(call, facts)), None)
-
-
-def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
-    """Whether a model is moved to the device above a location in its file, or in another file."""
-    text = code(model)
-    place = place_of(at, facts)
-    moves = [
-        call
-        for call in facts.calls
-        if method(call) in ("to", "cuda")
-        and code(receiver(call) or call) == text
-        and (
-            isinstance(model, cst.Attribute)
-            or facts.bindings.owner(call) is facts.bindings.owner(at)
-        )
-    ]
-    if any(place_of(call, facts) < place for call in moves):
-        return True
-    if isinstance(model, cst.Name):
-        values = [v for v in facts.context.bound_values(model) if isinstance(v, cst.Call)]
-        return any(method(value) in ("to", "cuda") for value in values)
-    return not moves
