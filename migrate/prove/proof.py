@@ -415,6 +415,7 @@ def compared(
             *failed,
             *runs.settings.notes(_most_steps(original.ranks)),
             *([_BFLOAT16 + how] if bfloat16 else []),
+            *([_float32(runs.runtime.in_float32)] if mine == {"float32"} else []),
             *([_WITHOUT_AUTOCAST] if how == AMP_OFF and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
@@ -496,6 +497,16 @@ def _in_words(parting: GraphDivergence) -> str:
 
 
 _BFLOAT16 = "both sides multiplied matrices in bfloat16, so small faults may stay unseen: "
+
+
+def _float32(call: str) -> str:
+    """Return what a TPU does otherwise where the rewrite multiplied matrices in float32."""
+    return (
+        "matrices were multiplied in float32 here; a TPU multiplies float32 in one pass of bfloat16, which "
+        f"changes losses from the third digit on, unless the script asks for more: {call}"
+    )
+
+
 _WITHOUT_AUTOCAST = (
     "the noise is that of bfloat16: in the runs that measure it, autocast is off, and each result that it "
     "would round changes at random by half a unit of bfloat16"

@@ -70,6 +70,7 @@ class Runtime(ABC):
         where: words for the place where the rewrite runs.
         observer: plugin that watches a process of a run.
         runs_graphs: whether each step is a graph, which the ranks have to run alike.
+        in_float32: the call that makes a TPU multiply float32 matrices in float32.
     """
 
     target: ClassVar[Target]
@@ -78,6 +79,7 @@ class Runtime(ABC):
     where: ClassVar[str]
     observer: ClassVar[str]
     runs_graphs: ClassVar[bool] = False
+    in_float32: ClassVar[str]
 
     @abstractmethod
     def require(self, replicas: int) -> None:
@@ -138,6 +140,7 @@ class XlaRuntime(Runtime):
     where = "XLA"
     observer = "migrate.observe.record:install"
     runs_graphs = True
+    in_float32 = 'torch_xla.backends.set_mat_mul_precision("highest")'
 
     def require(self, replicas: int) -> None:
         """Check that torch_xla is installed."""
@@ -171,6 +174,7 @@ class TpuRuntime(Runtime):
     replicas = "torch_tpu replicas"
     where = "torch_tpu"
     observer = "migrate.observe.eager.record:install"
+    in_float32 = 'torch.set_float32_matmul_precision("highest")'
 
     def require(self, replicas: int) -> None:
         """Check the versions, the plugin and the number of ranks; a real TPU is refused.
