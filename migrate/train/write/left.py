@@ -8,15 +8,14 @@ from collections.abc import Collection, Iterable
 
 from migrate.train.slice.called import is_call_of
 from migrate.train.slice.data import DataSlice
-from migrate.train.slice.loops import TrainingCalls
+from migrate.train.slice.loops import TrainingCalls, loops_around, step_statements
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.text import ScriptText, blocks, first_line, loads, path_to
+from migrate.train.slice.text import ScriptText, blocks, first_line, loads
 
 # Calls that a JAX program has no use for: one process on a host, and reading a loss waits for the device.
 _WAITING = ("torch.cuda.synchronize", "torch.distributed.barrier")
 # Methods of tensors and modules that end with "_" and change no value.
 _NO_VALUES = ("requires_grad_", "share_memory_", "detach_")
-_LOOPS = ast.For | ast.While | ast.AsyncFor
 
 
 def left_statements(
@@ -42,13 +41,8 @@ def left_statements(
     left: list[ast.stmt] = []
     shown = loads(ast.parse(loss.result))
     for frame in events.backward:
-        code = script.code(frame.first, frame.function)
-        path = path_to(code, frame.line) if code is not None else []
-        loops = [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
-        shown |= {name for loop in loops for name in _targets(loop)}
-        body = [s for b in blocks(loops[0]) for s in b] if loops else []
-        if not loops and frame is events.backward[0]:
-            body = getattr(code, "body", [])  # the training step is a function of its own
+        shown |= {name for loop in loops_around(script, frame) for name in _targets(loop)}
+    for _, body in step_statements(script, events.backward):
         for statement in body:
             _collect(statement, known, left)
     if scaled:
