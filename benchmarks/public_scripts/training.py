@@ -7,8 +7,8 @@ DIR holds checkouts named OWNER+NAME, and `cases+NAME`; `examples/` are those of
 by hand. Each script is run in a copy, on small data; what stands in for data or a network is said in its
 line. A verdict is "same", "different", "does not run", "refused" with the message, or "time". The figures
 are the largest relative differences of `migrate train`. With --devices 8, a program that is the same trains
-again on 8 simulated devices: the largest relative difference of its weights from those of one device. Weights,
-or parts of them, whose gradient is rounding in all updates are named and left out, as in `migrate prove`.
+again on 8 simulated devices: the largest relative difference of its weights from those of one device. Weights
+whose gradient is rounding in all updates are named and left out. The same in float64 shows what is rounding.
 With --ranks 2, a program with the batch of two ranks is compared with the script on two ranks (`ranks.py`).
 
 Scripts need torchvision, timm, diffusers, hydra-core, boto3, wandb, coolname, argdantic, tiktoken, rustbpe
@@ -163,7 +163,7 @@ NOT_RANKED = {
     "pytorch/examples mnist/main.py": _ONE_PROCESS,
     "pytorch/examples dcgan/main.py": _ONE_PROCESS,
     "pytorch/examples vae/main.py": _ONE_PROCESS,
-    "cases/gpt_trainer main.py": _ONE_PROCESS,
+    "cases/gpt_trainer main.py": _BY_RANK,
 }
 
 
@@ -270,6 +270,8 @@ def _row(
         "ranks' losses": _shown(found.get("ranks' losses")),
         "ranks' weights": _shown(found.get("ranks' weights")),
         "ranks": found.get("ranks", ""),
+        "devices in float64": _shown(found.get("devices in float64"))
+        or found.get("devices in float64", ""),
         "rounding alone": found.get("rounding alone", ""),
         "left by hand": len(found.get("left", [])) if found else "",  # type: ignore[arg-type]
         "seconds": round(time.monotonic() - begin),
