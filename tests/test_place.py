@@ -129,7 +129,7 @@ def test_a_script_in_the_folder_of_temporary_files(
 def test_a_file_of_the_user_is_never_replaced(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The script's folder is not copied, as temporary files are in it, and the script is run from elsewhere."""
+    """Temporary files are in the script's folder, which is not copied; the script runs from elsewhere."""
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(other)

@@ -252,7 +252,7 @@ def train(program: str, updates: str, output: str) -> None:
 
 
 def run_program(program: str, bits: str, *args: str) -> None:
-    """Run `train.py` of a program with floats of 32 or 64 bits; its weights have the shares of their gradients."""
+    """Run `train.py` of a program with floats of 32 or 64 bits; beside weights store gradients' shares."""
     sys.path.insert(0, program)
     import jax
     import jax.numpy as jnp

@@ -355,6 +355,33 @@ def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     assert left == ["train.py:9: if epoch == 1:"]
 
 
+def test_values_that_nothing_else_reads_are_not_left() -> None:
+    source = textwrap.dedent(
+        """
+        for number, x in enumerate(loader):
+            last = number == 3
+            wait = last or number > 1
+            shown = norm(model)
+            loss = model(x)
+            loss.backward()
+            total += loss.item()
+            began, ended = ended, time.time()
+            optimizer.step()
+            log(total)
+        """
+    )
+    script = ScriptText("train.py", source)
+    backward = frames(script, ("loss.backward", "<module>"))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
+    loss = loss_slice(script, backward[0])
+    left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
+    assert [line.partition(": ")[2] for line in left] == [
+        "shown = norm(model)",  # the call may do more
+        "total += loss.item()",
+        "log(total)",
+    ]
+
+
 def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them() -> None:
     source = textwrap.dedent(
         """
@@ -370,6 +397,7 @@ def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them
                     p.grad.div_(tokens)
                 optimizer.step()
                 tokens = 0
+                log(losses)
         """
     )
     script = ScriptText("train.py", source)
@@ -378,7 +406,7 @@ def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them
     loss = loss_slice(script, backward[0])
     data = data_slice(script, calls, loss, ["x"])
     left = left_statements(script, data, loss, calls, scaled=True)
-    assert left == ["train.py:7: losses += loss.detach()"]
+    assert left == ["train.py:7: losses += loss.detach()", "train.py:14: log(losses)"]
     assert "train.py:10: for p in model.parameters():" in left_statements(script, data, loss, calls)
 
 

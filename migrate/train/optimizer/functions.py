@@ -144,9 +144,7 @@ def port(
     parameters = [name for name in every if name == argument or name in (kept or ())]
     writer = _JaxWriter(function, values, argument, definitions, parameters)
     lines = writer.body(node.body)
-    only = re.fullmatch(
-        rf"return (\w+)\({argument}((?:, (?:\w+=)?-?[\w.]+)*)\)", "\n".join(lines)
-    )
+    only = re.fullmatch(rf"return (\w+)\({argument}((?:, (?:\w+=)?-?[\w.]+)*)\)", "\n".join(lines))
     if only and only[1] in definitions.functions and parameters == [argument]:
         passed = {text.rpartition("=")[2] for text in only[2].split(", ") if text}
         # Schedules call their own number and rate so, and a function around it may any name.
@@ -445,8 +443,8 @@ class _JaxWriter:
     def _own_call(self, function: RecordedFunction, call: ast.Call) -> ast.Call:
         """Write a call of a function of the script.
 
-        A number that the call passes stays an argument. Other constants are constants of the module, under the
-        names of the parameters.
+        A number that the call passes stays an argument. Other constants are constants of the module, under
+        the names of the parameters.
         """
         listed = parsed(function).args
         names = [argument.arg for argument in (*listed.posonlyargs, *listed.args)]

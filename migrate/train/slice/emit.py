@@ -128,7 +128,11 @@ class Emitter:
         inner_statements = [n for n in every_statement(statement) if n is not statement]
         if not inner_statements or isinstance(statement, FunctionNode | ast.ClassDef):
             return self._verbatim(statement, indent)
-        replaced = {*scope.marks, *scope.opened, *(s for s in scope.ends if ast.unparse(s) != scope.ends[s])}
+        replaced = {
+            *scope.marks,
+            *scope.opened,
+            *(s for s in scope.ends if ast.unparse(s) != scope.ends[s]),
+        }
         if all(n in scope.kept and n not in replaced for n in inner_statements):
             return self._verbatim(statement, indent)
         return self._partial(scope, statement, indent)

@@ -54,7 +54,9 @@ def is_in_inert(statement: ast.stmt, tree: ast.AST) -> bool:
             if isinstance(node, ast.Assign)
             and any(ast.unparse(target) == text for target in node.targets)
         ]
-        choices = [c for v in values for c in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))]
+        choices = [
+            c for v in values for c in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))
+        ]
         return all(map(is_inert, choices or [context]))
 
     return isinstance(statement, ast.With) and all(

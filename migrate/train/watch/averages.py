@@ -168,7 +168,7 @@ def _candidates(name: str, value: Any) -> Iterator[tuple[str, Callable[[], Tenso
 
 
 def _is_of_average(value: Any) -> bool:
-    """Whether a statement that reads a value may do nothing but move an average: weights, numbers, functions."""
+    """Whether a statement that reads a value may move an average alone: weights, numbers, functions."""
     if isinstance(value, Namespace | SimpleNamespace) or dataclasses.is_dataclass(value):
         value = vars(value)
     kinds = nn.Module | torch.Tensor | type | ModuleType | FunctionType | BuiltinFunctionType
@@ -176,7 +176,7 @@ def _is_of_average(value: Any) -> bool:
 
 
 def _versions(named: Tensors | None) -> Any:
-    """What changes when a statement moves one of the tensors; those of an inference mode do not show it."""
+    """Marks that change when a statement moves one of the tensors; those of an inference mode have none."""
     tensors = [x for x in (named or {}).values() if not x.is_inference()]
     return [(id(x), x._version) for x in tensors]
 

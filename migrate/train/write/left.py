@@ -6,6 +6,7 @@ import ast
 import builtins
 from collections.abc import Collection, Iterable
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.slice.called import is_call_of
 from migrate.train.slice.data import DataSlice
 from migrate.train.slice.loops import TrainingCalls, loops_around, step_statements
@@ -49,6 +50,7 @@ def left_statements(
         left = _without_scaling(left)
     shown |= {name for statement in left if _counted(statement) for name in _stored(statement)}
     left = [statement for statement in left if not _is_needless(statement, shown, script.tree)]
+    left = _without_unread(left)
     lines = [first_line(statement) for statement in left]
     return [_entry(script, line) for line in dict.fromkeys(lines)]
 
@@ -200,6 +202,40 @@ def _without_scaling(left: list[ast.stmt]) -> list[ast.stmt]:
         if known <= read:
             return rest
         read |= known
+
+
+# Functions and methods that only give a value.
+_VALUES = ("float", "int", "len", "min", "max", "round", "item", "detach", "time", "perf_counter")
+
+
+def _without_unread(left: list[ast.stmt]) -> list[ast.stmt]:
+    """Leave out what only gives values to names that no other left statement reads."""
+    while True:
+        unread = [
+            statement
+            for statement in left
+            if isinstance(statement, ast.Assign | ast.AugAssign)
+            and all(_is_name(target) for target in _targets_of(statement))
+            and all(
+                last_part(node.func) in _VALUES
+                for node in ast.walk(statement.value)
+                if isinstance(node, ast.Call)
+            )
+            and not _stored(statement)
+            & set[str]().union(*(loads(s) for s in left if s is not statement))
+        ]
+        if not unread:
+            return left
+        left = [statement for statement in left if statement not in unread]
+
+
+def _targets_of(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def _is_name(target: ast.expr) -> bool:
+    elements = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return all(isinstance(element, ast.Name) for element in elements)
 
 
 def _stored(statement: ast.stmt) -> set[str]:
