@@ -127,7 +127,8 @@ class Averages:
             self._decays[path].append(seen)
 
     def recorded(self) -> RecordedAverage | None:
-        """The first average with a known rule; None if there is none."""
+        """The first average with a known rule; None if there is none. Variables are let go."""
+        self._passed = 0, {}
         for path in self._held:
             decay = decay_text(self._decays[path])
             if decay is not None:
