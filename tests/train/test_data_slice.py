@@ -358,6 +358,7 @@ def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
 def test_values_that_nothing_else_reads_are_not_left() -> None:
     source = textwrap.dedent(
         """
+        import torch
         for number, x in enumerate(loader):
             last = number == 3
             wait = last or number > 1
@@ -367,6 +368,10 @@ def test_values_that_nothing_else_reads_are_not_left() -> None:
             total += loss.item()
             began, ended = ended, time.time()
             optimizer.step()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            if check(device):
+                torch.cuda.synchronize()
             log(total)
         """
     )
@@ -378,6 +383,7 @@ def test_values_that_nothing_else_reads_are_not_left() -> None:
     assert [line.partition(": ")[2] for line in left] == [
         "shown = norm(model)",  # the call may do more
         "total += loss.item()",
+        "if check(device):",
         "log(total)",
     ]
 

@@ -151,7 +151,9 @@ def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) 
         tree: the script.
     """
     if isinstance(statement, ast.If):
-        calls = any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement.test))
+        nodes = list(ast.walk(statement.test))
+        calls = any(isinstance(n, ast.Call) and last_part(n.func) not in _TESTS for n in nodes)
+        calls = calls or any(isinstance(n, ast.NamedExpr) for n in nodes)
         inner = [*statement.body, *statement.orelse]
         return not calls and all(_is_needless(child, shown, tree) for child in inner)
     if isinstance(statement, ast.For):  # for group in optimizer.param_groups: group["lr"] = …
@@ -204,8 +206,9 @@ def _without_scaling(left: list[ast.stmt]) -> list[ast.stmt]:
         read |= known
 
 
-# Functions and methods that only give a value.
-_VALUES = ("float", "int", "len", "min", "max", "round", "item", "detach", "time", "perf_counter")
+# Functions and methods that only give a value; those of tests.
+_TESTS = ("startswith", "endswith", "is_available")
+_ONLY_VALUES = ("float", "int", "len", "min", "max", "round", "item", "detach", "time", "perf_counter")
 
 
 def _without_unread(left: list[ast.stmt]) -> list[ast.stmt]:
@@ -217,7 +220,7 @@ def _without_unread(left: list[ast.stmt]) -> list[ast.stmt]:
             if isinstance(statement, ast.Assign | ast.AugAssign)
             and all(_is_name(target) for target in _targets_of(statement))
             and all(
-                last_part(node.func) in _VALUES
+                last_part(node.func) in _ONLY_VALUES
                 for node in ast.walk(statement.value)
                 if isinstance(node, ast.Call)
             )
