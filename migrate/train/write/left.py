@@ -208,7 +208,7 @@ def _without_scaling(left: list[ast.stmt]) -> list[ast.stmt]:
 
 # Functions and methods that only give a value; those of tests.
 _TESTS = ("startswith", "endswith", "is_available")
-_ONLY_VALUES = ("float", "int", "len", "min", "max", "round", "item", "detach", "time", "perf_counter")
+_GIVE = ("float", "int", "len", "min", "max", "round", "item", "detach", "time", "perf_counter")
 
 
 def _without_unread(left: list[ast.stmt]) -> list[ast.stmt]:
@@ -220,7 +220,7 @@ def _without_unread(left: list[ast.stmt]) -> list[ast.stmt]:
             if isinstance(statement, ast.Assign | ast.AugAssign)
             and all(_is_name(target) for target in _targets_of(statement))
             and all(
-                last_part(node.func) in _ONLY_VALUES
+                last_part(node.func) in _GIVE
                 for node in ast.walk(statement.value)
                 if isinstance(node, ast.Call)
             )
