@@ -248,6 +248,8 @@ class _Recorder:
         self._epochs.step(id(scheduler))
 
     def _backward(self, loss: Any, run: Any) -> None:
+        if self._evaluations is not None and self._evaluations.runs_again:
+            raise RuntimeError("it trains")  # statements of an evaluation, run again
         frames, frame, _ = script_frames(self._script)
         if self._is_other(frames):
             run()
