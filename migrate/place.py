@@ -54,7 +54,9 @@ class Place:
         self._linked: dict[Path, tuple[int, int]] = {}
         self._copied = self._entries = 0
         self._owned = tuple(_owned(self._script_folder, self._here))
-        for folder in (*self._owned, self._here):
+        # Folders of which the mirror has the content, or a real folder of links to it.
+        self._mirrored = (*self._owned, self._here, self._script_folder)
+        for folder in self._mirrored:
             self._reach(folder)
         for folder in self._owned:
             self._mirror(folder)
@@ -73,7 +75,7 @@ class Place:
         absolute = Path(os.path.abspath(self._here / path))
         resolved = absolute.parent.resolve() / absolute.name
         for known in (absolute, resolved):
-            if any(known.is_relative_to(folder) for folder in (*self._owned, self._here)):
+            if any(known.is_relative_to(folder) for folder in self._mirrored):
                 return self._root / known.relative_to("/")
         return absolute
 
@@ -85,7 +87,13 @@ class Place:
         )
 
     def put(self, path: Path, source: Path | None) -> None:
-        """Put a copy of `source` at `path`, which the mirror owns; with None, put nothing there."""
+        """Put a copy of `source` at `path`, which the mirror owns; with None, put nothing there.
+
+        Raises:
+            ValueError: the mirror does not own it: the file is the user's.
+        """
+        if not self.owns(path):
+            raise ValueError(f"{path} is not in the mirror")
         target = self.inside(path)
         if target.is_symlink() or target.is_file():
             target.unlink()

@@ -124,3 +124,23 @@ def test_a_script_in_the_folder_of_temporary_files(
     assert place.inside(Path("sub")).is_symlink()
     place.folder.joinpath("new").touch()
     assert not (project / "new").exists()
+
+
+def test_a_file_of_the_user_is_never_replaced(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Temporary files are in the script's folder, which is not copied; the script runs from elsewhere."""
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    monkeypatch.setattr(places.tempfile, "gettempdir", lambda: str(project / "sub"))
+    place = made(project, tmp_path)
+    script, text = project / "train.py", tmp_path / "text.py"
+    before = script.read_text()
+    text.write_text("replaced")
+    place.put(script, text)
+    assert script.read_text() == before
+    assert place.inside(script).read_text() == "replaced"
+    with pytest.raises(ValueError, match=r"text\.py is not in the mirror"):
+        place.put(text, script)
+    assert text.read_text() == "replaced"

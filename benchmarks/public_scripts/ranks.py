@@ -60,14 +60,66 @@ def beside_ranks(
         plain = {k: v for k, v in environment.items() if k not in _OF_RANK}
         command = [sys.executable, str(Path(__file__)), "--ranks", str(script), str(kept)]
         command += [str(ranks), str(updates), str(seconds), *args]
-        if said := _failed(command, folder, plain, seconds):
+        if said := failed(command, folder, plain, seconds):
             return {"ranks": f"{ranks} ranks: {said}"}
         flags = device_flags(devices)
         command = [sys.executable, str(Path(__file__)), str(program), str(updates), str(output)]
         on = {**environment, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-        if said := _failed(command, folder, on, seconds):
+        if said := failed(command, folder, on, seconds):
             return {"ranks": f"{devices} devices: {said}"}
         return compared(records.read(kept), dict(np.load(output)))
+
+
+def beside_devices(
+    program: Path,
+    *,
+    devices: int,
+    updates: int,
+    seconds: float,
+    folder: Path,
+    environment: dict[str, str],
+) -> dict[str, float | str]:
+    """Largest relative difference of weights that a program trains on one device and on several.
+
+    It is measured with floats of 32 bits and of 64: what rounding moves is much smaller with 64. Weights, or
+    parts of them, whose gradient is rounding in all updates are left out, as in `migrate prove`.
+
+    Args:
+        program: the program.
+        devices: simulated devices.
+        updates: updates of each run.
+        seconds: time limit of each run.
+        folder: where it runs: that of the script, whose data may have relative paths.
+        environment: variables of both runs.
+    """
+    from migrate.prove.recording import weights
+
+    result: dict[str, float | str] = {}
+    for name, bits in (("devices", 32), ("devices in float64", 64)):
+        trained = []
+        with tempfile.TemporaryDirectory(prefix="devices-") as scratch:
+            for count in (1, devices):
+                trained.append(Path(scratch) / f"trained-{count}.safetensors")
+                command = [sys.executable, str(Path(__file__)), "--train", str(program), str(bits)]
+                command += ["--updates", str(updates), "--save", str(trained[-1])]
+                on = {**environment, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": device_flags(count)}
+                if said := failed(command, folder, on, seconds):
+                    return {**result, name: f"{count} devices: {said}"}
+            rounding = weights.noise(*trained)
+            apart = weights.distances(*trained)
+            result[name] = max(x for n, x in apart.items() if n not in rounding)
+            result["rounding alone"] = _rounding(*trained)
+    return result
+
+
+def _rounding(*files: Path) -> str:
+    """Weights, or parts of them, whose gradient is rounding in all updates."""
+    from migrate.prove.recording import weights
+
+    return ", ".join(
+        name if name in weights.noise(*files) else f"{name} (a part)"
+        for name in weights._walking(*files)
+    )
 
 
 def device_flags(devices: int) -> str:
@@ -79,17 +131,20 @@ def device_flags(devices: int) -> str:
     )
 
 
-def _failed(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str:
-    """Last line of a command that fails; "" if it does not."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+def failed(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str:
+    """Last line of a command that fails or takes too long; "" if it does not."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"longer than {seconds:.0f} seconds"
     if not done.returncode:
         return ""
     lines = f"{done.stdout}\n{done.stderr}".split("\n")
@@ -130,6 +185,7 @@ def compared(ranks: dict[int, Any], program: dict[str, Any]) -> dict[str, float 
         tensors = {name: torch.from_numpy(own[str(match)]) for name, match in matches.items()}
         weights.save(tensors, ours_file, shares)
         rounding = weights.noise(file, ours_file)
+        result["rounding alone"] = _rounding(file, ours_file)
         for name, apart in weights.distances(file, ours_file).items():
             if name not in rounding and not apart <= worst:
                 worst, at = apart, f"{name} after {step} updates"
@@ -195,7 +251,55 @@ def train(program: str, updates: str, output: str) -> None:
     print(json.dumps({"devices": jax.device_count(), "updates": len(losses)}))
 
 
+def run_program(program: str, bits: str, *args: str) -> None:
+    """Run `train.py` of a program with floats of 32 or 64 bits; beside weights store gradients' shares."""
+    sys.path.insert(0, program)
+    import jax
+    import jax.numpy as jnp
+    import torch
+    from flax.traverse_util import flatten_dict
+    from safetensors.numpy import load_file
+
+    from migrate.prove.recording import weights
+
+    jax.config.update("jax_enable_x64", bits == "64")
+    loop: Any = import_module("train")
+    load = loop.load
+    gradients_of = getattr(loop, "value_and_grad", None)  # a program of several updates has others
+    shares: dict[str, list[float]] = {}
+
+    def wide(x: Any) -> Any:
+        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        return jax.device_put(np.asarray(x, np.float64), loop.EVERYWHERE)
+
+    def noting(*values: Any) -> Any:
+        value, gradients = gradients_of(*values)
+        named = flatten_dict({"params": gradients}, sep="/")
+        flat = {name: torch.from_numpy(np.array(x, np.float64)) for name, x in named.items()}
+        whole = sum(float(x.square().sum()) for x in flat.values()) ** 0.5
+        for name, x in flat.items():
+            norms = x.reshape(weights.parts(x), -1).norm(dim=1) / (whole or 1.0)
+            held = shares.setdefault(name, [0.0] * len(norms))
+            shares[name] = [max(pair) for pair in zip(held, norms.tolist(), strict=True)]
+        return value, gradients
+
+    if bits == "64":
+        loop.load = lambda *values: jax.tree.map(wide, load(*values))
+    if gradients_of is not None:
+        loop.value_and_grad = noting
+    sys.argv = [f"{program}/train.py", *args]
+    with jax.default_matmul_precision("highest"):
+        loop.main()
+    file = Path(args[-1])
+    weights.save({n: torch.tensor(x) for n, x in load_file(file).items()}, file, shares)
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     sys.path.remove(str(Path(__file__).parent))  # its names are no modules of a program
-    record_ranks(*sys.argv[2:]) if sys.argv[1] == "--ranks" else train(*sys.argv[1:])
+    kinds = {"--ranks": record_ranks, "--train": run_program}
+    if sys.argv[1] in kinds:
+        kinds[sys.argv[1]](*sys.argv[2:])
+    else:
+        train(*sys.argv[1:])

@@ -7,7 +7,8 @@ DIR holds checkouts named OWNER+NAME, and `cases+NAME`; `examples/` are those of
 by hand. Each script is run in a copy, on small data; what stands in for data or a network is said in its
 line. A verdict is "same", "different", "does not run", "refused" with the message, or "time". The figures
 are the largest relative differences of `migrate train`. With --devices 8, a program that is the same trains
-again on 8 simulated devices: the largest relative difference of its weights from those of one device.
+again on 8 simulated devices: the largest relative difference of its weights from those of one device. Weights
+whose gradient is rounding in all updates are named and left out. The same in float64 shows what is rounding.
 With --ranks 2, a program with the batch of two ranks is compared with the script on two ranks (`ranks.py`).
 
 Scripts need torchvision, timm, diffusers, hydra-core, boto3, wandb, coolname, argdantic, tiktoken, rustbpe
@@ -32,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(Path(__file__).parent)]
 from corpora import HOME, RANDOM_TEXT, autoresearch, nanochat, puzzles  # noqa: E402
 from history import append  # noqa: E402
 from places import prepared  # noqa: E402
-from ranks import beside_ranks, device_flags  # noqa: E402
+from ranks import beside_devices, beside_ranks  # noqa: E402
 from scripts import DATA, SCRIPTS, Script, smaller  # noqa: E402
 
 # What `migrate train` says, in the word that the history has.
@@ -154,6 +155,18 @@ RANKED = {
         f"data_config.train_split=0.858 {_NO_DROPOUT} trainer_config.batch_size=8",
     ),
 }
+_ONE_PROCESS = "the script has one process"
+_BY_RANK = "each rank seeds its own random numbers, which one process does not draw"
+NOT_RANKED = {
+    _GPT.name: _BY_RANK,
+    _DINO.name: _BY_RANK,
+    "facebookresearch/DiT train.py": _BY_RANK,
+    "pytorch/examples imagenet/main.py": "each rank normalizes its own batch",
+    "pytorch/examples mnist/main.py": _ONE_PROCESS,
+    "pytorch/examples dcgan/main.py": _ONE_PROCESS,
+    "pytorch/examples vae/main.py": _ONE_PROCESS,
+    "cases/gpt_trainer main.py": _BY_RANK,
+}
 
 
 def main() -> None:
@@ -170,8 +183,6 @@ def main() -> None:
     for script in TRAINED:
         if asked.only and not any(name in script.name for name in asked.only):
             continue
-        if asked.ranks and script.name not in RANKED:
-            continue
         row = outcome(script, asked)
         print(json.dumps(row), flush=True)
         append("train-scripts", row)
@@ -187,7 +198,7 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
         program = (asked.keep or scratch) / re.sub(r"\W+", "_", script.name)
         command = [sys.executable, "-m", "migrate", "train", str(place.repository / script.path)]
         command += ["-o", str(program), "--force", "--force", "--updates", str(asked.updates)]
-        of_all, of_rank = RANKED[script.name] if asked.ranks else ("", "")
+        of_all, of_rank = RANKED.get(script.name, ("", "")) if asked.ranks else ("", "")
         args = place.args(f"{script.args} {of_all}")
         command += ["--timeout", str(asked.seconds), "--json", "--", *args]
         environment = {**os.environ, **place.variables, "WANDB_MODE": "disabled"}
@@ -214,8 +225,17 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
             return _row(script, "refused", begin, what=_last(said))
         found = json.loads(done.stdout)
         if asked.devices and found["verdict"] == "match":
-            found["devices"] = _apart(program, place.folder, asked, environment)
-        if asked.ranks and found["verdict"] == "match":
+            found |= beside_devices(
+                program.resolve(),
+                devices=asked.devices,
+                updates=asked.updates,
+                seconds=asked.seconds,
+                folder=place.folder,
+                environment=environment,
+            )
+        if asked.ranks and script.name not in RANKED:
+            found["ranks"] = NOT_RANKED.get(script.name, "not set up")
+        elif asked.ranks and found["verdict"] == "match":
             found |= beside_ranks(
                 place.repository / script.path,
                 place.args(f"{script.args} {of_rank}"),
@@ -228,45 +248,6 @@ def outcome(script: Script, asked: argparse.Namespace) -> dict[str, object]:
                 environment=environment,
             )
         return _row(script, "", begin, found)
-
-
-def _apart(
-    program: Path, folder: Path, asked: argparse.Namespace, environment: dict[str, str]
-) -> float | str:
-    """Largest relative difference of weights that a program trains on one device and on several.
-
-    It runs in the folder of the script, whose data may have relative paths.
-    """
-    import numpy as np
-    from safetensors.numpy import load_file
-
-    trained = []
-    for devices in (1, asked.devices):
-        weights = program.resolve() / f"trained-{devices}.safetensors"
-        command = [
-            sys.executable,
-            str(program.resolve() / "train.py"),
-            "--updates",
-            str(asked.updates),
-            "--save",
-            str(weights),
-        ]
-        flags = device_flags(devices)
-        try:
-            subprocess.run(
-                command,
-                cwd=folder,
-                env={**environment, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-                capture_output=True,
-                timeout=asked.seconds,
-                check=True,
-            )
-        except subprocess.SubprocessError as error:
-            return f"{devices} devices: {type(error).__name__}"
-        trained.append(load_file(weights))
-    one, several = trained
-    norms = {name: float(np.linalg.norm(x)) for name, x in one.items()}
-    return max(float(np.linalg.norm(several[n] - x)) / (norms[n] or 1.0) for n, x in one.items())
 
 
 def _row(
@@ -291,6 +272,9 @@ def _row(
         "ranks' losses": _shown(found.get("ranks' losses")),
         "ranks' weights": _shown(found.get("ranks' weights")),
         "ranks": found.get("ranks", ""),
+        "devices in float64": _shown(found.get("devices in float64"))
+        or found.get("devices in float64", ""),
+        "rounding alone": found.get("rounding alone", ""),
         "left by hand": len(found.get("left", [])) if found else "",  # type: ignore[arg-type]
         "seconds": round(time.monotonic() - begin),
         "stands in": script.stands_in,

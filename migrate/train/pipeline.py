@@ -55,6 +55,7 @@ from migrate.train.slice.text import ScriptText
 from migrate.train.updates import write_updates
 from migrate.train.watch.runner import PORT
 from migrate.train.watch.runs import environment_kept
+from migrate.train.write.averages import average_lines
 from migrate.train.write.batches import has_single_batches
 from migrate.train.write.collectives import collective_notes
 from migrate.train.write.evaluation import evaluation_text, with_imports
@@ -261,8 +262,10 @@ def _write(
             raise EvaluationError(f"with it, the data differ: {of_data.what}")
         single = not called and has_single_batches((place / "data.py").read_text())
         facts = replace(facts, single=single and not facts.rollouts)
+        averaged = average_lines(text, recorded.get("average"))
         if not facts.rollouts and not facts.counted:
-            known = {*data.kept, *recorded["schedule_lines"], *recorded["modes"], *trains(events)}
+            elsewhere = {*recorded["schedule_lines"], *recorded["modes"], *averaged}
+            known = {*data.kept, *elsewhere, *trains(events)}
             log = log_of(
                 text, events, loss, known, _norms(recorded["optimizer"]), single=facts.single
             )
@@ -279,7 +282,7 @@ def _write(
             loss,
             events,
             recorded["schedule_lines"],
-            {*recorded["modes"], *(facts.log.lines if facts.log else ())},
+            {*recorded["modes"], *averaged, *(facts.log.lines if facts.log else ())},
             scaled=facts.scaled is not None,
         )
         notes = [

@@ -24,11 +24,13 @@ from migrate.train.slice.loops import (
     loop_ends,
     loop_level,
     loop_statements,
+    step_statements,
 )
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.rate import rate_function
 from migrate.train.slice.reads import read_names
-from migrate.train.slice.text import ScriptText
+from migrate.train.slice.statements import every_statement
+from migrate.train.slice.text import ScriptText, first_line
 from migrate.train.watch.runner import ECHO, PORT, QUESTION
 from migrate.train.watch.runs import run_script
 
@@ -278,6 +280,7 @@ def _run(
         "result": loss.result,
         "loop": [loop.function, loop.first],
         "statements": tuple(loop_statements(script, loop)),
+        "passed": _passed(script, events),
         "batches": script_loop(script, events),
         "ends": loop_ends(script, loop),
         "updates": options.updates,
@@ -319,6 +322,15 @@ def _run(
             "report this with the script; an error of the script itself is in --debug",
         )
     return recorded
+
+
+def _passed(script: ScriptText, events: TrainingCalls) -> list[tuple[str, int, int]]:
+    """Statements around the training step: function, first line of the function, line of the statement."""
+    return [
+        (frame.function, frame.first, line)
+        for frame, body in step_statements(script, events.backward)
+        for line in sorted({first_line(s) for outer in body for s in every_statement(outer)})
+    ]
 
 
 _WITHOUT_AUTOCAST = (

@@ -566,7 +566,10 @@ for i in range(3):
 
 # It looks at what the generator makes now, in training mode: that moves the statistics of its BatchNorm.
 GAN_WITH_PICTURES = (
-    GAN.replace("criterion = ", "fixed = torch.randn(5, 3)\ncriterion = ")
+    GAN.replace(
+        "netG = ",
+        "def weights_init(m):\n    m.requires_grad_()\n\n\nnetG = ",
+    ).replace("criterion = ", "netG.apply(weights_init)\nfixed = torch.randn(5, 3)\ncriterion = ")
     + """    if i % 2 == 0:
         fake = netG(fixed)
         print(fake.detach().mean())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import copy
 import dataclasses
+import io
 import sys
 from collections import namedtuple
 from collections.abc import Callable
@@ -15,8 +17,9 @@ import pytest
 import torch
 from torch import nn
 
+from migrate.train.slice.text import ScriptText
 from migrate.train.watch.averages import Averages, RecordedAverage, SeenDecay, decay_text
-from migrate.train.write.averages import average_class
+from migrate.train.write.averages import average_class, average_lines
 
 
 class Shadow:
@@ -65,6 +68,35 @@ def test_an_average_is_found_with_its_rule(decay_of: Callable[[int], float], tex
     assert found.name == "ema.shadow"
     assert found.decay.startswith(text)
     assert torch.equal(found.last["model.weight"], ema.shadow["weight"])
+
+
+def test_lines_that_move_an_average_and_do_nothing_else() -> None:
+    source = """
+settings.number += 1
+ema.update(model, settings.decay)
+log(ema.update(model, 0.5), writer)
+model.train()
+"""
+    step = nn.Module()
+    step.model = model = nn.Linear(4, 3)
+    ema, writer = Shadow(model), io.StringIO()
+    settings = argparse.Namespace(decay=0.5)
+    averages = Averages(step, sys._getframe())
+    seen = {"ema": ema, "model": model, "settings": settings, "writer": writer, "log": print}
+    weights = {name: p.detach() for name, p in step.named_parameters()}
+    for line in (2, 3, 4, 5) * 3:
+        averages.before(line, seen)
+        if line in (3, 4):
+            ema.update(model, 0.5)
+        if line == 5:
+            averages.observe(weights)
+            with torch.no_grad():
+                model.weight.add_(1.0)
+    average = dataclasses.replace(averages.recorded() or RecordedAverage("", "", {}))
+    script = ScriptText("train.py", source)
+    assert average.lines.keys() == {3, 4}
+    assert average_lines(script, average) == {3}
+    assert average_lines(script, None) == set()
 
 
 def test_a_rule_that_is_unknown_is_no_average() -> None:

@@ -206,6 +206,51 @@ def test_a_block_without_gradients_is_a_statement_of_the_loss() -> None:
     assert "yield {'batch': batch}" in text
 
 
+ACCUMULATING = """
+    def main():
+        model, data = object(), iter([1, 2, 3, 4, 5])
+        ctx = torch.amp.autocast("cpu")
+        batch = next(data)
+        for update in range(2):
+            for micro in range(2):
+                no_sync = model.no_sync if micro < 1 else contextlib.nullcontext
+                with no_sync():
+                    with ctx:
+                        loss = model(batch)
+                    batch = next(data)
+                    loss.backward()
+            optimizer.step()
+
+
+    main()
+    """
+
+
+def accumulating(source: str) -> DataSlice:
+    """Slice this loop, in which `model` is trained."""
+    script = ScriptText("train.py", textwrap.dedent(source))
+    backward = frames(script, ("loss.backward", "main"), ("main()", "<module>"))
+    step = frames(script, ("optimizer.step()", "main"), ("main()", "<module>"))
+    calls = TrainingCalls(backward, (step,), ())
+    trained = {(backward[0].function, backward[0].first): ["model"]}
+    return data_slice(script, calls, loss_slice(script, backward[0]), ["batch"], trained=trained)
+
+
+def test_a_context_without_effect_on_the_batches_is_left_out() -> None:
+    text = accumulating(ACCUMULATING).text
+    assert "no_sync" not in text
+    assert "with " not in text
+    assert [item and item["batch"] for item in run(text)] == [1, 2, None, 3, 4, None]
+
+
+def test_a_context_that_may_have_an_effect_on_the_batches_is_kept() -> None:
+    source = ACCUMULATING.replace("contextlib.nullcontext", "contextlib.ExitStack")
+    with pytest.raises(TrainError, match="the loop depends on model"):
+        accumulating(source)
+    source = ACCUMULATING.replace("with no_sync()", "with seeded()")
+    assert "with seeded():" in accumulating(source).text
+
+
 def test_methods_that_a_kept_method_calls_in_a_block_are_kept() -> None:
     source = """
         class Trainer:
@@ -310,6 +355,39 @@ def test_statements_of_a_callers_loop_are_listed_as_left() -> None:
     assert left == ["train.py:9: if epoch == 1:"]
 
 
+def test_values_that_nothing_else_reads_are_not_left() -> None:
+    source = textwrap.dedent(
+        """
+        import torch
+        for number, x in enumerate(loader):
+            last = number == 3
+            wait = last or number > 1
+            shown = norm(model)
+            loss = model(x)
+            loss.backward()
+            total += loss.item()
+            began, ended = ended, time.time()
+            optimizer.step()
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            if check(device):
+                torch.cuda.synchronize()
+            log(total)
+        """
+    )
+    script = ScriptText("train.py", source)
+    backward = frames(script, ("loss.backward", "<module>"))
+    calls = TrainingCalls(backward, (frames(script, ("optimizer.step", "<module>")),), ())
+    loss = loss_slice(script, backward[0])
+    left = left_statements(script, data_slice(script, calls, loss, ["x"]), loss, calls)
+    assert [line.partition(": ")[2] for line in left] == [
+        "shown = norm(model)",  # the call may do more
+        "total += loss.item()",
+        "if check(device):",
+        "log(total)",
+    ]
+
+
 def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them() -> None:
     source = textwrap.dedent(
         """
@@ -325,6 +403,7 @@ def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them
                     p.grad.div_(tokens)
                 optimizer.step()
                 tokens = 0
+                log(losses)
         """
     )
     script = ScriptText("train.py", source)
@@ -333,7 +412,7 @@ def test_statements_that_scale_gradients_are_not_left_if_the_program_scales_them
     loss = loss_slice(script, backward[0])
     data = data_slice(script, calls, loss, ["x"])
     left = left_statements(script, data, loss, calls, scaled=True)
-    assert left == ["train.py:7: losses += loss.detach()"]
+    assert left == ["train.py:7: losses += loss.detach()", "train.py:14: log(losses)"]
     assert "train.py:10: for p in model.parameters():" in left_statements(script, data, loss, calls)
 
 

@@ -144,12 +144,21 @@ def test_a_tensor_that_the_host_adds_stays_a_tensor() -> None:
         ("y = model(x)\n    if y > 0:\n        print(y.item())", "a condition or a loop reads"),
         ("y = model(x)\n    z = load()\n    w = y + z\n    print(w.item())", "the host computes"),
         ("y = model(x)", "the host reads no value of it"),
+        ("y = model(x)\n    y.backward()", "calls a method of what the model computes"),
     ],
 )
 def test_other_statements_are_no_evaluation_of_a_program(body: str, why: str) -> None:
     script = ScriptText("train.py", f"def f(model, x):\n    {body}\n")
     with pytest.raises(NoEvaluationError, match=why):
         evaluation_slice(script, function(script, "f"), 2, kind)
+
+
+def test_a_call_that_is_a_statement_stays_on_the_host() -> None:
+    """It may train: run again for its value, it would train twice."""
+    source = "def f(model, x):\n    y = model(x)\n    get_loss(y, y.mean())\n"
+    script = ScriptText("train.py", source)
+    cut = evaluation_slice(script, function(script, "f"), 2, kind)
+    assert [v.expression for v in cut.values] == ["y", "y.mean()"]
 
 
 LOOP = """

@@ -437,6 +437,8 @@ def test_a_function_that_makes_the_groups_of_the_optimizer_gives_them() -> None:
     assert isinstance(first, ast.FunctionDef)
     assert isinstance(other, ast.FunctionDef)
     assert not names._groups(other)
+    several = PublicNames(script, nothing, facts, {}, nothing, nothing)  # one optimizer an update
+    assert not several._groups(first)
 
     def require(name: str, value: Any, expected: Any) -> None:
         if value != expected:

@@ -133,6 +133,7 @@ def test_a_moving_average_of_the_weights_is_in_the_program(tmp_path: Path) -> No
     found = {c["name"]: c for c in json.loads(result.stdout)["comparisons"]}
     assert found["average"]["same"]
     assert "1 - 0.95)" in (tmp_path / "jax_program" / "train.py").read_text()
+    assert not json.loads(result.stdout)["left"]
 
 
 def test_rollouts_are_made_with_the_weights_of_the_program(tmp_path: Path) -> None:

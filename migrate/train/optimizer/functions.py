@@ -37,16 +37,23 @@ class ModuleNames:
     constants: dict[str, object] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
 
-    def constant(self, name: str, value: object, taken: Collection[str] = ()) -> str:
+    def constant(
+        self, name: str, value: object, taken: Collection[str] = (), *, numbered: bool = False
+    ) -> str:
         """Add a constant under its name in the script, and return the name that it has here.
 
         Args:
             name: the name, with attributes.
             value: the constant.
             taken: names that mean something else where it is read.
+            numbered: whether a further value of the name gets a number, as each call may pass its own.
+
+        Raises:
+            Unportable: the name has another value.
         """
         short = name.rpartition(".")[2]
-        for candidate in (short, name.replace(".", "_")):
+        more = [f"{short}_{n}" for n in range(2, 100)] if numbered else []
+        for candidate in (short, name.replace(".", "_"), *more):
             if candidate in self.functions or candidate in taken:
                 continue
             if self.constants.setdefault(candidate, value) == value:
@@ -137,9 +144,7 @@ def port(
     parameters = [name for name in every if name == argument or name in (kept or ())]
     writer = _JaxWriter(function, values, argument, definitions, parameters)
     lines = writer.body(node.body)
-    only = re.fullmatch(
-        rf"return (\w+)\({argument}((?:, (?:\w+=)?[^\W\d]\w*)*)\)", "\n".join(lines)
-    )
+    only = re.fullmatch(rf"return (\w+)\({argument}((?:, (?:\w+=)?-?[\w.]+)*)\)", "\n".join(lines))
     if only and only[1] in definitions.functions and parameters == [argument]:
         passed = {text.rpartition("=")[2] for text in only[2].split(", ") if text}
         # Schedules call their own number and rate so, and a function around it may any name.
@@ -438,8 +443,8 @@ class _JaxWriter:
     def _own_call(self, function: RecordedFunction, call: ast.Call) -> ast.Call:
         """Write a call of a function of the script.
 
-        A number that the call passes by its name stays an argument. Other constants are constants of the
-        module, under the names of the parameters.
+        A number that the call passes stays an argument. Other constants are constants of the module, under
+        the names of the parameters.
         """
         listed = parsed(function).args
         names = [argument.arg for argument in (*listed.posonlyargs, *listed.args)]
@@ -458,8 +463,8 @@ class _JaxWriter:
         texts = {name: self._expression(passed[name]) for name in free}
         keywords = {name: value for name, value in fixed.items() if name not in free}
         for name, value in keywords.items():
-            if (text := self._named(passed[name], value)) is not None:
-                texts[name] = text
+            if type(value) in (int, float):
+                texts[name] = self._number(passed[name], value)
         kept = [name for name in texts if name not in free]
         ported = port(
             replace(function, keywords={**function.keywords, **keywords}), self._definitions, kept
@@ -472,16 +477,17 @@ class _JaxWriter:
         ]
         return ast.Call(_name(ported.name), arguments, by_keyword)
 
-    def _named(self, node: ast.expr, value: object) -> ast.expr | None:
-        """Return the name by which a call passes a number; None if it has none here."""
-        if not isinstance(node, ast.Name) or type(value) not in (int, float):
-            return None
-        if node.id in self._kept:
+    def _number(self, node: ast.expr, value: object) -> ast.expr:
+        """Return the number that a call passes, by its name if it has one here."""
+        dotted = ast.unparse(node)
+        if dotted in self._kept:
             return node
-        try:
-            return _name(self._definitions.constant(node.id, value, self._bound))
-        except Unportable:
-            return None
+        if isinstance(node, ast.Name | ast.Attribute):
+            try:
+                return _name(self._definitions.constant(dotted, value, self._bound))
+            except Unportable:
+                pass
+        return _name(repr(value))
 
     def _constant(self, node: ast.expr) -> tuple[object] | None:
         """Return the value of an expression in a tuple; None if it is no constant."""
@@ -498,7 +504,8 @@ class _JaxWriter:
     def _value(self, dotted: str) -> ast.expr:
         if dotted not in self._values:
             raise Unportable(f"the value of {dotted} is unknown")
-        return _name(self._definitions.constant(dotted, self._values[dotted], self._bound))
+        value, passed = self._values[dotted], dotted in self._function.keywords
+        return _name(self._definitions.constant(dotted, value, self._bound, numbered=passed))
 
 
 def _returns(body: Sequence[ast.stmt]) -> bool:

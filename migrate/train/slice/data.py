@@ -8,6 +8,7 @@ script updates the weights.
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -586,7 +587,7 @@ class _Slicer:
         for statement in (*own, main, *asked):
             lines.append(emitter.emit(scope, statement, "    "))
         head = f'def {MICRO}():\n    """Yield each micro-batch, and None where the weights are updated."""'
-        text = "\n\n".join([*parts, "\n".join([head, *lines])]) + "\n"
+        text = _spaced(parts) + "\n\n" + "\n".join([head, *lines]) + "\n"
         return text, frozenset(emitter.lines)
 
     def _settle_module(
@@ -631,6 +632,15 @@ class _Slicer:
             if member not in sliced:
                 names |= free_names(member)
         return names
+
+
+def _spaced(parts: Sequence[str]) -> str:
+    """Statements of the module, as the script has them: settings of one line each stand together."""
+    text = ""
+    for before, part in zip(("", *parts), parts, strict=False):
+        together = all(re.fullmatch(r"\w+ = .*", each) for each in (before, part))
+        text += ("\n" if together else "\n\n") * bool(text) + part
+    return text
 
 
 def _of_training(scope: KeptPart) -> set[str]:

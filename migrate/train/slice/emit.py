@@ -74,7 +74,7 @@ class Emitter:
     def _kept_nodes(part: KeptPart) -> Iterable[ast.AST]:
         """Nodes of what is kept of a function, as it is written."""
         marks = {**part.marks, **part.ends}
-        for node in part.kept:
+        for node in part.kept - part.opened:
             yield from own_nodes(ast.parse(marks[node]) if node in marks else node)
 
     def emit(
@@ -122,10 +122,17 @@ class Emitter:
             for member in members:
                 lines.append(self.emit(scope, member, indent + "    "))
             return "\n\n".join(lines)
+        if statement in scope.opened:
+            block: list[ast.stmt] = statement.body  # type: ignore[attr-defined]
+            return "\n".join(self.emit(scope, s, indent) for s in block if s in scope.kept)
         inner_statements = [n for n in every_statement(statement) if n is not statement]
         if not inner_statements or isinstance(statement, FunctionNode | ast.ClassDef):
             return self._verbatim(statement, indent)
-        replaced = {*scope.marks, *(s for s in scope.ends if ast.unparse(s) != scope.ends[s])}
+        replaced = {
+            *scope.marks,
+            *scope.opened,
+            *(s for s in scope.ends if ast.unparse(s) != scope.ends[s]),
+        }
         if all(n in scope.kept and n not in replaced for n in inner_statements):
             return self._verbatim(statement, indent)
         return self._partial(scope, statement, indent)

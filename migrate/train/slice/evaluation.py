@@ -211,7 +211,7 @@ class _ValueCut:
             self._heads(statement)
             return
         replaced: list[tuple[ast.AST, ast.expr]] = []
-        for part, inner, is_number in self._cuts(statement):
+        for part, inner, is_number in self._cuts_of(statement):
             name = self._value(inner, is_number, _name_for(statement, part))
             replaced.append((part, ast.Name(name, ast.Load())))
         self._edit(statement, replaced)
@@ -229,6 +229,18 @@ class _ValueCut:
                     if _plain_targets(child) and not self._has_number(child):
                         raise NoEvaluationError("the model computes under a condition")
                     self._statement(child)
+
+    def _cuts_of(self, statement: ast.stmt) -> list[tuple[ast.AST, ast.expr, bool]]:
+        """Parts of a statement that the device computes.
+
+        A call that is a statement does something, `learner.learn(seen)`: it stays the host's.
+        """
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(call, ast.Call) or self._has_number(call):
+            return self._cuts(statement)
+        if isinstance(call.func, ast.Attribute) and self._computes(call.func.value):
+            raise NoEvaluationError("a statement calls a method of what the model computes")
+        return [cut for part in (*call.args, *call.keywords) for cut in self._cuts(part)]
 
     def _cuts(self, node: ast.AST) -> list[tuple[ast.AST, ast.expr, bool]]:
         """Largest parts that the device computes: the part, its tensor, whether it is read as a number."""

@@ -13,6 +13,7 @@ from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.statements import (
     every_statement,
     is_exit,
+    is_in_inert,
     loop_targets,
     names_read,
     own_group,
@@ -66,6 +67,7 @@ class KeptPart:
         again: statements of the loss that `data.py` runs too, before the update.
         bound_together: names that kept statements bind, read or not: a sampler beside its loader.
         asked: statements that evaluate, and those that read their values.
+        opened: kept statements whose block alone is kept: a `with` without an effect on the batches.
     """
 
     body: list[ast.stmt]
@@ -81,6 +83,7 @@ class KeptPart:
     again: set[ast.stmt] = field(default_factory=set)
     bound_together: set[str] = field(default_factory=set)
     asked: set[ast.stmt] = field(default_factory=set)
+    opened: set[ast.stmt] = field(default_factory=set)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -237,6 +240,10 @@ class Keeper:
             kept = [self.visit(scope, child, within) for child in inner]
             # Another loop, over an evaluation set say, may use the names of the training loop.
             own = loop_targets(statement) & scope.needed - self.loop_names(scope)
+            if any(kept) and trains and is_in_inert(statement, self._script.tree):
+                scope.kept.add(statement)
+                scope.opened.add(statement)
+                return True
             if any(kept) or (own and not trains):
                 # Branches that make the model, say, are not those that read the data.
                 parts = trains or around or isinstance(statement, ast.If)

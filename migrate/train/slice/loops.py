@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from migrate.model.calls.rank_tests import last_part
@@ -79,6 +79,21 @@ def loops_around(script: ScriptText, frame: Frame) -> list[ast.stmt]:
     code = script.code(frame.first, frame.function)
     path = path_to(code, frame.line) if code is not None else []
     return [block[index] for block, index in path[:-1] if isinstance(block[index], LOOPS)]
+
+
+def step_statements(
+    script: ScriptText, frames: Sequence[Frame]
+) -> Iterator[tuple[Frame, list[ast.stmt]]]:
+    """Yield each frame of a training step with the statements around it: those of the outermost loop.
+
+    Of a training step that is a function of its own they are those of the function.
+    """
+    for frame in frames:
+        loops = loops_around(script, frame)
+        if loops:
+            yield frame, [statement for block in blocks(loops[0]) for statement in block]
+        elif frame is frames[0]:
+            yield frame, getattr(script.code(frame.first, frame.function), "body", [])
 
 
 def loop_statements(script: ScriptText, frame: Frame) -> dict[int, frozenset[int]]:

@@ -12,6 +12,7 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.slice.selected import Selections, selects
+from migrate.train.slice.statements import is_inert
 from migrate.train.slice.text import (
     FunctionNode,
     ScriptText,
@@ -24,8 +25,6 @@ from migrate.train.slice.text import (
     stores,
 )
 
-# Context managers without an effect on what a float32 program computes.
-_WITHOUT_EFFECT = ("autocast", "nullcontext", "no_sync", "record_function", "detect_anomaly")
 # Methods whose calls as a statement change no value that the loss reads.
 _APART = (
     "backward",
@@ -300,10 +299,8 @@ class _Cut:
         return [part for s in inner for part in (self._needed_in(s) or [s])]
 
     def _has_no_effect(self, item: ast.withitem) -> bool:
-        words = ast.unparse(item.context_expr)
-        if isinstance(item.context_expr, ast.Name):
-            return True  # decided by running: the slice must give the script's own loss
-        return any(name in words for name in _WITHOUT_EFFECT)
+        # A name is decided by running: the slice must give the script's own loss.
+        return isinstance(item.context_expr, ast.Name) or is_inert(item.context_expr)
 
     def _is_needed(self, statement: ast.stmt) -> bool:
         binds, changes = stores(statement)

@@ -27,6 +27,43 @@ def names_read(statement: ast.stmt) -> set[str]:
     }
 
 
+# Context managers without an effect on batches, or on what a float32 program computes.
+_INERT = ("autocast", "nullcontext", "no_sync", "record_function", "detect_anomaly")
+
+
+def is_inert(context: ast.expr) -> bool:
+    """Whether a context manager has no effect on what a program has."""
+    words = ast.unparse(context)
+    return any(name in words for name in _INERT)
+
+
+def is_in_inert(statement: ast.stmt, tree: ast.AST) -> bool:
+    """Whether a statement is a `with` of such context managers alone: by their calls, or names for them.
+
+    Args:
+        statement: the statement.
+        tree: the script, with the assignments of names: `no_sync = model.no_sync if … else nullcontext`.
+    """
+
+    def inert(context: ast.expr) -> bool:
+        bare = isinstance(context, ast.Call) and not (context.args or context.keywords)
+        text = ast.unparse(context.func if bare else context)  # type: ignore[attr-defined]
+        values = [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and any(ast.unparse(target) == text for target in node.targets)
+        ]
+        choices = [
+            c for v in values for c in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else (v,))
+        ]
+        return all(map(is_inert, choices or [context]))
+
+    return isinstance(statement, ast.With) and all(
+        item.optional_vars is None and inert(item.context_expr) for item in statement.items
+    )
+
+
 def set_attributes(code: ast.AST) -> list[ast.Attribute]:
     """Attributes that code binds."""
     return [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import FrameType
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -45,12 +47,14 @@ class RecordedAverage:
         decay: its decay as an expression of `step`, the number of earlier updates.
         last: its values after the last recorded update, by the step's names.
         owner: class of the object that holds it, and the object's plain attributes; None if no object does.
+        lines: line of each statement that moves it → names there of neither weights, numbers nor functions.
     """
 
     name: str
     decay: str
     last: Mapping[str, torch.Tensor]
     owner: tuple[str, Mapping[str, Any]] | None = None
+    lines: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
 class Averages:
@@ -69,6 +73,9 @@ class Averages:
         self._decays: dict[str, list[SeenDecay]] = {}
         self._owners: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._moved: dict[str, None] = {}
+        self._lines: dict[str, dict[int, frozenset[str]]] = {}
+        self._passed: tuple[int, Mapping[str, Any]] = 0, {}
+        self._versions: dict[str, Any] = {}
         while frame is not None:
             for name, value in [*frame.f_locals.items(), *frame.f_globals.items()]:
                 for path, held in _candidates(name, value):
@@ -88,6 +95,23 @@ class Averages:
             if not all(torch.equal(tensors[name], weights[name]) for name in weights):
                 del self._held[path], self._values[path]  # it does not start from the weights
 
+    def before(self, line: int, variables: Mapping[str, Any]) -> None:
+        """Note which averages the statement before this one has moved.
+
+        Args:
+            line: line of the statement that runs next.
+            variables: variables that it sees.
+        """
+        for path, held in self._held.items():
+            now = _versions(held())
+            if self._versions.setdefault(path, now) != now:
+                at, seen = self._passed
+                own = path.partition(".")[0]
+                others = {n for n, value in seen.items() if n != own and not _is_of_average(value)}
+                self._lines.setdefault(path, {})[at] = frozenset(others)
+                self._versions[path] = now
+        self._passed = line, variables
+
     def observe(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Note how far each average went to the weights that the last update left."""
         for path, held in list(self._held.items()):
@@ -103,11 +127,13 @@ class Averages:
             self._decays[path].append(seen)
 
     def recorded(self) -> RecordedAverage | None:
-        """The first average with a known rule; None if there is none."""
+        """The first average with a known rule; None if there is none. Variables are let go."""
+        self._passed = 0, {}
         for path in self._held:
             decay = decay_text(self._decays[path])
             if decay is not None:
-                return RecordedAverage(path, decay, self._values[path], self._owners.get(path))
+                lines, owner = self._lines.get(path, {}), self._owners.get(path)
+                return RecordedAverage(path, decay, self._values[path], owner, lines)
         return None
 
     def unknown(self) -> list[str]:
@@ -140,6 +166,20 @@ def _candidates(name: str, value: Any) -> Iterator[tuple[str, Callable[[], Tenso
         for attribute, inner in list(vars(value).items()):
             if isinstance(inner, nn.Module) or _is_tensors(inner):
                 yield f"{name}.{attribute}", functools.partial(_named, value, attribute)
+
+
+def _is_of_average(value: Any) -> bool:
+    """Whether a statement that reads a value may move an average alone: weights, numbers, functions."""
+    if isinstance(value, Namespace | SimpleNamespace) or dataclasses.is_dataclass(value):
+        value = vars(value)
+    kinds = nn.Module | torch.Tensor | type | ModuleType | FunctionType | BuiltinFunctionType
+    return isinstance(value, kinds) or is_plain(value)
+
+
+def _versions(named: Tensors | None) -> Any:
+    """Marks that change when a statement moves one of the tensors; those of an inference mode have none."""
+    tensors = [x for x in (named or {}).values() if not x.is_inference()]
+    return [(id(x), x._version) for x in tensors]
 
 
 def _named(owner: Any, attribute: str) -> Tensors | None:

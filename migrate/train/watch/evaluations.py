@@ -117,6 +117,7 @@ class EvaluationWatch:
         self._file, self._question, self._folder, self._update = script, question, folder, update
         self._text = ScriptText(script, Path(script).read_text())
         self._depth = self._silent = 0
+        self.runs_again = False  # statements of an evaluation, to learn their values
         self._sites: dict[tuple[str, int, int], Site] = {}
         self._read: list[float] = []  # numbers that the script read since the last batch
         self._expected: tuple[Site, list[float]] | None = None
@@ -162,7 +163,11 @@ class EvaluationWatch:
         if not any(p.requires_grad for p in module.parameters()):
             return
         with self.silent():
-            self._note()
+            self.runs_again = True
+            try:
+                self._note()
+            finally:
+                self.runs_again = False
 
     def _after(self, module: nn.Module, *_: Any) -> None:
         self._depth = max(0, self._depth - 1)

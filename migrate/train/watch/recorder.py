@@ -37,7 +37,16 @@ from migrate.train.watch.finder import FOLDER, SCRIPT, number_of
 from migrate.train.watch.gate import Gate, Refusal
 from migrate.train.watch.modes import follow_modes
 from migrate.train.watch.optimizers import OptimizerRecorder
-from migrate.train.watch.runner import BEGINS, DRAWN, ENDS, LOOP, QUESTION, STATEMENT, TURN
+from migrate.train.watch.runner import (
+    BEGINS,
+    DRAWN,
+    ENDS,
+    LOOP,
+    PASSED,
+    QUESTION,
+    STATEMENT,
+    TURN,
+)
 from migrate.train.watch.seeds import unseeded
 from migrate.train.watch.statistics import ForwardQuestion, StatisticsWatch
 from migrate.train.watch.values import held_modules, is_data, leaves, plain, snapshot
@@ -147,6 +156,7 @@ class _Recorder:
         setattr(builtins, LOOP, self._note_loop)
         setattr(builtins, TURN, self._turn)
         setattr(builtins, DRAWN, self._drawn)
+        setattr(builtins, PASSED, self._passed)
         setattr(builtins, ENDS, self._write_port)
 
     # ------------------------------------------------------------------ lines of the script
@@ -197,6 +207,11 @@ class _Recorder:
         if len(self._states) < 4096 and not self._record["updates"] and not self._micro:
             self._states.append((line, _generators()))
 
+    def _passed(self, line: int, local: dict[str, Any], of_module: dict[str, Any]) -> None:
+        """Note a statement around the training step, before it runs."""
+        if self._averages is not None and "average" not in self._record:
+            self._averages.before(line, {**of_module, **local})
+
     def _note_loop(self) -> None:
         """Keep the state of the random generators before each run of the loop over batches."""
         if len(self._loops) < _MOST_LOOPS and not self._done:
@@ -233,6 +248,8 @@ class _Recorder:
         self._epochs.step(id(scheduler))
 
     def _backward(self, loss: Any, run: Any) -> None:
+        if self._evaluations is not None and self._evaluations.runs_again:
+            raise RuntimeError("it trains")  # statements of an evaluation, run again
         frames, frame, _ = script_frames(self._script)
         if self._is_other(frames):
             run()

@@ -22,7 +22,7 @@ from migrate.train.watch.seeds import seed_host
 QUESTION, ECHO, PORT = "question.json", "echo.json", "port.pickle"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
 LOOP, TURN = "__migrate_loop__", "__migrate_turn__"
-DRAWN, ENDS = "__migrate_drawn__", "__migrate_ends__"
+DRAWN, ENDS, PASSED = "__migrate_drawn__", "__migrate_ends__", "__migrate_passed__"
 
 
 def main() -> None:
@@ -39,6 +39,7 @@ def main() -> None:
         TURN,
         DRAWN,
         ENDS,
+        PASSED,
     ):  # until torch is imported, and with it the recorder
         setattr(builtins, name, lambda *values: None)
     question = Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / QUESTION
@@ -70,6 +71,10 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
         code = twin.code(first, name)
         block, index = path_to(code, line)[-1]  # type: ignore[arg-type]
         block.insert(index + 1, _call(f"{DRAWN}(locals(), globals())", block[index]))
+    places += [
+        (name, first, line, f"{PASSED}({line}, locals(), globals())")
+        for name, first, line in question["passed"]
+    ]
     for name, first, line, call in places:
         code = twin.code(first, name)
         path = path_to(code, line) if code is not None else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from migrate.train.slice.text import ScriptText, first_line, loads
 from migrate.train.watch.averages import RecordedAverage
 from migrate.train.write.functions import head, parameter_names
 
@@ -47,6 +48,22 @@ def average_class(node: ast.ClassDef, average: RecordedAverage | None) -> str:
         f"        {own}.{attribute} = {own}.{attribute}._replace(params=average)\n"
         f"        {own}._updates += 1\n"
     )
+
+
+def average_lines(script: ScriptText, average: RecordedAverage | None) -> set[int]:
+    """Lines of statements that move the average and do nothing else.
+
+    What reads another object, such as a log, stays to be done by hand.
+    """
+    if average is None:
+        return set()
+    return {
+        first_line(node)
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.stmt)
+        and not loads(node) & average.lines.get(first_line(node), frozenset())
+        and first_line(node) in average.lines
+    }
 
 
 def _names_attribute(method: ast.FunctionDef, attribute: str) -> bool:

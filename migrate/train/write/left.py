@@ -6,17 +6,17 @@ import ast
 import builtins
 from collections.abc import Collection, Iterable
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.slice.called import is_call_of
 from migrate.train.slice.data import DataSlice
-from migrate.train.slice.loops import TrainingCalls
+from migrate.train.slice.loops import TrainingCalls, loops_around, step_statements
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.text import ScriptText, blocks, first_line, loads, path_to
+from migrate.train.slice.text import ScriptText, blocks, first_line, loads
 
 # Calls that a JAX program has no use for: one process on a host, and reading a loss waits for the device.
 _WAITING = ("torch.cuda.synchronize", "torch.distributed.barrier")
 # Methods of tensors and modules that end with "_" and change no value.
 _NO_VALUES = ("requires_grad_", "share_memory_", "detach_")
-_LOOPS = ast.For | ast.While | ast.AsyncFor
 
 
 def left_statements(
@@ -42,19 +42,15 @@ def left_statements(
     left: list[ast.stmt] = []
     shown = loads(ast.parse(loss.result))
     for frame in events.backward:
-        code = script.code(frame.first, frame.function)
-        path = path_to(code, frame.line) if code is not None else []
-        loops = [block[index] for block, index in path[:-1] if isinstance(block[index], _LOOPS)]
-        shown |= {name for loop in loops for name in _targets(loop)}
-        body = [s for b in blocks(loops[0]) for s in b] if loops else []
-        if not loops and frame is events.backward[0]:
-            body = getattr(code, "body", [])  # the training step is a function of its own
+        shown |= {name for loop in loops_around(script, frame) for name in _targets(loop)}
+    for _, body in step_statements(script, events.backward):
         for statement in body:
             _collect(statement, known, left)
     if scaled:
         left = _without_scaling(left)
     shown |= {name for statement in left if _counted(statement) for name in _stored(statement)}
     left = [statement for statement in left if not _is_needless(statement, shown, script.tree)]
+    left = _without_unread(left)
     lines = [first_line(statement) for statement in left]
     return [_entry(script, line) for line in dict.fromkeys(lines)]
 
@@ -191,7 +187,9 @@ def _is_needless(statement: ast.stmt, shown: Collection[str], tree: ast.Module) 
         tree: the script.
     """
     if isinstance(statement, ast.If):
-        calls = any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(statement.test))
+        nodes = list(ast.walk(statement.test))
+        calls = any(isinstance(n, ast.Call) and last_part(n.func) not in _TESTS for n in nodes)
+        calls = calls or any(isinstance(n, ast.NamedExpr) for n in nodes)
         inner = [*statement.body, *statement.orelse]
         return not calls and all(_is_needless(child, shown, tree) for child in inner)
     if isinstance(statement, ast.For):  # for group in optimizer.param_groups: group["lr"] = …
@@ -242,6 +240,41 @@ def _without_scaling(left: list[ast.stmt]) -> list[ast.stmt]:
         if known <= read:
             return rest
         read |= known
+
+
+# Functions and methods that only give a value; those of tests.
+_TESTS = ("startswith", "endswith", "is_available")
+_GIVE = ("float", "int", "len", "min", "max", "round", "item", "detach", "time", "perf_counter")
+
+
+def _without_unread(left: list[ast.stmt]) -> list[ast.stmt]:
+    """Leave out what only gives values to names that no other left statement reads."""
+    while True:
+        unread = [
+            statement
+            for statement in left
+            if isinstance(statement, ast.Assign | ast.AugAssign)
+            and all(_is_name(target) for target in _targets_of(statement))
+            and all(
+                last_part(node.func) in _GIVE
+                for node in ast.walk(statement.value)
+                if isinstance(node, ast.Call)
+            )
+            and not _stored(statement)
+            & set[str]().union(*(loads(s) for s in left if s is not statement))
+        ]
+        if not unread:
+            return left
+        left = [statement for statement in left if statement not in unread]
+
+
+def _targets_of(statement: ast.Assign | ast.AugAssign) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def _is_name(target: ast.expr) -> bool:
+    elements = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    return all(isinstance(element, ast.Name) for element in elements)
 
 
 def _stored(statement: ast.stmt) -> set[str]:

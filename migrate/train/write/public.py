@@ -301,8 +301,8 @@ class PublicNames:
 
     def _groups(self, node: ast.FunctionDef) -> str:
         """A function that makes the groups of the optimizer; "" if it is none."""
-        recorded = self._recorded["optimizer"]
-        if node.name not in _groups_from(self._script, recorded.line):
+        recorded = self._recorded.get("optimizer")  # none of a program with several updates
+        if recorded is None or node.name not in _groups_from(self._script, recorded.line):
             return ""
         displays = [n for n in ast.walk(node) if isinstance(n, ast.Dict)]
         entries = [

@@ -283,6 +283,7 @@ import optimizer as _optimizer
 import train as _train
 from converters.conversion import convert
 from converters.kept import kept_path
+from converters.reverse import by_torch_names
 {batches}from flax import linen as nn
 from safetensors.numpy import load_file, save_file
 {imports}'''

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -128,10 +129,9 @@ def test_function_that_a_lambda_calls_with_constants():
     total = 40
     recorded = record(lambda o: LambdaLR(o, lambda it: factor(it, total, power=2, floor=-0.5)))
     texts = choose_rates(recorded)
-    assert "def factor(it, total):" in texts.source
-    assert "factor(step, total)" in texts.source
+    assert "def factor(it, total, floor, power):" in texts.source
+    assert "factor(step, total, power=2, floor=-0.5)" in texts.source
     assert "total = 40" in texts.source
-    assert "power = 2" in texts.source
 
 
 total_iters, half_iters = 40, 20
@@ -233,6 +233,46 @@ def test_groups_pass_their_own_numbers_to_one_function():
     assert {"factor(step, total_iters)", "factor(step, half_iters)"} <= {
         part for text in texts.definitions for part in re.findall(r"factor\(.*\)", text)
     }
+
+
+settings = SimpleNamespace(long=40, short=20)
+
+
+def shaped(it, shape, total=30):
+    return 1 - it / total if shape == "linear" else (1 - it / total) ** 2
+
+
+def by_other_literals(o):
+    return LambdaLR(o, [lambda it: factor(it, 40), lambda it: factor(it, 20.5)])  # fmt: skip
+
+
+def by_two_literals_in_one(o):
+    return LambdaLR(o, [lambda it: factor(it, 40) * factor(it, 20, floor=-0.5)] * 2)  # fmt: skip
+
+
+def by_attributes(o):
+    return LambdaLR(
+        o, [lambda it: factor(it, settings.long), lambda it: factor(it, settings.short)]
+    )  # fmt: skip
+
+
+def by_words(o):
+    return LambdaLR(o, [lambda it: shaped(it, "linear"), lambda it: shaped(it, "square")])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (by_other_literals, ("factor(step, 40)", "factor(step, 20.5)")),
+        (by_two_literals_in_one, ("factor(it, 40)", "factor_2(it, 20, floor=-0.5)")),
+        (by_attributes, ("long = 40", "factor(step, long)", "factor(step, short)")),
+        (by_words, ("shape = 'linear'", "shape_2 = 'square'")),
+    ],
+)
+def test_calls_of_one_function_pass_different_constants(make, words):
+    texts = choose_rates(record(make, rates=(0.1, 0.1)))
+    assert texts.worst < 1e-9
+    assert all(text in texts.source for text in words)
 
 
 def test_a_lambda_on_several_lines():
