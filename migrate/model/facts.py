@@ -247,6 +247,7 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         declared_tensors: the attributes that their class declares to be tensors; whether to be masks.
         loaded_modules: the calls that return a module from outside of the project, with its name.
+        loads_states: whether a file of the project calls `load_state_dict`.
         imported_before_launch: whether a script that starts the replicas imports the file before it does.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
@@ -476,6 +477,7 @@ class ModuleCalls:
     properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     declared_tensors: Mapping[End, bool] = field(default_factory=dict)
     loaded_modules: Mapping[End, str] = field(default_factory=dict)
+    loads_states: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -801,6 +803,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         loaded_modules={
             _end(call, scope.module): name for call, name in loaded_modules(analysis, scope)
         },
+        loads_states=_spells(analysis, b".load_state_dict("),
         whole=analysis.project.whole and not analysis.project.unread,
     )
 

@@ -18,7 +18,7 @@ from migrate.reading.steps.in_step import When
 from migrate.reading.values.devices import is_move
 from migrate.reading.values.parameters import is_in_optimizer
 from migrate.reading.values.parts import holds_views
-from migrate.syntax.tree import base_name, code, keyword, last_part, nodes_of, string_value
+from migrate.syntax.tree import base_name, code, keyword, nodes_of, string_value
 
 # Measured: with a tensor of the host these run, and copy it each time.
 COPIES = words("copy_ add add_ sub sub_ mul mul_ div div_ load_state_dict")
@@ -309,7 +309,7 @@ class LoadedValues(Hazard):
         kept, views = _kept_in_group(node, facts)
         if not kept:
             return
-        loads = any(last_part(call.func) == "load_state_dict" for call in facts.calls)
+        loads = facts.context.calls.loads_states
         if kept and views:
             message = (
                 f"`{views}` are views of `{kept}` in a group of parameters: the optimizer's load_state_dict "
