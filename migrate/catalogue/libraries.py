@@ -294,6 +294,7 @@ LIBRARIES = (
         "sageattention ring_flash_attn tilelang nvdiffrast tinycudann gsplat "
         "diff_gaussian_rasterization flash_mla auto_gptq awq_ext "
         "fused_dense_lib dropout_layer_norm xentropy_cuda_lib rotary_emb selective_scan_cuda "
+        "knn_cuda simple_knn iou3d_nms_cuda correlation_cuda raymarching MultiScaleDeformableAttention "
         "causal_conv1d_cuda fast_hadamard_transform fast_hadamard_transform_cuda",
         "its kernels need CUDA",
         "use the operations of torch",

@@ -73,3 +73,10 @@ def test_the_words(body: str, end: str) -> None:
     script = f"try:\n    import xformers.ops\nexcept ImportError:\n    {body}\n"
     (hit,) = check_source(parse(script.encode(), Path("script.py")), Config(select=("XLA410",)))
     assert hit.message.endswith(end)
+
+
+@pytest.mark.parametrize("module", ["knn_cuda", "simple_knn._C", "iou3d_nms_cuda", "raymarching"])
+def test_kernels_for_points_and_rays_need_cuda(module: str) -> None:
+    source = parse(f"import torch\nimport {module} as kernels\n".encode(), Path("script.py"))
+    (hit,) = check_source(source, Config(select=("XLA410",)))
+    assert hit.line == 2

@@ -38,3 +38,26 @@ if __name__ == "__main__":
     assert "import torch.multiprocessing as mp_\n" in done
     assert "mp_.spawn(worker, nprocs=nprocs)" in done
     assert "nprocs = torch.accelerator.device_count()" in done
+
+
+def test_imports_stand_above_the_first_statement_that_needs_them() -> None:
+    done = rewrite_source(
+        parse(
+            b"""
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_config(config)
+model.to("cuda")
+
+import torch
+from torch.utils.data import DataLoader
+
+x = torch.zeros(3).cuda()
+""",
+            Path("train.py"),
+        )
+    ).data.decode()
+    above, _, _ = done.partition("set_swap_module_params_on_conversion(True)")
+    assert "import torch\n" in above
+    assert "import torch_xla\n" in above
+    assert done.count("import torch_xla\n") == 1

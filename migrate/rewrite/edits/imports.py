@@ -20,6 +20,7 @@ from migrate.syntax.walk import children
 # Imported for its effect: it registers the backend.
 FOR_EFFECT = frozenset({"torch_xla.distributed.xla_backend"})
 
+Line = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Statement = TypeVar("Statement", cst.Import, cst.ImportFrom)
 
 
@@ -151,7 +152,9 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
     They are put before the first `from torch… import`, because torch_xla replaces functions of torch when it
     is imported, and a name bound earlier would keep the old function. Otherwise they are put after the last
     `import torch…`, or after the first block of imports. `import shims` replaces nothing, so it is put before
-    torch, in sorted order. Imports of the standard library are put at its first import.
+    torch, in sorted order. Imports of the standard library are put at its first import. Where a statement
+    above that place needs them already, as in a notebook that imports torch in a later cell, they are put
+    above it, and torch with them.
     """
     for line in lines:
         if _root(line) in sys.stdlib_module_names:
@@ -161,7 +164,12 @@ def add_imports(module: cst.Module, lines: Sequence[cst.SimpleStatementLine]) ->
         return module
     body = list(module.body)
     index = _insertion_index(body)
-    if all(_root(line) < "torch" for line in lines):
+    first = _first_use(body[:index], lines)
+    if first is not None:
+        missing = _missing_torch(body, first)
+        index = 1 + max((at for at in range(first) if _imported(body[at])), default=-1)
+        lines = [*missing, *lines]
+    elif all(_root(line) < "torch" for line in lines):
         index = next(
             (at for at, statement in enumerate(body[:index]) if _root(statement) == "torch"), index
         )
@@ -233,6 +241,34 @@ def _insertion_index(body: Sequence[cst.BaseStatement]) -> int:
             break
     last = last_torch if last_torch is not None else last_import
     return 0 if last is None else last + 1
+
+
+def _first_use(body: Sequence[Line], lines: Sequence[cst.SimpleStatementLine]) -> int | None:
+    """Return the place of the first statement that needs torch or what `lines` import, as "xla" does too.
+
+    Functions and classes run later.
+    """
+    needed = {"torch"} | _roots(*lines)
+    for index, statement in enumerate(body):
+        if _imported(statement):
+            needed -= _roots(statement)
+        elif not isinstance(statement, cst.FunctionDef | cst.ClassDef):
+            texts = nodes_of(statement, cst.SimpleString)
+            if needed & {*_uses(statement)} or any(text.raw_value == "xla" for text in texts):
+                return index
+    return None
+
+
+def _roots(*statements: Line) -> set[str]:
+    """Return the names that the imports among `statements` bind."""
+    return {binding.name.split(".")[0] for binding in bindings(cst.Module(statements))}
+
+
+def _missing_torch(body: Sequence[Line], index: int) -> list[cst.SimpleStatementLine]:
+    """Return `import torch` if the statement at `index` uses it and only one below it imports it."""
+    if not _uses(body[index])["torch"] or "torch" in _roots(*body[:index]):
+        return []
+    return [cst.ensure_type(cst.parse_statement("import torch"), cst.SimpleStatementLine)]
 
 
 def _imported(statement: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:

@@ -25,8 +25,9 @@ class RankArguments(Rule):
     **What it does.** `--local_rank`, which `torch.distributed.launch` passes to every process, gets its
     default from LOCAL_RANK, which the launcher of the rewritten script sets in each replica, and is no longer
     required. Where the parser is made at module level, before the rank is known, it is set after the options
-    are parsed. `--rank` with the default 0, which a launcher of the project's own passes, gets it from RANK,
-    and `--n_gpus`, `--num_gpus` or `--world_size` beside it from WORLD_SIZE.
+    are parsed, also in a file that holds nothing but the options. `--rank` with the default 0, which a
+    launcher of the project's own passes, gets it from RANK, and `--n_gpus`, `--num_gpus` or `--world_size`
+    beside it from WORLD_SIZE.
     `--dist-url`, `--dist-backend`, `--dist-file`, `--init-method`, `--master-addr` and `--master-port` are
     still accepted; their help says that they have no effect on a TPU.
 
@@ -147,6 +148,53 @@ class RankArguments(Rule):
 
             if __name__ == '__main__':
                 torch_xla.launch(_mp_fn)
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--local_rank", default=0, type=int)
+
+
+            def options(rest):
+                args = parser.parse_args(rest)
+                return args
+            """,
+            """
+            import argparse
+            import os
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--local_rank", default=0, type=int)
+
+
+            def options(rest):
+                args = parser.parse_args(rest)
+                args.local_rank = int(os.environ.get("LOCAL_RANK", args.local_rank))
+                return args
+            """,
+        ),
+        rewritten(
+            """
+            import argparse
+
+
+            def options():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--local_rank", type=int, default=0)
+                return parser.parse_args()
+            """,
+            """
+            import argparse
+            import os
+
+
+            def options():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
+                return parser.parse_args()
             """,
         ),
         left_alone(
@@ -287,11 +335,9 @@ class RankArguments(Rule):
             return
         if default is not None and "getenv" in code(default.value):
             return
-        if context.launch.style is Style.NONE and not _trains(context):
-            return
         at_module_level = context.function_around(node) is None
-        early = at_module_level and not context.launch.in_replica(node)
-        if early and context.launch.style is Style.MAIN:
+        # A file of options alone is imported by the script that starts the replicas, before they know theirs.
+        if at_module_level and not context.launch.in_replica(node):
             yield from self._after_parsing(node, context)
             return
         fallback = code(default.value) if default is not None else "0"
@@ -316,11 +362,7 @@ class RankArguments(Rule):
         return self.edit(node, replace, f"{flag}: from {variable}, as under torchrun")
 
     def _after_parsing(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        assert isinstance(node.func, cst.Attribute)
-        parser = code(node.func.value)
-        calls = [
-            call for call in context.all_of(cst.Call) if code(call.func) == f"{parser}.parse_args"
-        ]
+        calls = _parsing(node, context)
         assign = context.parent(calls[0]) if len(calls) == 1 else None
         line = context.parent(assign)
         if (
@@ -339,7 +381,14 @@ class RankArguments(Rule):
             return
         if keyword(node, "required") is not None:
             yield self.edit(node, _not_required, "--local_rank is passed by nobody")
-        asked = context.vocabulary.write("local rank") if context.portable else _variable(context)
+        if context.launch.style is Style.NONE:
+            asked = _variable_or(
+                option, context
+            )  # whether this file's script starts replicas is not known
+        else:
+            asked = (
+                context.vocabulary.write("local rank") if context.portable else _variable(context)
+            )
         added = cst.parse_statement(f"{option} = {asked}")
         yield self.edit(
             line,
@@ -383,6 +432,19 @@ def _variable(context: Workspace) -> str:
     """Return the question for the local rank that reads the environment."""
     os = context.imports.require("os")
     return f"int({os}.environ[{code(context.string('LOCAL_RANK'))}])"
+
+
+def _variable_or(option: str, context: Workspace) -> str:
+    """Return the question for the local rank that keeps what was passed where nothing sets the variable."""
+    os = context.imports.require("os")
+    return f"int({os}.environ.get({code(context.string('LOCAL_RANK'))}, {option}))"
+
+
+def _parsing(option: cst.Call, context: Workspace) -> list[cst.Call]:
+    """Return the calls that parse the options of the parser to which `option` adds one."""
+    assert isinstance(option.func, cst.Attribute)
+    parses = f"{code(option.func.value)}.parse_args"
+    return [call for call in context.all_of(cst.Call) if code(call.func) == parses]
 
 
 def _inert_flag(call: cst.Call) -> cst.Arg | None:
@@ -436,12 +498,4 @@ def _is_assigned(option: str, from_what: str, context: Workspace) -> bool:
         code(target.target) == option and from_what in code(assign.value)
         for assign in context.all_of(cst.Assign)
         for target in assign.targets
-    )
-
-
-def _trains(context: Workspace) -> bool:
-    """Whether a file that starts nothing is about CUDA or distributed training at all."""
-    return any(
-        (context.qualified_name(node) or "").startswith("torch.")
-        for node in context.all_of(cst.Attribute, cst.Name)
     )
