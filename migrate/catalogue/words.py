@@ -136,8 +136,13 @@ _MODEL = (
 MODEL = re.compile(
     rf"{_MODEL}(?:_(?:without_ddp|ddp|dp|ema|wrapped|single|\d+))?\d*", re.IGNORECASE
 )
-# The same for names that are called with tensors, with any suffix: `model_engine(x)`, `net_a2b(x)`.
-CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
+# The same for names that are called with tensors, with any suffix: `model_engine(x)`, `net_a2b(x)`. A function
+# that makes, loads or changes a model has another name: `load_model_from(path)`, `base.init_model()`.
+_NOT_RUN = (
+    "build|clone|convert|copy|count|create|export|freeze|get|init|initialize|load|make|prepare|print|register"
+    "|reset|restore|resume|save|set|setup|show|unfreeze|unwrap|wrap"
+)
+CALLED_MODEL = re.compile(rf"(?!_*(?:{_NOT_RUN})_){_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
 # Methods by which a model computes, other than its forward: `model.encode_text(x)`.
 COMPUTES = re.compile(
     r"(?:encode|embed|extract|forward|predict|decode)(?:_\w+)?|get_\w*(?:features?|embeddings?|logits)"
