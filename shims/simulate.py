@@ -27,13 +27,18 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch_xla
 from torch_xla._internal import pjrt
 
 from shims import activate
 from shims._simulated import autocast, half_sums, resize
-from shims.errors import NotSimulatedError
+from shims.errors import NotSimulatedError, ReplicaFailedError
 
 
 def install() -> None:
@@ -54,6 +59,7 @@ def install() -> None:
     half_sums.install("XLA")
     resize.install()
     autocast.install()
+    sys.excepthook = functools.partial(_show_failure, sys.excepthook)
     pjrt.run_multiprocess = functools.partial(_run_multiprocess, activate.replicas())
 
 
@@ -73,6 +79,25 @@ def _join_torchruns() -> None:
         int(os.environ["MASTER_PORT"]),
         attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
     )
+
+
+def _show_failure(
+    otherwise: Callable[..., None], kind: type[BaseException], error: BaseException, trace: Any
+) -> None:
+    """Print the failure of a replica: its own traceback, and the lines of the script that started it."""
+    if not isinstance(error, ReplicaFailedError):
+        otherwise(kind, error, trace)
+        return
+    shown = traceback.TracebackException(kind, error, trace)
+    while len(shown.stack) > 1 and _starts_replicas(shown.stack[-1].filename):
+        shown.stack.pop()
+    sys.stderr.write("".join(shown.format()))
+
+
+def _starts_replicas(file: str) -> bool:
+    """Whether a file is of torch_xla or of the simulation."""
+    packages = (Path(package).parent for package in (torch_xla.__file__, __file__))
+    return any(Path(file).is_relative_to(package) for package in packages)
 
 
 def _run_multiprocess(size: int, *args: Any, **kwargs: Any) -> dict[int, Any]:

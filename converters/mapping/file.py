@@ -39,12 +39,13 @@ _REMEDY = "edit it, or write it anew with --save-mapping"
 # pruning).
 _COMPUTED = "computed by torch from several tensors: convert with --model"
 _HEADER = """\
-# What becomes of each key of a torch checkpoint: migrate weights CHECKPOINT --mapping THIS_FILE
+# Where each key of a torch checkpoint goes: migrate weights CHECKPOINT --mapping THIS_FILE
 #
-# key: a regular expression for whole keys; each key must be matched by exactly one rule. Then one of
-#   path: where it goes, with \\1 for the key's first group; beside it transform, part, join, index
-#   to: a list of these, for a tensor that goes to several places
-#   tied: the key whose tensor it is     drop: why it is not wanted     refuse: why it cannot be
+# key: a regular expression for the whole key. Exactly one rule matches each key. Beside `key` stands one of
+#   path: path of the array, \\1 is the key's first group. With it: transform, part, join, index
+#   to: a list of such paths, for a tensor that goes to several
+#   tied: another key that has the same tensor
+#   drop: why the key is left out     refuse: why the key cannot be converted
 # transform: unchanged, transpose(1, 0), split(axis, sides), merge(axis, sides), flip(axes),
 #   times(number), over(number), plus(number); joined by |
 """

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # What the findings of the rewrite mean beside the verdict.
 _LEFT = (
-    "note: {findings} left to do by hand had no effect in this run: {may} still fail or hang on a TPU, or in "
-    "lines that this run did not reach"
+    "note: {findings} left to do by hand, named above, did not stop this run. {look} before a run on a TPU: "
+    "the proof does not cover speed, hangs on a TPU, and lines that this run did not reach"
 )
 # As `python -m shims --start` knows them.
 STARTS = ("environment", "option", "spawn", "alone")
@@ -203,7 +203,7 @@ def prove(
         if left and proof.equal:
             click.echo(
                 _LEFT.format(
-                    findings=many(left, "finding"), may="it may" if left == 1 else "they may"
+                    findings=many(left, "finding"), look=f"Look at {'it' if left == 1 else 'them'}"
                 )
             )
         show(verdict)

@@ -249,13 +249,14 @@ def _named_models(
     Raises:
         TargetError: a kind is not the model's, or the folder of a port does not exist.
     """
-    from migrate.parity.sides.target import parse_target, plain_spec
+    from migrate.parity.sides.target import is_model_of_port, parse_target, plain_spec
 
     if model is not None:
         model = plain_spec(model, ("torch",), "torch module")
     if target is None:
         return model, None, None
-    if target.startswith("port:") or Path(target).is_dir():
+    file, _, name = target.rpartition(":")
+    if target.startswith("port:") or Path(target).is_dir() or is_model_of_port(file, name):
         named = parse_target(target)
         if named.kind == "port":
             return model, target, Path(named.spec)

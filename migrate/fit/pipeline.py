@@ -147,8 +147,8 @@ def another_libtpu(framework: str) -> Iterator[str]:
         there = metadata.version("libtpu")
         if wanted and not f"{there}.".startswith(wanted.removesuffix("*").rstrip(".") + "."):
             yield (
-                f"{framework} {metadata.version(framework)} asks for libtpu {wanted} to run on a TPU, "
-                f"{there} has answered here: it may decide otherwise"
+                f"{framework} {metadata.version(framework)} runs on a TPU with libtpu {wanted}. Here libtpu "
+                f"{there} compiled, and its results may differ"
             )
 
 

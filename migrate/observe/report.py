@@ -425,16 +425,19 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
     counts: Counter[str] = Counter()
     lines: dict[str, set[ObservedLine]] = defaultdict(set)
     for step in steps:
-        read = {
-            line_of(execution.line)
+        reads = [
+            execution.line
             for execution in step.executions
-            if execution.cause is ExecutionCause.READ and execution.line is not None
-        }
+            if execution.cause is ExecutionCause.READ
+        ]
+        read = {line_of(line) for line in reads if line is not None}
         for op, count in step.fallbacks.items():
             counts[op] += count
             name = op.removeprefix("aten::").strip("_")
-            # Its inputs are computed for it, so that its line is among those that read.
-            lines[op] |= {line for line in read if name in line.text} or read
+            # An operator's inputs are computed for it, so that its line is among those that read. A backward
+            # pass runs in a thread without lines: the other lines that read may then be of other operators.
+            own = {line for line in read if name in line.text}
+            lines[op] |= own or (set() if None in reads else read)
     for op, count in counts.most_common():
         yield Fallback(op, count, tuple(sorted(lines[op], key=str)))
 

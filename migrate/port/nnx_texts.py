@@ -39,7 +39,7 @@ def with_advice(text: str, constants: bool) -> str:
     return substitute(
         text,
         {
-            "ADVICE": "{_advice(wanted - found)}",
+            "ADVICE": "{_advice(expected - present)}",
             "def require_params(": f"{_ADVICE}\ndef require_params(",
             imports: f"{imports}from safetensors import safe_open\n",
         },
@@ -148,16 +148,20 @@ def model_paths(config: CONFIG | None = None) -> set[str]:
 
 def require_params(paths: Iterable[str], config: CONFIG | None = None, file: str = "") -> None:
     """Raise ValueError where arrays are missing, or the model has no place for some."""
-    wanted, found = model_paths(config), set(paths)
-    surplus = {path for path in found - wanted if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED}
-    said = [
+    expected, present = model_paths(config), set(paths)
+    surplus = {
+        path
+        for path in present - expected
+        if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED
+    }
+    problems = [
         f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
-        for what, group in (("lacks", wanted - found), ("has no place for", surplus))
+        for what, group in (("lacks", expected - present), ("has no place for", surplus))
         if group
     ]
-    if said:
+    if problems:
         whose = f"{file}: " if file else ""
-        raise ValueError(f"{whose}MODEL {' and '.join(said)}; ADVICE")
+        raise ValueError(f"{whose}MODEL {' and '.join(problems)}; ADVICE")
 
 
 def _variables(config: CONFIG | None) -> dict[str, tuple[Any, Any]]:

@@ -160,10 +160,10 @@ def load_params(
 
     Args:
         file: the file.
-        config: of a model of another size.
-        param_dtype: of weights and saved buffers: all arrays get the dtypes of
-            `MODEL(CONFIG(), param_dtype=param_dtype)`. None: those of the file.
-        inputs: examples of those that have other shapes at that size.
+        config: config of a model of another size.
+        param_dtype: dtype of weights and saved buffers, as in
+            `MODEL(CONFIG(), param_dtype=param_dtype)`. None: the dtypes of the file.
+        inputs: examples of the inputs that have other shapes at that size.
 
     Raises:
         ValueError: arrays are missing or have another shape, or the model has no place for some.
@@ -173,14 +173,14 @@ def load_params(
     arrays = load_file(file)
     require_params(arrays, config, str(file), **inputs)
     if param_dtype is not None:
-        own = model_arrays(MODEL(config or CONFIG(), param_dtype=param_dtype), **inputs)
-        arrays = {path: array.astype(own.get(path, array).dtype) for path, array in arrays.items()}
+        model = model_arrays(MODEL(config or CONFIG(), param_dtype=param_dtype), **inputs)
+        arrays = {path: array.astype(model.get(path, array).dtype) for path, array in arrays.items()}
     variables: dict[str, Any] = {}
     for path, array in arrays.items():
-        *above, name = path.split("/")
+        *parents, name = path.split("/")
         node = variables
-        for step in above:
-            node = node.setdefault(step, {})
+        for parent in parents:
+            node = node.setdefault(parent, {})
         node[name] = array
     return variables
 
@@ -213,24 +213,28 @@ def require_params(
 
     Args:
         arrays: path → array, whose shapes are checked too; or the paths alone.
-        config: of a model of another size.
+        config: config of a model of another size.
         file: the file that has them, for the message.
-        inputs: examples of those that have other shapes at that size.
+        inputs: examples of the inputs that have other shapes at that size.
     """
     try:
         shapes = model_shapes(config, **inputs)
     except NotImplementedError:
         return  # an operator is still to be written: no array can be used yet
-    wanted, found = set(shapes), set(arrays)
-    surplus = {path for path in found - wanted if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED}
-    said = [
+    expected, present = set(shapes), set(arrays)
+    surplus = {
+        path
+        for path in present - expected
+        if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED
+    }
+    problems = [
         f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
-        for what, group in (("lacks", wanted - found), ("has no place for", surplus))
+        for what, group in (("lacks", expected - present), ("has no place for", surplus))
         if group
     ]
     whose = f"{file}: " if file else ""
-    if said:
-        raise ValueError(f"{whose}MODEL {' and '.join(said)}; ADVICE")
+    if problems:
+        raise ValueError(f"{whose}MODEL {' and '.join(problems)}; ADVICE")
     for path, shape in shapes.items() if isinstance(arrays, Mapping) else ():
         if arrays[path].shape != shape:
             both = f"the shape {list(arrays[path].shape)}, MODEL's has {list(shape)}"
@@ -289,12 +293,12 @@ def convert_text(
     extra = ", extra=constants" if constants else ""
     paths = ", *constants" if constants else ""
     lines = [
-        f'"""A checkpoint of the original in torch becomes the variables of {model}.',
+        f'"""Convert a torch checkpoint of the original to the variables of {model}.',
         "",
         "    python convert.py CHECKPOINT OUTPUT.safetensors [--size FIELD=VALUE] [--force]",
         "",
-        "Needs tpu-migrate, which checks that every key of the checkpoint has its place; the model, that it",
-        "has all its arrays and no others.",
+        "Needs tpu-migrate. Fails if a key of the checkpoint has no place in the model, or the checkpoint",
+        "lacks an array of the model.",
         '"""',
         "",
         "import argparse",
@@ -310,7 +314,7 @@ def convert_text(
         "from converters import ConversionError, convert, plan",
         *(["from safetensors.numpy import load_file"] if constants else []),
         "",
-        "# Shapes are all that is computed here: a TPU is neither taken nor looked for.",
+        "# Only shapes are computed, which needs no TPU.",
         'os.environ.setdefault("JAX_PLATFORMS", "cpu")',
         "HERE = Path(__file__).parent",
         *(
@@ -330,10 +334,10 @@ def convert_text(
         "    )",
         "    assert spec is not None",
         "    assert spec.loader is not None",
-        "    found = importlib.util.module_from_spec(spec)",
-        "    sys.modules[HERE.name] = found",
-        "    spec.loader.exec_module(found)",
-        "    return found",
+        "    module = importlib.util.module_from_spec(spec)",
+        "    sys.modules[HERE.name] = module",
+        "    spec.loader.exec_module(module)",
+        "    return module",
         "",
         "",
         "def size(text: str) -> tuple[str, Any]:",
@@ -361,31 +365,38 @@ def convert_text(
         "    parser = argparse.ArgumentParser(description=__doc__)",
         '    parser.add_argument("checkpoint", type=Path)',
         '    parser.add_argument("output", type=Path)',
-        '    said = "Replace the output if it exists."',
-        '    parser.add_argument("--force", action="store_true", help=said)',
-        '    more = {"metavar": "FIELD=VALUE", "help": "Set a size that differs from config.py."}',
-        '    parser.add_argument("--size", type=size, action="append", default=[], **more)',
-        "    given = parser.parse_args()",
+        "    parser.add_argument(",
+        '        "--force", action="store_true", help="Replace the output if it exists."',
+        "    )",
+        "    parser.add_argument(",
+        '        "--size",',
+        "        type=size,",
+        '        action="append",',
+        "        default=[],",
+        '        metavar="FIELD=VALUE",',
+        '        help="Set a size that differs from config.py.",',
+        "    )",
+        "    args = parser.parse_args()",
         *(['    constants = load_file(HERE / "constants.safetensors")'] if constants else []),
         "    try:",
         *(
             [
                 "        port = package()",
-                "        config = config_of(port, given.size)",
-                f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+                "        config = config_of(port, args.size)",
+                f"        paths = [leaf.path for leaf in plan(args.checkpoint, {how}).leaves]",
                 f"        port.require_params([*paths{paths}], config)",
             ]
             if sized
             else [
-                f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+                f"        paths = [leaf.path for leaf in plan(args.checkpoint, {how}).leaves]",
                 "        port = package()",
-                f"        port.require_params([*paths{paths}], config_of(port, given.size))",
+                f"        port.require_params([*paths{paths}], config_of(port, args.size))",
             ]
         ),
-        f"        done = convert(given.checkpoint, {how}, output=given.output{extra}, overwrite=given.force)",
+        f"        result = convert(args.checkpoint, {how}, output=args.output{extra}, overwrite=args.force)",
         "    except (ConversionError, ValueError, TypeError) as error:",
         "        parser.error(str(error))",
-        '    print(f"{done.output}: {done.parameters:,} parameters")',
+        '    print(f"{result.output}: {result.parameters:,} parameters")',
         "",
         "",
         'if __name__ == "__main__":',

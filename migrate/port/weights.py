@@ -89,7 +89,7 @@ def write_weights(
         keep_parts=True,
         to=api,
     )
-    plan = _with_computed(done.plan, module, example, api)
+    plan = _with_computed(_without_notes(done.plan), module, example, api)
     save_mapping(plan, folder / MAPPING, done.api, sizes=sizes)
     if constants:
         from safetensors.numpy import save_file
@@ -105,6 +105,12 @@ def write_weights(
     return PortWeights(
         done.parameters, not computed, saved, done.notes, frozen, paths, collections, sized
     )
+
+
+def _without_notes(plan: Plan) -> Plan:
+    """Return a plan without advice on writing the model: the port is written."""
+    rows = [replace(row, note="") if row.outcome is Outcome.MAPPED else row for row in plan.rows]
+    return replace(plan, rows=tuple(rows))
 
 
 def _with_computed(

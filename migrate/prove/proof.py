@@ -405,13 +405,14 @@ def compared(
     seen = notes(original.ranks, ours.ranks, runs.replicas, judgement.weights, judgement.floor)
     return Proof(
         verdict=judgement.verdict,
-        message=words(judgement.message) + _in_bfloat16(original.ranks),
+        message=words(judgement.message),
         replicas=runs.replicas,
         steps=judgement.steps,
         weights=judgement.weights,
         difference=difference,
         notes=(
             *filter(None, map(words, seen)),
+            *_in_bfloat16(original.ranks),
             *failed,
             *runs.settings.notes(_most_steps(original.ranks)),
             *([_BFLOAT16 + how] if bfloat16 else []),
@@ -508,8 +509,8 @@ def _float32(call: str) -> str:
 
 
 _WITHOUT_AUTOCAST = (
-    "the noise is that of bfloat16: in the runs that measure it, autocast is off, and each result that it "
-    "would round changes at random by half a unit of bfloat16"
+    "how the noise of bfloat16 was measured: the original runs in float32, and each result that autocast "
+    "would round to bfloat16 is changed at random by half a unit of bfloat16"
 )
 _FLOAT16 = (
     "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
@@ -517,14 +518,14 @@ _FLOAT16 = (
 )
 
 
-def _in_bfloat16(ranks: dict[int, RankRecord]) -> str:
-    """End of the verdict where both sides were changed to the dtype of the rewrite."""
+def _in_bfloat16(ranks: dict[int, RankRecord]) -> list[str]:
+    """Return the note on an original that was changed to the dtype of the rewrite."""
     if any(step.made_bfloat16 for record in ranks.values() for step in record.steps):
-        return (
-            "; both sides used autocast in bfloat16, as the rewrite does (--amp keep leaves the original in "
+        return [
+            "both sides used autocast in bfloat16, as the rewrite does (--amp keep leaves the original in "
             "float16)"
-        )
-    return ""
+        ]
+    return []
 
 
 def multiplied_in(ranks: dict[int, RankRecord], settings: Settings) -> set[str]:

@@ -74,9 +74,9 @@ def program_notes(
         )
     if recorded["later"]:
         notes.append(
-            f"the script was watched for {many(recorded['later'], 'more update')}: learning rates are "
-            "compared in them; modes, frozen parameters, clipping and numbers that the loss reads do not "
-            "change"
+            f"the script was watched for {many(recorded['later'], 'more update')}. Their learning rates are "
+            "compared. Modes, frozen parameters, clipping and numbers that the loss reads stay the same in "
+            "them"
         )
     if per_epoch := {s.per_epoch for s in recorded["optimizer"].schedules} - {0}:
         stepped = f"schedule is stepped after each epoch of {many(max(per_epoch), 'update')}"

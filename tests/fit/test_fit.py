@@ -689,7 +689,7 @@ def test_another_libtpu_than_the_one_asked_for_is_told(monkeypatch: pytest.Monke
     assert list(pipeline.another_libtpu("jax")) == []
     monkeypatch.setattr(pipeline.metadata, "version", lambda _: "0.0.420")
     (said,) = pipeline.another_libtpu("jax")
-    assert "asks for libtpu 0.0.42.* to run on a TPU, 0.0.420 has answered" in said
+    assert "runs on a TPU with libtpu 0.0.42.*. Here libtpu 0.0.420 compiled" in said
 
 
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

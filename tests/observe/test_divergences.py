@@ -453,3 +453,18 @@ def test_the_same_inputs_in_another_order_are_a_position_by_the_index(
 ) -> None:
     changes = [f"{INPUT_SHAPE}: {here} → {there} (train.py:7)" for here, there in shapes]
     assert ("XLA307" in divergence_remedy(changes)) is reordered
+
+
+def test_an_operator_of_the_backward_pass_gets_no_line_of_another_read(tmp_path: Path) -> None:
+    """The backward pass has no lines, so that a read with a line may be of something else."""
+    backward = Execution("b" * 32, ExecutionCause.READ, None, True, ())
+    read = Execution("c" * 32, ExecutionCause.READ, READ, True, ())
+    both = replace(step(0, 1, backward, read), fallbacks={"aten::glu_backward": 1})
+    [fallback] = observed(written(tmp_path, both), Path("train.py")).fallbacks
+    assert fallback.lines == ()
+
+
+def test_an_operator_whose_reads_all_have_lines_gets_them(tmp_path: Path) -> None:
+    read = Execution("c" * 32, ExecutionCause.READ, READ, True, ())
+    [fallback] = observed(written(tmp_path, step(0, 1, read)), Path("train.py")).fallbacks
+    assert [line.line for line in fallback.lines] == [READ.line]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from converters import convert, load_pytree
 from converters.errors import MisfitError
+from converters.mapping.file import load_mapping
 from converters.request import PlanOptions
 from migrate.parity.sides.torch.convert import to_flax
 from migrate.port.texts import convert_text
@@ -107,3 +108,19 @@ def test_a_port_has_no_place_for_what_its_forward_does_not_read(
     else:
         with pytest.raises(MisfitError, match="average"):
             to_flax(*how, rules)
+
+
+class Doubled(torch.nn.Conv1d):
+    """A layer whose own forward the port has, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def test_the_mapping_of_a_port_gives_no_advice_on_writing_the_model(tmp_path: Path) -> None:
+    folder, work = tmp_path / "port", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    net = torch.nn.Sequential(Doubled(4, 4, 3), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+    write_weights(net, "net", {}, [(1, 4, 4)], folder, work)
+    assert not any(rule.note for rule in load_mapping(folder / MAPPING).rules)

@@ -100,6 +100,8 @@ def test_what_hangs_on_a_tpu_ends(how: str, patterns: list[str]) -> None:
             r'Traceback \(most recent call last\):\n  File "\S*failing.py", line \d+, in main\n'
         )
         assert re.search(begins, done.stderr)
+        # Files of the simulation and of torch_xla are no lines of the script.
+        assert not re.search(r'File "\S*(/shims/|/torch_xla/)', done.stderr)
 
 
 @pytest.mark.long

@@ -27,6 +27,7 @@ from migrate.train.slice.text import ScriptText
 from migrate.train.watch.calls import SeenCall, observe
 from migrate.train.watch.gate import contained_parts
 from migrate.train.write.interface import KEPT, Interface, interface_text, outputs_text, state_text
+from migrate.train.write.readme import evaluation_row
 from migrate.train.write.texts import (
     CARRIED,
     ProgramFacts,
@@ -406,3 +407,9 @@ def test_parts_of_a_module_that_holds_nothing_beside_them() -> None:
     assert contained_parts(step) == {"policy": "model.policy", "reference": "model.reference"}
     step.policy = nn.Linear(2, 2)
     assert contained_parts(step) == {}  # two names for one thing
+
+
+def test_the_readme_names_the_line_of_an_evaluation_not_of_its_caller() -> None:
+    script = ScriptText("toy.py", SCRIPT)
+    chains = [(Frame(12, "validate", 9), Frame(99, "<module>", 1))]
+    assert evaluation_row(script, {"label": "validate", "chains": chains})[0] == "toy.py:12"

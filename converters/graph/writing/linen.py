@@ -173,14 +173,14 @@ _REFUSE = [
 _REFUSE_VALUES = [
     "        for name, value in HELD.items():",
     "            if getattr(self, name) != value:",
-    '                said = f"{name}={getattr(self, name)!r}: modeling.py supports {value!r} only"',
-    "                raise ValueError(f\"{type(self).__name__}: {said}; see 'Sizes' in README.md\")",
+    '                problem = f"{name}={getattr(self, name)!r}: modeling.py supports {value!r} only"',
+    "                raise ValueError(f\"{type(self).__name__}: {problem}; see 'Sizes' in README.md\")",
 ]
 _REFUSE_LENGTHS = [
     "        for name, length in LENGTHS.items():",
     "            if len(getattr(self, name)) != length:",
-    '                said = f"{name}={getattr(self, name)!r}: modeling.py has a place for {length}"',
-    "                raise ValueError(f\"{type(self).__name__}: {said}; see 'Sizes' in README.md\")",
+    '                problem = f"{name}={getattr(self, name)!r}: modeling.py has a place for {length}"',
+    "                raise ValueError(f\"{type(self).__name__}: {problem}; see 'Sizes' in README.md\")",
 ]
 
 

@@ -15,8 +15,8 @@ def weight_norm(direction: Array, scale: Array) -> Array:
 
     Args:
         direction: torch's original1, or weight_v.
-        scale: torch's original0, or weight_g: of the direction's rank with sides of 1 where the
-            norm runs, or of rank 0 for one norm of everything.
+        scale: torch's original0, or weight_g. It has the direction's rank, with size 1 on each axis
+            that the norm sums over; or rank 0, for one norm of the whole weight.
     """
     return direction * (scale / _norm(direction, scale))
 
@@ -43,7 +43,7 @@ def power_iteration(
         v: the estimate so far.
         steps: the number of iterations.
         epsilon: the smallest norm to divide by.
-        first: the one updated first: "u" (`torch.nn.utils.parametrizations`) or "v" (the older
+        first: the vector updated first: "u" (`torch.nn.utils.parametrizations`) or "v" (the older
             `torch.nn.utils.spectral_norm`).
     """
     for _ in range(steps):

@@ -12,7 +12,7 @@ from jax import Array
 from converters.modules.functional import reparametrization
 
 
-class _Around(nn.Module):
+class _Reparametrized(nn.Module):
     """Layer with some weights computed from others.
 
     The layer's weights keep their names in this module's own scope, so a converted weight-normed
@@ -49,16 +49,16 @@ class _Around(nn.Module):
         return bare.apply({"params": weights}, *inputs, **options)
 
 
-class WeightNorm(_Around):
+class WeightNorm(_Reparametrized):
     """`torch.nn.utils.parametrizations.weight_norm`, and the older `torch.nn.utils.weight_norm`.
 
-    For each name in `names` there are NAME_v (torch's original1, weight_v) and NAME_g (original0,
-    weight_g), which has sides of 1 but at `axis`.
+    Each weight in `names` is computed from two arrays: NAME_v (torch's original1, weight_v), and NAME_g
+    (original0, weight_g), whose sizes are 1 except at `axis`.
 
     Attributes:
-        axis: of the Flax weight: what torch's dim became (a Dense's or Conv's output: -1; a
-            ConvTranspose's input: -2); None: one norm of the whole weight.
-        scale_init: of NAME_g; None: the norm of NAME_v.
+        axis: axis of the Flax weight that torch calls `dim`: -1 for the output of a Dense or Conv, -2
+            for the input of a ConvTranspose. None: one norm of the whole weight.
+        scale_init: initializer of NAME_g. None: the norm of NAME_v.
     """
 
     axis: int | None = -1
@@ -78,17 +78,17 @@ class WeightNorm(_Around):
         return reparametrization.weight_norm(v, self.param(f"{name}_g", norm))
 
 
-class SpectralNorm(_Around):
+class SpectralNorm(_Reparametrized):
     """`torch.nn.utils.parametrizations.spectral_norm`, and the older `torch.nn.utils.spectral_norm`.
 
     For each name in `names` there are NAME_orig and, in the collection `batch_stats`, NAME_u and
     NAME_v. `flax.linen.SpectralNorm` differs: it iterates in inference too.
 
     Attributes:
-        axis: of the Flax weight: what torch's dim became (a Dense's, Conv's or ConvTranspose's
-            output: -1).
-        n_power_iterations: before each pass in training.
-        eps: below which a norm is not divided by.
+        axis: axis of the Flax weight that torch calls `dim`: -1 for the output of a Dense, Conv or
+            ConvTranspose.
+        n_power_iterations: iterations before each pass in training.
+        eps: smallest norm to divide by.
         first: which vector an iteration renews first: "u" (parametrizations) or "v" (older form).
         training: whether to iterate; `batch_stats` must be mutable then.
     """

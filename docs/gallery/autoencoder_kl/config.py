@@ -23,5 +23,5 @@ class AutoencoderKLConfig:
         """Refuse sizes that modeling.py does not follow."""
         for name, length in LENGTHS.items():
             if len(getattr(self, name)) != length:
-                said = f"{name}={getattr(self, name)!r}: modeling.py has a place for {length}"
-                raise ValueError(f"{type(self).__name__}: {said}; see 'Sizes' in README.md")
+                problem = f"{name}={getattr(self, name)!r}: modeling.py has a place for {length}"
+                raise ValueError(f"{type(self).__name__}: {problem}; see 'Sizes' in README.md")

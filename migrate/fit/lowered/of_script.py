@@ -104,8 +104,10 @@ def lower_script(
             on_host = (folder / ON_HOST).read_text() if (folder / ON_HOST).exists() else ""
             if on_host and code and (code < 0 or "BrokenProcessPool" in said):
                 raise FitError(
-                    f"{shown}: the process ended while its step was traced, which runs {on_host} on the host",
-                    "a TPU waits for such operators too: write the step without them",
+                    f"{shown}: the process ended while a step was traced. The step runs {on_host} on the "
+                    "CPU, which fit cannot trace",
+                    "write the step without them, which is faster on a TPU too: `migrate check` names their "
+                    "lines (XLA111), and `migrate check --explain XLA111` what to write instead",
                 )
             if code != 0 or not steps:
                 raise failure(code, said, shown, timeout, known, modules_of(script))

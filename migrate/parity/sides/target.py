@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ def parse_target(text: str) -> Target:
             f"{text}: {file} is a folder of migrate port, which builds its own model",
             f"write {text.removesuffix(f':{name}')}",
         )
+    if colon and kind in ("", "port") and is_model_of_port(file, name):
+        return Target("port", str(Path(file).parent), text)
     if kind in ("", "port"):
         inner = ports_in(path)
         if len(inner) == 1 and not (path / _CHECKPOINT).exists():
@@ -103,6 +106,19 @@ def ports_in(folder: Path) -> list[Path]:
 def is_port(folder: Path) -> bool:
     """Whether `migrate port` wrote this folder."""
     return all((folder / name).is_file() for name in (*PORT_FILES, PORT_MAPPING))
+
+
+def is_model_of_port(file: str, name: str) -> bool:
+    """Whether `file:name` names the model class of a port, which its package builds with its sizes."""
+    path = Path(file)
+    if path.name != PORT_FILES[1] or not is_port(path.parent):
+        return False
+    package = ast.parse((path.parent / PORT_FILES[0]).read_text())
+    return any(
+        isinstance(node, ast.ImportFrom) and node.module == path.stem and node.level == 1
+        for node in package.body
+        if name in {alias.name for alias in getattr(node, "names", ())}
+    )
 
 
 def plain_spec(text: str, kinds: Collection[str], needed: str) -> str:

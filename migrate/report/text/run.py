@@ -107,9 +107,8 @@ def _legend(report: Observed) -> Iterator[str]:
         )
     if report.recompilations:
         yield (
-            "[dim]compiled: all graphs of rank "
-            f"{report.steps[0].rank}, with those of the first steps; compiled again: those of them that "
-            "came where another graph had run[/dim]"
+            f"[dim]compiled: all graphs that rank {report.steps[0].rank} compiled. compiled again: the part "
+            "of them at a line where another graph had run before[/dim]"
         )
 
 
@@ -189,7 +188,10 @@ def _fallbacks(report: Observed) -> RenderableType:
     table = plain_table("op", "times", "line", "")
     for entry in report.fallbacks[:SHOWN]:
         lines: Sequence[ObservedLine | None] = entry.lines or [None]
-        table.add_row(entry.op, str(entry.count), *line_cells(lines[0]))
+        cells = line_cells(lines[0])
+        if not entry.lines and entry.op.endswith("_backward"):
+            cells = ("[dim]the backward pass[/dim]", "")
+        table.add_row(entry.op, str(entry.count), *cells)
         for line in lines[1:]:
             table.add_row("", "or", *line_cells(line))
     return table

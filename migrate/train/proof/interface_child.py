@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from migrate.counts import many
 from migrate.train.noise import jax_noise
 from migrate.train.watch.values import plain
 
@@ -97,7 +98,7 @@ def _outputs(ours: list[Any], theirs: list[Any]) -> dict[str, Any]:
         size = float(np.linalg.norm(b))
         ratio = float(np.linalg.norm(a.astype(np.float64) - b)) / (size or 1.0)
         worst = max(worst, math.inf if math.isnan(ratio) else ratio)
-    what = f"{len(theirs)} outputs of the model, first micro-batch"
+    what = f"{many(len(theirs), 'output')} of the model, first micro-batch"
     return _found(worst <= _OUTPUTS, what, worst, _OUTPUTS)
 
 

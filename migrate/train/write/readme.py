@@ -66,14 +66,7 @@ def readme_text(
     ]
     if facts.log is not None:
         rows.append((script.at(facts.log.line), "`train.py`", "what is printed of an update"))
-    rows += [
-        (
-            ", ".join(dict.fromkeys(script.at(chain[-1].line) for chain in site["chains"])),
-            "`evaluate.py`, `data.py`",
-            f"the evaluation `{site['label']}`: what it computes of a batch, and the loop around it",
-        )
-        for site in facts.evaluations
-    ]
+    rows += [evaluation_row(script, site) for site in facts.evaluations]
     lines = [
         f"# {facts.script} in JAX",
         "",
@@ -127,6 +120,15 @@ _LIMITED = {
     "amplifies": "amplifies differences",
     "cancels": "has losses that are no larger than the rounding of their terms",
 }
+
+
+def evaluation_row(script: ScriptText, site: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the lines of an evaluation in the script, its files in the program, and what they have of it."""
+    return (
+        ", ".join(dict.fromkeys(script.at(chain[0].line) for chain in site["chains"])),
+        "`evaluate.py`, `data.py`",
+        f"the evaluation `{site['label']}`: what it computes of a batch, and the loop around it",
+    )
 
 
 def table_of(comparisons: Sequence[TrainComparison]) -> list[str]:

@@ -22,6 +22,8 @@ ADAPTIVE |= {f"AdaptiveMaxPool{rank}d": "max" for rank in (1, 2)}
 POOLS = {f"adaptive_avg_pool{rank}d": "average" for rank in (1, 2, 3)}
 POOLS |= {f"adaptive_max_pool{rank}d": "max" for rank in (1, 2)}
 POOLING = ("adaptive average", "adaptive max", "area interpolation to")
+# What to write instead of an operator, for its message.
+_INSTEAD = {"glu": "; write a, b = x.chunk(2, dim) and a * b.sigmoid()"}
 NO_MULTIPLE = "runs on the CPU where a size of the input is no multiple of the output's"
 BY_GENERATOR = (
     "by a generator, which is one of the host on XLA, runs on the CPU: the graph is cut and the inputs are "
@@ -386,6 +388,7 @@ class CpuFallback(Hazard):
             if is_gradient_free(node, facts):
                 return
             message = f"the gradient of {operator} runs on the CPU: the backward pass is cut there"
+            message += _INSTEAD.get(operator, "")
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
         yield self.hit(node, message, severity)
