@@ -51,7 +51,7 @@ def test_another_verdict_and_another_slice() -> None:
 def test_a_limit() -> None:
     assert compared(None, report(), share_of("50%"))[1] == []
     (line,) = compared(None, report(), share_of("49.9 %"))[1]
-    assert line == "v5e-8: 50.0% of the HBM, more than 50%"
+    assert line == "v5e-8: 50.00% of the HBM, more than 49.9%"
 
 
 @pytest.mark.parametrize("text", ["", "90", "0%", "101%", "x%"])

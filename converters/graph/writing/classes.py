@@ -816,8 +816,14 @@ def _in_list(value: Any, path: str) -> Any:
 
 
 def _same(value: Any) -> Any:
-    """Key by which two values of a field are equal."""
-    return (_bare(value), getattr(value, "text", ""))
+    """Key by which two values of a field are equal.
+
+    An expression of a member's number is that of this member: `widths[i]` of the first is `widths[0]`.
+    """
+    text = getattr(value, "text", "")
+    if text and getattr(value, "holder", ""):
+        text = text_at(text, value.place)
+    return (_bare(value), text)
 
 
 class _FromSettings(ast.NodeTransformer):

@@ -139,15 +139,13 @@ class ConvNextStage(Module):
     """ConvNeXT stage, consisting of an optional downsampling layer + multiple residual blocks."""
 
     config: ConvNextForImageClassificationConfig
+    dim: int
+    features_2: int
 
     def setup(self) -> None:
         self.layers = [
             ConvNextLayer(
-                self.config,
-                dim=self.config.hidden_sizes[0],
-                features=8,
-                features_2=4 * self.config.hidden_sizes[0],
-                **self.numerics,
+                self.config, dim=self.dim, features=8, features_2=self.features_2, **self.numerics
             )
             for _ in range(self.config.depths[0])
         ]
@@ -206,7 +204,12 @@ class ConvNextEncoder(Module):
     def setup(self) -> None:
         conv_next_stage: Any = partial(ConvNextStage2, **self.numerics)
         self.stages = [
-            ConvNextStage(self.config, **self.numerics),
+            ConvNextStage(
+                self.config,
+                dim=self.config.hidden_sizes[0],
+                features_2=4 * self.config.hidden_sizes[0],
+                **self.numerics,
+            ),
             conv_next_stage(
                 self.config,
                 features=8,

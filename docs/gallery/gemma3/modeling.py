@@ -61,8 +61,8 @@ class Module(nn.Module, kw_only=True):
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def norm(output: Array, eps: float) -> Array:
-    return output * jax.lax.rsqrt(jnp.square(output).mean(axis=-1, keepdims=True) + eps)
+def norm(x: Array, eps: float) -> Array:
+    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=-1, keepdims=True) + eps)
 
 
 def rotate_half(x: Array) -> Array:

@@ -348,6 +348,56 @@ def test_sizes_are_read_where_the_original_reads_them() -> None:
     assert written.baked == ()
 
 
+class Block(nn.Module):
+    """A layer of a stage, all of whose sizes follow from the stage's width."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((dim,), 0.1))
+        self.depthwise = nn.Conv1d(dim, dim, 3, padding=1, groups=dim)
+        self.wide, self.back = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.depthwise(x).transpose(1, 2)
+        y = self.back(torch.relu(self.wide(y))) * self.gain
+        return x + y.transpose(1, 2)
+
+
+class Stage(nn.Module):
+    def __init__(self, before: int, dim: int, depth: int) -> None:
+        super().__init__()
+        self.down = nn.Conv1d(before, dim, 1)
+        self.layers = nn.Sequential(*[Block(dim) for _ in range(depth)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layers(self.down(x))
+        return result
+
+
+class Stages(nn.Module):
+    """Stages whose widths are the entries of a list."""
+
+    def __init__(self, widths: tuple[int, ...] = (8, 12, 16), depth: int = 2) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList()
+        before = 3
+        for index in range(len(widths)):
+            self.stages.append(Stage(before, widths[index], depth))
+            before = widths[index]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+
+def test_one_width_is_one_field_however_its_expression_names_the_stage() -> None:
+    arguments = {"": {"widths": (8, 12, 16), "depth": 2}}
+    text = port(Stages(), {"x": real(2, 3, 9)}, arguments=arguments).modeling
+    assert "feature_group_count: int" not in text
+    assert "feature_group_count=self.dim" in text
+
+
 def test_the_place_of_a_layer_is_no_factor() -> None:
     arguments = {"": {"dim": 6, "depth": 3}}
     text = port(InPlaces(), {"x": real(2, 6)}, arguments=arguments).modeling
