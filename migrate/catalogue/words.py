@@ -136,8 +136,8 @@ _MODEL = (
 MODEL = re.compile(
     rf"{_MODEL}(?:_(?:without_ddp|ddp|dp|ema|wrapped|single|\d+))?\d*", re.IGNORECASE
 )
-# The same for names that are called with tensors, with any suffix: `model_engine(x)`, `net_a2b(x)`. A function
-# that makes, loads or changes a model has another name: `load_model_from(path)`, `base.init_model()`.
+# The same for names that are called with tensors, with any suffix: `model_engine(x)`, `net_a2b(x)`. Names of
+# what makes, loads or changes a model are none of them: `load_model_from(path)`, `base.init_model()`.
 _NOT_RUN = (
     "build|clone|convert|copy|count|create|export|freeze|get|init|initialize|load|make|prepare|print|register"
     "|reset|restore|resume|save|set|setup|show|unfreeze|unwrap|wrap"
