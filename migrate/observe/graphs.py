@@ -142,7 +142,7 @@ def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
 
 def with_places(change: str, shown: Callable[[str], str]) -> str:
     """Return a sentence of `differences` in which `shown` names the places: "net_xla.py:12"."""
-    return _PLACE_IN_TEXT.sub(lambda found: shown(found[0]), change)
+    return _PLACE_IN_TEXT.sub(lambda match: shown(match[0]), change)
 
 
 def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:

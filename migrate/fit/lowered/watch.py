@@ -46,7 +46,7 @@ VALUES, WHY = "values.json", "why"
 # that is only traced.
 ON_HOST = "on_host"
 # torch_xla counts a read value as an operator of the host, too.
-_READS = {"aten::_local_scalar_dense", "aten::item"}
+_READ_COUNTERS = {"aten::_local_scalar_dense", "aten::item"}
 _OURS = (__file__, began.__file__)
 # So many steps are looked at; where none of them repeats, each would be compiled anew.
 MOST_STEPS = 6
@@ -254,7 +254,7 @@ class _StepWatch:
         from torch_xla.debug import metrics
 
         on_host = {name for name in metrics.counter_names() if name.startswith("aten::")}
-        on_host = on_host - _READS or on_host
+        on_host = on_host - _READ_COUNTERS or on_host
         (self._folder / ON_HOST).write_text(" ".join(sorted(on_host)))
         self._roles = roles()
         self._began.reset()
