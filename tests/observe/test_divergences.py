@@ -460,11 +460,11 @@ def test_an_operator_of_the_backward_pass_gets_no_line_of_another_read(tmp_path:
     backward = Execution("b" * 32, ExecutionCause.READ, None, True, ())
     read = Execution("c" * 32, ExecutionCause.READ, READ, True, ())
     both = replace(step(0, 1, backward, read), fallbacks={"aten::glu_backward": 1})
-    [fallback] = observed(written(tmp_path, both), Path("train.py")).fallbacks
+    [fallback] = observed(written(tmp_path, both)).fallbacks
     assert fallback.lines == ()
 
 
 def test_an_operator_whose_reads_all_have_lines_gets_them(tmp_path: Path) -> None:
     read = Execution("c" * 32, ExecutionCause.READ, READ, True, ())
-    [fallback] = observed(written(tmp_path, step(0, 1, read)), Path("train.py")).fallbacks
+    [fallback] = observed(written(tmp_path, step(0, 1, read))).fallbacks
     assert [line.line for line in fallback.lines] == [READ.line]

@@ -35,7 +35,7 @@ def test_whether_compiling_came_to_an_end_is_said(syncs: tuple[int, ...], verdic
     text = shown(dataclasses.replace(created.RUNS["steady"](), recompilations=again))
     said = [row for row in text.splitlines() if "compiling" in row]
     assert [verdict in row for row in said] == ([True] if verdict else [])
-    assert ("that came where another graph" in " ".join(text.split())) is bool(syncs)
+    assert ("at a line where another graph" in " ".join(text.split())) is bool(syncs)
 
 
 @pytest.mark.parametrize(
