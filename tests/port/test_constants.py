@@ -120,5 +120,5 @@ def test_other_weights_than_the_ports_are_refused(place: Path) -> None:
 def test_a_package_of_nnx_has_the_same_advice() -> None:
     text = package_text("Net", "NetConfig", "Net in Flax", {}, api="nnx", constants=True)
     compile(text, "__init__.py", "exec")
-    assert "{_advice(wanted - found)}" in text
+    assert "{_advice(expected - present)}" in text
     assert "ADVICE" not in package_text("Net", "NetConfig", "Net in Flax", {}, api="nnx")

@@ -105,7 +105,7 @@ def lower_script(
             if on_host and code and (code < 0 or "BrokenProcessPool" in said):
                 raise FitError(
                     f"{shown}: the process ended while a step was traced. The step runs {on_host} on the "
-                    "CPU, which fit cannot trace",
+                    "CPU, which is the likely cause",
                     "write the step without them, which is faster on a TPU too: `migrate check` names their "
                     "lines (XLA111), and `migrate check --explain XLA111` what to write instead",
                 )

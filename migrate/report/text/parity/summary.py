@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from migrate.parity.ground.results import Parity
 
+_SHOWN_SECONDS = 0.05  # shorter parts of a comparison are not printed
 FORMAT = 1  # of the JSON; report/schema/parity.json describes it
 
 
@@ -37,8 +38,12 @@ def parity_summary(parity: Parity) -> list[RenderableType]:
     lines.append("")
     lines.extend(layers_summary(parity))
     lines.extend(sections_summary(parity.sections))
-    if parity.seconds:
-        spent = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in parity.seconds)
+    if any(seconds >= _SHOWN_SECONDS for _, seconds in parity.seconds):
+        spent = ", ".join(
+            f"{part} {seconds:.1f} s"
+            for part, seconds in parity.seconds
+            if seconds >= _SHOWN_SECONDS
+        )
         lines.extend(("", Text(f"time: {spent}", "dim")))
     return lines
 
