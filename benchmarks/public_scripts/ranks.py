@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -108,18 +109,13 @@ def beside_devices(
             rounding = weights.noise(*trained)
             apart = weights.distances(*trained)
             result[name] = max(x for n, x in apart.items() if n not in rounding)
-            result["rounding alone"] = _rounding(*trained)
+            result["rounding alone"] = _rounding(weights.noise_parts(*trained), rounding)
     return result
 
 
-def _rounding(*files: Path) -> str:
-    """Weights, or parts of them, whose gradient is rounding in all updates."""
-    from migrate.prove.recording import weights
-
-    return ", ".join(
-        name if name in weights.noise(*files) else f"{name} (a part)"
-        for name in weights._walking(*files)
-    )
+def _rounding(parts: Iterable[str], whole: Collection[str]) -> str:
+    """Name the weights of which parts are rounding, and say which are not so as a whole."""
+    return ", ".join(name if name in whole else f"{name} (a part)" for name in parts)
 
 
 def device_flags(devices: int) -> str:
@@ -185,7 +181,7 @@ def compared(ranks: dict[int, Any], program: dict[str, Any]) -> dict[str, float 
         tensors = {name: torch.from_numpy(own[str(match)]) for name, match in matches.items()}
         weights.save(tensors, ours_file, shares)
         rounding = weights.noise(file, ours_file)
-        result["rounding alone"] = _rounding(file, ours_file)
+        result["rounding alone"] = _rounding(weights.noise_parts(file, ours_file), rounding)
         for name, apart in weights.distances(file, ours_file).items():
             if name not in rounding and not apart <= worst:
                 worst, at = apart, f"{name} after {step} updates"

@@ -107,7 +107,7 @@ def receiver(call: cst.Call) -> cst.BaseExpression:
 def moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
     """Whether a model is moved to the device above a location in its file, or in another file."""
     text = code(model)
-    start = _start(at, facts)
+    start = place_of(at, facts)
     moves = [
         call
         for call in facts.calls
@@ -118,7 +118,7 @@ def moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
             or facts.bindings.owner(call) is facts.bindings.owner(at)
         )
     ]
-    if any(_start(call, facts) < start for call in moves):
+    if any(place_of(call, facts) < start for call in moves):
         return True
     if isinstance(model, cst.Name):
         values = [v for v in facts.context.bound_values(model) if isinstance(v, cst.Call)]
@@ -126,7 +126,8 @@ def moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
     return not moves
 
 
-def _start(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
+def place_of(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
+    """Return the line and the column of `node`."""
     position = facts.context.position(node)
     return position.line, position.column
 

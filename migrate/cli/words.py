@@ -64,14 +64,17 @@ def _commands_with(option: str, context: click.Context) -> list[str]:
     return [
         name
         for name, command in commands.items()
-        if command is not None and any(option in param.opts for param in command.params)
+        if command is not None and _has_option(command, option)
     ]
+
+
+def _has_option(command: click.Command, name: str) -> bool:
+    return any(name in param.opts for param in command.params)
 
 
 def _is_option_given(name: str, command: click.Command, words: Sequence[str]) -> bool:
     """Whether the command has an option, and the command line uses it."""
-    exists = any(name in option.opts for option in command.params)
-    return exists and any(word.partition("=")[0] == name for word in words)
+    return _has_option(command, name) and any(word.partition("=")[0] == name for word in words)
 
 
 def usual_message(error: click.ClickException) -> str:
@@ -80,15 +83,11 @@ def usual_message(error: click.ClickException) -> str:
     name = "migrate" if context is None else context.command_path
     message = " ".join(error.format_message().split()).rstrip(".")
     surplus = re.search(r"unexpected extra arguments? \((.*)\)", message)
-    if surplus is not None and context is not None and _takes_inputs(context.command):
+    if surplus is not None and context is not None and _has_option(context.command, _INPUTS):
         specs = [word for word in surplus[1].split(" ") if re.match(r"[\w:]+=", word)]
         if specs:
             return f"each input has an {_INPUTS} of its own: {_INPUTS} {shlex.join(specs[:1])}"
     return f"{message}; see `{name} --help`"
-
-
-def _takes_inputs(command: click.Command) -> bool:
-    return any(_INPUTS in option.opts for option in command.params)
 
 
 def _is_mistyped(option: str, names: Sequence[str]) -> bool:

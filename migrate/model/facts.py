@@ -1116,7 +1116,9 @@ def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
     return {f.line: moved[f] for f in scope.functions if f in moved}
 
 
-_OF_REPLICAS = (b"torch.distributed", b"DistributedDataParallel", b"xla_model", b"torch_xla.launch")
+_OF_REPLICAS = re.compile(
+    rb"torch\.distributed|DistributedDataParallel|xla_model|torch_xla\.launch"
+)
 # An import of one line, and the names that it may bind: the last word of each of its parts.
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t][^(\\\n]*$", re.MULTILINE)
 _BOUND = re.compile(rb"(\w+)[ \t]*(?:,|;|#|\r|$)")
@@ -1129,19 +1131,19 @@ def _is_replicated(analysis: Analysis) -> bool:
     An import of one line, whose name nothing uses, does not count.
     """
     texts = [scope.module.data for scope in analysis.scopes.values()]
-    names = set()
-    for text in texts:
-        if any(word in text for word in _OF_REPLICAS):
-            if any(word in _IMPORT.sub(b"", text) for word in _OF_REPLICAS):
-                return True
-            for line in _IMPORT.findall(text):
-                if any(word in line for word in _OF_REPLICAS):
-                    if b"*" in line:
-                        return True
-                    names |= set(_BOUND.findall(line))
+    if not any(map(_OF_REPLICAS.search, texts)):
+        return False
+    rests = [_IMPORT.sub(b"", text) for text in texts]
+    if any(map(_OF_REPLICAS.search, rests)):
+        return True
+    imports = [
+        line for text in texts for line in _IMPORT.findall(text) if _OF_REPLICAS.search(line)
+    ]
+    names = {name for line in imports for name in _BOUND.findall(line)}
     # The name may be used in a file that has it from the one that imports it.
-    used = re.compile(rb"\b(?:" + b"|".join(sorted(names)) + rb")\b") if names else None
-    return used is not None and any(used.search(_IMPORT.sub(b"", text)) for text in texts)
+    return any(b"*" in line for line in imports) or any(
+        re.search(rb"\b" + name + rb"\b", rest) for name in names for rest in rests
+    )
 
 
 def _broadcast(analysis: Analysis, module: SourceModule) -> frozenset[str]:

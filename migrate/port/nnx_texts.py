@@ -63,7 +63,21 @@ def _paths(paths: Sequence[str]) -> str:
     return f"frozenset([\n{lines}])" if lines else "frozenset()"
 
 
-_PACKAGE = '''\
+# Lines of `require_params`, between the paths of the model and of the arrays and the error.
+PROBLEMS_OF_PATHS = """\
+    surplus = {
+        path
+        for path in present - expected
+        if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED
+    }
+    problems = [
+        f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
+        for what, group in (("lacks", expected - present), ("has no place for", surplus))
+        if group
+    ]
+"""
+_PACKAGE = (
+    '''\
 """WHAT: see README.md."""
 
 import re
@@ -149,16 +163,9 @@ def model_paths(config: CONFIG | None = None) -> set[str]:
 def require_params(paths: Iterable[str], config: CONFIG | None = None, file: str = "") -> None:
     """Raise ValueError where arrays are missing, or the model has no place for some."""
     expected, present = model_paths(config), set(paths)
-    surplus = {
-        path
-        for path in present - expected
-        if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED
-    }
-    problems = [
-        f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
-        for what, group in (("lacks", expected - present), ("has no place for", surplus))
-        if group
-    ]
+'''
+    + PROBLEMS_OF_PATHS
+    + '''\
     if problems:
         whose = f"{file}: " if file else ""
         raise ValueError(f"{whose}MODEL {' and '.join(problems)}; ADVICE")
@@ -170,6 +177,7 @@ def _variables(config: CONFIG | None) -> dict[str, tuple[Any, Any]]:
     held = nnx.to_flat_state(nnx.state(model, nnx.All(nnx.Variable, nnx.Not(nnx.RngState))))
     return {"/".join(map(str, path)): (path, variable) for path, variable in held}
 '''
+)
 _TRAINABLE = '''
 
 # Weights that the original does not train (`requires_grad=False`).

@@ -12,7 +12,7 @@ from textwrap import dedent
 
 from converters.model import in_package
 from migrate.parity.sides.jax.weights import LAYER_NUMBER
-from migrate.port.nnx_texts import nnx_package_text, with_advice
+from migrate.port.nnx_texts import PROBLEMS_OF_PATHS, nnx_package_text, with_advice
 from migrate.port.substitution import substitute
 
 TEST_INPUTS = "test_inputs.safetensors"
@@ -124,7 +124,8 @@ LINES
     }
 '''
 
-_PACKAGE = '''\
+_PACKAGE = (
+    '''\
 """WHAT: see README.md."""
 
 import re
@@ -222,16 +223,9 @@ def require_params(
     except NotImplementedError:
         return  # an operator is still to be written: no array can be used yet
     expected, present = set(shapes), set(arrays)
-    surplus = {
-        path
-        for path in present - expected
-        if re.sub(r"LAYER_NUMBER", r"\\1#", path) not in UNUSED
-    }
-    problems = [
-        f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
-        for what, group in (("lacks", expected - present), ("has no place for", surplus))
-        if group
-    ]
+'''
+    + PROBLEMS_OF_PATHS
+    + """\
     whose = f"{file}: " if file else ""
     if problems:
         raise ValueError(f"{whose}MODEL {' and '.join(problems)}; ADVICE")
@@ -239,7 +233,8 @@ def require_params(
         if arrays[path].shape != shape:
             both = f"the shape {list(arrays[path].shape)}, MODEL's has {list(shape)}"
             raise ValueError(f"{whose}{path} has {both}; give the config of its size")
-'''
+"""
+)
 
 # What a package with stacked layers says otherwise.
 _SCANNED = {

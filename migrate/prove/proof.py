@@ -416,7 +416,7 @@ def compared(
             *failed,
             *runs.settings.notes(_most_steps(original.ranks)),
             *([_BFLOAT16 + how] if bfloat16 else []),
-            *([_float32(runs.runtime.in_float32)] if mine == {"float32"} else []),
+            *([_FLOAT32.format(call=runs.runtime.in_float32)] if mine == {"float32"} else []),
             *([_WITHOUT_AUTOCAST] if how == AMP_OFF and judgement.floor else []),
             *([_FLOAT16] if "float16" in theirs and "bfloat16" in mine else []),
             *original.notes,
@@ -498,16 +498,10 @@ def _in_words(parting: GraphDivergence) -> str:
 
 
 _BFLOAT16 = "both sides multiplied matrices in bfloat16, so small faults may stay unseen: "
-
-
-def _float32(call: str) -> str:
-    """Return what a TPU does otherwise where the rewrite multiplied matrices in float32."""
-    return (
-        "matrices were multiplied in float32 here; a TPU multiplies float32 in one pass of bfloat16, which "
-        f"changes losses from the third digit on, unless the script asks for more: {call}"
-    )
-
-
+_FLOAT32 = (
+    "matrices were multiplied in float32 here; a TPU multiplies float32 in one pass of bfloat16, which "
+    "changes losses from the third digit on, unless the script asks for more: {call}"
+)
 _WITHOUT_AUTOCAST = (
     "how the noise of bfloat16 was measured: the original runs in float32, and each result that autocast "
     "would round to bfloat16 is changed at random by half a unit of bfloat16"

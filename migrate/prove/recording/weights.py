@@ -69,10 +69,10 @@ def distances(
             if tensor is not None and tensor.shape == mask.shape:
                 tensor[mask] = 0
     whole = noise(original, rewritten)
-    for name, walking in _walking(original, rewritten).items():
+    for name, noisy in noise_parts(original, rewritten).items():
         both = name not in whole and name in theirs and name in ours
         if both and theirs[name].shape == ours[name].shape:
-            for part in walking:
+            for part in noisy:
                 for tensor in (theirs[name], ours[name]):
                     tensor.view(parts(tensor), -1)[part] = 0
     return {
@@ -86,18 +86,18 @@ def distances(
 def noise(original: Path, rewritten: Path) -> frozenset[str]:
     """Return the parameters that moved, on either side, only by the rounding of their gradients."""
     shares = _shares(original, rewritten)
-    walking = _walking(original, rewritten)
-    return frozenset(name for name in walking if max(shares[name]) < NOISE_SHARE)
+    noisy = noise_parts(original, rewritten)
+    return frozenset(name for name in noisy if max(shares[name]) < NOISE_SHARE)
 
 
-def _walking(original: Path, rewritten: Path) -> dict[str, list[int]]:
-    """Parts of each parameter that are noise; parameters without such parts are left out."""
+def noise_parts(original: Path, rewritten: Path) -> dict[str, list[int]]:
+    """Return the parts of each parameter that are noise; parameters without such parts are left out."""
     shares = _shares(original, rewritten)
-    noise_parts = {
+    numbers = {
         name: [part for part, share in enumerate(each) if 0.0 < share < NOISE_SHARE]
         for name, each in shares.items()
     }
-    return {name: walking for name, walking in noise_parts.items() if walking}
+    return {name: noisy for name, noisy in numbers.items() if noisy}
 
 
 def _shares(*paths: Path) -> dict[str, list[float]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.catalogue.words import SYNCS
-from migrate.reading.replicas.first_replica import Rest, off_first, on_first
+from migrate.reading.replicas.first_replica import off_first, on_first
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.syntax.tree import keyword, line_call
 
@@ -37,7 +37,7 @@ def guards_of_first(
     while (around := context.guards.around(inner)) is not None:
         if isinstance(around, cst.FunctionDef):
             return () if around in within else _below_calls(around, context, (*within, around))
-        if not isinstance(around, cst.If) or rest_of_first(around, inner, context) is None:
+        if not isinstance(around, cst.If) or not _is_of_first(around, inner, context):
             return ()
         guard = inner = around
     if guard is None or not isinstance(context.parent(guard), cst.IndentedBlock | cst.Module):
@@ -77,21 +77,19 @@ def calls_of(function: cst.FunctionDef, context: Script) -> list[cst.Call] | Non
     return calls
 
 
-def rest_of_first(guard: cst.If, within: cst.CSTNode, context: Script) -> Rest | None:
-    """Return the parts of a test by which the first replica, and no other, reaches `within`; else None.
+def _is_of_first(guard: cst.If, within: cst.CSTNode, context: Script) -> bool:
+    """Whether by `guard` the first replica, and no other, reaches `within`.
 
     `within` is in the branch of `guard`, or the others leave before it: `if rank != 0: return`.
     """
     if context.guards.asks_for_a_group(guard.test):
-        return None
+        return False
     above = list(context.ancestors(within))
     if guard not in above:
         rest = off_first(guard.test, context)
     else:
         rest = on_first(guard.test, context) if guard.body in above else None
-    if rest is None or any(context.guards.told(part) is False for part in rest.asked):
-        return None
-    return rest
+    return rest is not None and all(context.guards.told(part) is not False for part in rest.asked)
 
 
 def saves_alone(call: cst.Call, context: Script) -> bool:

@@ -28,13 +28,9 @@ class Rest:
 
 def on_first(test: cst.BaseExpression, context: Script) -> Rest | None:
     """Split a rank test into its parts; None if it does not simply let the first replica pass."""
-    all_parts = parts(test)
-    asked = [part for part in all_parts if context.guards.asks(part)]
-    if any(map(context.guards.asks_for_a_group, asked)):
-        return None  # one replica of each group passes, not the first alone
-    if not asked or not all(_passes_first(part, context) for part in asked):
-        return None
-    return Rest(tuple(part for part in all_parts if part not in asked), tuple(asked))
+    rest = _split(parts(test), context)
+    certain = rest is not None and all(_passes_first(part, context) for part in rest.asked)
+    return rest if certain else None
 
 
 def off_first(test: cst.BaseExpression, context: Script) -> Rest | None:
@@ -42,13 +38,20 @@ def off_first(test: cst.BaseExpression, context: Script) -> Rest | None:
 
     `rank != 0`, `not is_main()`, `step % 100 or rank > 0`: the first one may pass it, too.
     """
-    all_parts = _either(test)
-    asked = [part for part in all_parts if context.guards.asks(part)]
-    if any(map(context.guards.asks_for_a_group, asked)):
+    rest = _split(_operands(test, cst.Or), context)
+    certain = rest is not None and any(_passes_others(part, context) for part in rest.asked)
+    return rest if certain else None
+
+
+def _split(tests: list[cst.BaseExpression], context: Script) -> Rest | None:
+    """Split tests into those that ask for the rank, and the others; None if none asks, or one for a group.
+
+    Of a group one replica passes, not the first alone.
+    """
+    asked = [part for part in tests if context.guards.asks(part)]
+    if not asked or any(map(context.guards.asks_for_a_group, asked)):
         return None
-    if not any(_passes_others(part, context) for part in asked):
-        return None
-    return Rest(tuple(part for part in all_parts if part not in asked), tuple(asked))
+    return Rest(tuple(part for part in tests if part not in asked), tuple(asked))
 
 
 def joined(tests: tuple[cst.BaseExpression, ...]) -> cst.BaseExpression:
@@ -66,15 +69,15 @@ def is_local(asked: tuple[cst.BaseExpression, ...]) -> bool:
 
 def parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     """Return the tests that `and` joins in `test`."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-        return [*parts(test.left), *parts(test.right)]
-    return [test]
+    return _operands(test, cst.And)
 
 
-def _either(test: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the tests that `or` joins in `test`."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
-        return [*_either(test.left), *_either(test.right)]
+def _operands(
+    test: cst.BaseExpression, operator: type[cst.BaseBooleanOp]
+) -> list[cst.BaseExpression]:
+    """Return the tests that `operator` joins in `test`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, operator):
+        return [*_operands(test.left, operator), *_operands(test.right, operator)]
     return [test]
 
 

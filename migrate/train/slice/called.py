@@ -25,9 +25,16 @@ def is_call_of(tree: ast.Module, function: ast.expr, dotted: str) -> bool:
     bindings = set(_bindings(tree, parts[0])) if parts else {""}
     if package == builtins.__name__:
         return parts == [name] and not bindings
-    if imported := bindings - {""}:  # also by another path of the library: torch re-exports
-        return any(".".join([path, *parts[1:]]).startswith(f"{package}.") for path in imported)
+    if imported := imported_as(tree, function):  # also by another path: torch re-exports
+        return any(path.startswith(f"{package}.") for path in imported)
     return len(parts) != 1 or not any(_defines(node, name) for node in ast.walk(tree))
+
+
+def imported_as(tree: ast.Module, function: ast.expr) -> set[str]:
+    """Return the paths of what an expression names by an import: "torch.distributed.all_reduce"."""
+    parts = _parts(function)
+    paths = set(_bindings(tree, parts[0])) - {""} if parts else set()
+    return {".".join([path, *parts[1:]]) for path in paths}
 
 
 def _parts(function: ast.expr) -> list[str]:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.processes.meetings import TENSORS
+from migrate.train.slice.called import imported_as
 from migrate.train.slice.text import FunctionNode, ScriptText
 
 _MODULE = "torch.distributed"
 # Functions of torch.distributed whose result is made of the tensors of several ranks.
-_COLLECTIVES = frozenset(
-    (
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "all_reduce",
-        "all_to_all",
-        "all_to_all_single",
-        "broadcast",
-        "gather",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "scatter",
-    )
-)
+_COLLECTIVES = {*TENSORS, "all_gather_object"}
 
 
 def collective_notes(script: ScriptText, lines: Sequence[tuple[int, int]]) -> list[str]:
@@ -41,15 +29,17 @@ def collective_notes(script: ScriptText, lines: Sequence[tuple[int, int]]) -> li
     ]
     functions = [node for node in ast.walk(script.tree) if isinstance(node, FunctionNode)]
     classes = [node for node in ast.walk(script.tree) if isinstance(node, ast.ClassDef)]
-    reached: set[str] = set()
+    asked, reached = set[str](), set[str]()
     where_called: dict[str, str] = {}
-    modules = dict(_imported(script.tree))
     while places:
         call = places.pop()
-        name = _qualified(call.func, modules)
-        if name.startswith(f"{_MODULE}.") and name.rpartition(".")[2] in _COLLECTIVES:
-            where_called.setdefault(name.rpartition(".")[2], script.at(call.lineno))
-        last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        text, last = ast.unparse(call.func), last_part(call.func)
+        if text not in asked:
+            asked.add(text)
+            for path in imported_as(script.tree, call.func):
+                name = path.rpartition(".")[2]
+                if path.startswith(f"{_MODULE}.") and name in _COLLECTIVES:
+                    where_called.setdefault(name, script.at(call.lineno))
         if last in reached:
             continue
         reached.add(last)
@@ -69,23 +59,3 @@ def collective_notes(script: ScriptText, lines: Sequence[tuple[int, int]]) -> li
         "loss is that of the whole batch on all devices, with all of its gradients: compare it with what the "
         "script computes on several ranks"
     ]
-
-
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield each imported name with what it stands for."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (top, top)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from ((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names)
-
-
-def _qualified(node: ast.expr, modules: Mapping[str, str]) -> str:
-    """Dotted name of a function, with aliases resolved; "" if it is no name of a module."""
-    if isinstance(node, ast.Name):
-        return modules.get(node.id, "")
-    if isinstance(node, ast.Attribute) and (above := _qualified(node.value, modules)):
-        return f"{above}.{node.attr}"
-    return ""

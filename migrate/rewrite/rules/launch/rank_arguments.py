@@ -382,13 +382,12 @@ class RankArguments(Rule):
         if keyword(node, "required") is not None:
             yield self.edit(node, _not_required, "--local_rank is passed by nobody")
         if context.launch.style is Style.NONE:
-            asked = _variable_or(
-                option, context
-            )  # whether this file's script starts replicas is not known
+            # Another file's script may start the replicas, or not.
+            asked = _variable_or(option, context)
+        elif context.portable:
+            asked = context.vocabulary.write("local rank")
         else:
-            asked = (
-                context.vocabulary.write("local rank") if context.portable else _variable(context)
-            )
+            asked = _variable(context)
         added = cst.parse_statement(f"{option} = {asked}")
         yield self.edit(
             line,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.catalogue.words import READ_METHODS, SYNCS
-from migrate.check.common import method, receiver
+from migrate.check.common import method, place_of, receiver
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.collectives.pending_values import HOLDS
 from migrate.reading.facts import Facts
@@ -127,9 +127,3 @@ def start_of_statement(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
     around = (node, *facts.context.ancestors(node))
     kinds = cst.BaseSmallStatement | cst.BaseStatement
     return place_of(next((above for above in around if isinstance(above, kinds)), node), facts)
-
-
-def place_of(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
-    """Return the line and the column of `node`."""
-    position = facts.context.position(node)
-    return position.line, position.column
