@@ -27,7 +27,7 @@ from migrate.train.slice.loops import (
     step_statements,
 )
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.rate import rate_function
+from migrate.train.slice.rate import rate_function, rate_setters
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.statements import every_statement
 from migrate.train.slice.text import ScriptText, first_line
@@ -295,7 +295,8 @@ def _run(
         "losses": [(own.frame.function, own.frame.first, own.lines) for own in (loss, *others)],
         "steps": [step[0].line for step in events.steps],
         "reads": read_names(script, loss, events.backward),
-        "rate": rate_function(script, events.backward),
+        "rate": (rate := rate_function(script, events.backward)),
+        "setters": [] if rate else rate_setters(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),
         "ports": ports,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +40,7 @@ from migrate.train.optimizer.schedules import (
     python_text,
     table_text,
 )
-from migrate.train.optimizer.stepping import ScheduleSteps, steps_of
+from migrate.train.optimizer.stepping import Argument, ScheduleSteps, argument_of, steps_of
 
 # Updates over which a schedule is compared where the length of the training is unknown.
 HORIZON = 3000
@@ -89,9 +89,15 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
     Raises:
         TrainError: the rates follow from no schedule or function that can be written.
     """
+    reasons = []
+    if recorded.function is not None and recorded.function.sets:
+        try:
+            reference(recorded)
+        except TrainError as error:  # it sets other rates, or by more than its number
+            reasons.append(str(error).partition(": ")[2])
+            recorded = replace(recorded, function=None)
     expected = reference(recorded)
     far = _far_rates(recorded, expected)
-    reasons = []
     for draft in _drafts(recorded, lr_name):
         try:
             texts = draft()
@@ -110,7 +116,7 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
                 texts.note,
             )
         reasons.append(f"differs from torch's by {worst:.1e}")
-    what = ", ".join(dict.fromkeys(reasons))
+    what = ", ".join(dict.fromkeys(reasons)) or "nothing that gives it was found"
     remedy = "use a scheduler of torch.optim.lr_scheduler, or a function of the step without loops"
     if recorded.updates is None:
         remedy += "; or record the whole training with a large --updates: the rates become a table"
@@ -263,8 +269,10 @@ def _far_rates(recorded: RecordedOptimizer, expected: Sequence[Any]) -> dict[int
         call = recorded.function
         pythons = [_python(recorded, call)] * len(recorded.groups)
         factors, functions = _scales(recorded, call), [call.function]
-        argument = _argument(recorded, call)
-        start, stride = argument(0), argument(1) - argument(0)
+        number = _argument(recorded, call)
+        argument, start, stride = number.at, number.start, number.stride
+        if number.epochs is not None:
+            start, stride = number.epochs.offset, number.epochs.factor / number.epochs.every
     elif [item.name.rpartition(".")[2] for item in recorded.schedules] == ["LambdaLR"]:
         (item,) = recorded.schedules
         functions = list(item.functions)
@@ -300,7 +308,7 @@ def _of_function(recorded: RecordedOptimizer, call: RecordedCall, expected: list
     result = list(expected)
     for update in range(len(expected), horizon(recorded)):
         try:
-            rate = python(argument(update))
+            rate = python(argument.at(update))
         except Failing as failing:
             raise _failing(recorded, failing) from None
         result.append([(rate * scale, None) for scale in scales])
@@ -317,24 +325,27 @@ def _python(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[float]
         ) from None
 
 
-def _argument(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[int], float]:
-    """Return the function's argument at an update."""
+def _argument(recorded: RecordedOptimizer, call: RecordedCall) -> Argument:
     arguments = call.arguments
     if len(arguments) < 2:
         raise TrainError(
             f"{recorded.at}: one update does not show the argument of {call.function.name}",
             "record two updates or more",
         )
-    start, stride = arguments[0], arguments[1] - arguments[0]
-    for i, value in enumerate(arguments):
-        if not math.isclose(start + i * stride, value, rel_tol=1e-9, abs_tol=1e-12):
-            raise TrainError(
-                f"{recorded.at}: the argument of {call.function.name} does not grow evenly "
-                f"({', '.join(f'{a:g}' for a in arguments[:6])})",
-                "pass the number of the update",
-            )
-    whole = float(start).is_integer() and float(stride).is_integer()
-    return lambda i: int(start) + i * int(stride) if whole else start + i * stride
+    argument = argument_of(arguments, call.per_epoch)
+    if argument is None and len(set(arguments)) == 1:
+        raise TrainError(
+            f"{recorded.at}: the argument of {call.function.name} is {arguments[0]:g} in all "
+            f"{len(arguments)} recorded updates",
+            "record more updates than an epoch has (--updates N)",
+        )
+    if argument is None:
+        raise TrainError(
+            f"{recorded.at}: the argument of {call.function.name} does not grow evenly "
+            f"({', '.join(f'{a:g}' for a in arguments[:6])})",
+            "pass the number of the update",
+        )
+    return argument
 
 
 def _scales(recorded: RecordedOptimizer, call: RecordedCall) -> list[float]:
@@ -430,7 +441,10 @@ def _table_texts(recorded: RecordedOptimizer) -> RateTexts:
 
 def _function_texts(recorded: RecordedOptimizer, call: RecordedCall, *, host: int) -> RateTexts:
     names = ModuleNames()
-    argument = _affine(call, recorded)
+    number = _argument(recorded, call)
+    argument = number.text()
+    if number.epochs is not None and number.epochs.every > 1:
+        names.constant("updates_per_epoch", number.epochs.every)
     if host:
         name = python_text(call.function, names)
         values = f"[{name}({argument}) for step in range({host})]"
@@ -455,16 +469,6 @@ def _function_texts(recorded: RecordedOptimizer, call: RecordedCall, *, host: in
     statements = [f"def {name}(step):\n    return {text}" for name, text in definitions.items()]
     note = f"{call.function.name} is evaluated before training" if host else ""
     return RateTexts(names, tuple(statements), tuple(rates), ("",) * len(rates), note=note)
-
-
-def _affine(call: RecordedCall, recorded: RecordedOptimizer) -> str:
-    """Return the function's argument as an expression of the update's number."""
-    at = _argument(recorded, call)
-    start, stride = at(0), at(1) - at(0)
-    text = "step" if stride == 1 else f"step * {stride!r}"
-    if 0 < stride < 1 and math.isclose(1 / stride, round(1 / stride), rel_tol=1e-9):
-        text = f"step / {round(1 / stride)}"
-    return text if start == 0 else f"{text} + {start!r}"
 
 
 def _schedule_texts(recorded: RecordedOptimizer, style: ScheduleStyle, lr_name: str) -> RateTexts:

@@ -93,16 +93,7 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
         own = {node.args.args[0].arg: function.__self__}
         node = _as_function(node, own)
         source = ast.unparse(node)
-    values: dict[str, Any] = {}
-    functions: dict[str, RecordedFunction] = {}
-    for dotted in _read(node):
-        known, value = _value(function, dotted, own)
-        if not known:
-            continue
-        if is_plain(value):
-            values[dotted] = plain(value)
-        elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
-            functions[dotted] = recorded_function(value, depth + 1)
+    values, functions = _reads(node, lambda dotted: _value(function, dotted, own), depth)
     for text, value in _defaults(node, function).items():
         if is_plain(value):
             values.setdefault(text, plain(value))
@@ -115,6 +106,53 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
         getattr(function, "__module__", "") or "",
         code.co_firstlineno,
     )
+
+
+def recorded_part(
+    node: ast.FunctionDef, local: Mapping[str, Any], of_module: Mapping[str, Any]
+) -> RecordedFunction:
+    """Return a function made of statements of another one, and the plain values that it reads.
+
+    Args:
+        node: the function; its own parameters have no values.
+        local: values of the other function's names when it is called.
+        of_module: those of its module.
+    """
+
+    def value(dotted: str) -> tuple[bool, Any]:
+        root, *path = dotted.split(".")
+        if root in (argument.arg for argument in node.args.args):
+            return False, None
+        try:
+            held = local[root] if root in local else of_module[root]
+            for step in path:
+                held = getattr(held, step)
+        except (KeyError, AttributeError):
+            return False, None
+        return not inspect.ismodule(held), held
+
+    values, functions = _reads(node, value, 0)
+    name = str(of_module.get("__name__", ""))
+    return RecordedFunction(
+        node.name, ast.unparse(node), values, functions, module=name, line=node.lineno
+    )
+
+
+def _reads(
+    node: ast.AST, value_of: Callable[[str], tuple[bool, Any]], depth: int
+) -> tuple[dict[str, Any], dict[str, RecordedFunction]]:
+    """Return plain values, and functions of the script, that a function reads, by their names."""
+    values: dict[str, Any] = {}
+    functions: dict[str, RecordedFunction] = {}
+    for dotted in _read(node):
+        known, value = value_of(dotted)
+        if not known:
+            continue
+        if is_plain(value):
+            values[dotted] = plain(value)
+        elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
+            functions[dotted] = recorded_function(value, depth + 1)
+    return values, functions
 
 
 def _defaults(node: ast.AST, function: Any) -> dict[str, Any]:

@@ -78,10 +78,15 @@ class RecordedCall:
     Attributes:
         function: the function.
         arguments: the number passed in each recorded update.
+        sets: whether it is what remains of a function that sets the rates itself: whether it gives them
+            shows in the rates alone.
+        per_epoch: as in `RecordedSchedule`.
     """
 
     function: RecordedFunction
     arguments: tuple[float, ...]
+    sets: bool = False
+    per_epoch: int = 0
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class KeptPart:
         marks: statement → what stands in its place.
         dropped: statements that train.
         needed: names that kept statements read.
+        valued: those of which they read more than whether they are None.
         inside: those that are read in the loops that train, or by functions, which may run there. What a
             statement in these loops binds matters to them alone.
         kept: kept statements.
@@ -76,6 +77,7 @@ class KeptPart:
     before: dict[ast.stmt, str] = field(default_factory=dict)
     dropped: set[ast.stmt] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
+    valued: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
@@ -85,9 +87,18 @@ class KeptPart:
     asked: set[ast.stmt] = field(default_factory=set)
     opened: set[ast.stmt] = field(default_factory=set)
 
-    def need(self, names: Collection[str], *, inside: bool = True) -> None:
-        """Note names that are read, also in the loops or only before them."""
+    def need(
+        self, names: Collection[str], *, inside: bool = True, tested: Collection[str] = ()
+    ) -> None:
+        """Note names that are read, also in the loops or only before them.
+
+        Args:
+            names: the names.
+            inside: whether they are read in the loops.
+            tested: those that are only compared with None.
+        """
         self.needed |= set(names)
+        self.valued |= set(names) - set(tested)
         if inside:
             self.inside |= set(names)
 
@@ -298,7 +309,7 @@ class Keeper:
     ) -> None:
         """Keep a statement; names that it reads are needed, in the loops that train or before them."""
         scope.kept.add(statement)
-        read = set[str]()
+        read, tested = set[str](), set[str]()
         if isinstance(statement, ast.Assign):
             scope.bound_together |= stores(statement)[0] - scope.needed - scope.trained
         if whole:
@@ -315,7 +326,8 @@ class Keeper:
                 part = getattr(statement, name, None)
                 for node in part if isinstance(part, list) else [part] if part is not None else []:
                     read |= loads(node)
-        scope.need(read, inside=inside or first_line(statement) > scope.line)
+                    tested |= _compared_with_none(node)
+        scope.need(read, inside=inside or first_line(statement) > scope.line, tested=tested)
 
     def loop_names(self, scope: KeptPart) -> set[str]:
         """Names that the loops around the training step bind."""
@@ -394,9 +406,24 @@ class Keeper:
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         if receiver not in scope.bound_together:
-            return receiver in scope.needed - self._modules
+            # `scaler.update()` changes nothing that `if scaler is not None` asks.
+            return receiver in scope.valued - self._modules
         trains = set[str]().union(*(stores(s)[0] for s in (*scope.dropped, *scope.marks)))
         return not loads(statement) & (trains | scope.trained)
+
+
+def _compared_with_none(test: ast.AST) -> set[str]:
+    """Names that an expression compares with None, and of which it reads nothing else."""
+    compared = [
+        node.left
+        for node in ast.walk(test)
+        if isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Name)
+        and all(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+        and all(isinstance(c, ast.Constant) and c.value is None for c in node.comparators)
+    ]
+    others = (n for n in ast.walk(test) if isinstance(n, ast.Name) and n not in compared)
+    return {name.id for name in compared} - {name.id for name in others}
 
 
 def _takes_from_method(statement: ast.stmt) -> bool:

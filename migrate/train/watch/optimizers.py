@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -14,6 +16,7 @@ from migrate.train.optimizer.live import (
     plain,
     recorded_function,
     recorded_groups,
+    recorded_part,
     recorded_schedule,
 )
 from migrate.train.optimizer.recorded import (
@@ -22,7 +25,9 @@ from migrate.train.optimizer.recorded import (
     RecordedOptimizer,
     RecordedSchedule,
 )
-from migrate.train.optimizer.stepping import shown_steps
+from migrate.train.optimizer.stepping import argument_of, shown_steps
+from migrate.train.slice.rate import as_rate
+from migrate.train.slice.text import ScriptText
 
 # Options of a group that schedules change.
 _SCHEDULED = ("lr", "betas", "momentum")
@@ -35,10 +40,17 @@ class OptimizerRecorder:
         script: the script, as it is run.
         rate: name of a function of the script that gives the learning rate, and the expression of its
             argument; None if there is no such function.
+        setters: functions of the script that set the rates themselves: name and first line.
     """
 
-    def __init__(self, script: str, rate: tuple[str, str] | None) -> None:
+    def __init__(
+        self,
+        script: str,
+        rate: tuple[str, str] | None,
+        setters: Sequence[tuple[str, int]] = (),
+    ) -> None:
         self._script, self._rate = script, rate
+        self._setters = [_Setter(name, first) for name, first in setters]
         self._lines: dict[int, int] = {}
         self._stepped: set[int] = set()
         self._schedules: list[tuple[Any, RecordedSchedule, list[int]]] = []
@@ -76,9 +88,31 @@ class OptimizerRecorder:
         self.lines.add(self._line())
         self._steps[id(scheduler)] = self._steps.get(id(scheduler), 0) + 1
 
+    def called_setter(
+        self, which: tuple[str, int], local: Mapping[str, Any], of_module: Mapping[str, Any]
+    ) -> None:
+        """Note a call of a function that sets the rates.
+
+        Args:
+            which: its name and its first line.
+            local: its arguments, and what its closure holds.
+            of_module: names of its module.
+        """
+        setter = next(s for s in self._setters if (s.name, s.first) == which)
+        setter.numbers = {n: v for n, v in local.items() if type(v) in (int, float)}
+        setter.seen.append(setter.numbers)
+        setter.local, setter.of_module = dict(local), of_module
+        frames, _, _ = script_frames(self._script)
+        if len(frames) > 1:
+            self.lines.add(frames[1].line)
+
     def shows_steps(self) -> bool:
         """Whether the updates until now show when each schedule is stepped."""
-        return all(not counts or shown_steps(counts) for _, _, counts in self._schedules)
+        setter = self._setter()
+        shown = setter is None or (
+            bool(setter.argument) and argument_of(setter.arguments) is not None
+        )
+        return shown and all(not counts or shown_steps(counts) for _, _, counts in self._schedules)
 
     def with_epochs(
         self, recorded: RecordedOptimizer, epochs: Mapping[int, int]
@@ -91,11 +125,20 @@ class OptimizerRecorder:
         """
         known = [epochs.get(id(s), 0) for s, _, counts in self._schedules if counts]
         schedules = zip(recorded.schedules, known, strict=True)
-        return replace(recorded, schedules=tuple(replace(s, per_epoch=n) for s, n in schedules))
+        function = self._of_setter(recorded.file)
+        if function is not None and (setter := self._setter()) is not None:
+            function = replace(function, per_epoch=epochs.get(setter.first, 0))
+        return replace(
+            recorded,
+            schedules=tuple(replace(s, per_epoch=n) for s, n in schedules),
+            function=function or recorded.function,
+        )
 
     def schedulers(self) -> list[int]:
-        """Identities of the schedules."""
-        return [id(scheduler) for scheduler, _, _ in self._schedules]
+        """Identities of the schedules, and of the functions that set the rates."""
+        return [*(id(scheduler) for scheduler, _, _ in self._schedules)] + [
+            setter.first for setter in self._setters
+        ]
 
     def before_update(
         self, optimizer: Any, names: Mapping[int, str], frame: FrameType | None
@@ -133,6 +176,9 @@ class OptimizerRecorder:
             if not self._is_others(scheduler, optimizer):
                 counts.append(self._steps.get(id(scheduler), 0))
         self._note_argument(frame)
+        for setter in self._setters:
+            if setter.local:
+                setter.calls.append(setter.numbers)
         return rates
 
     def _is_others(self, scheduler: Any, optimizer: Any) -> bool:
@@ -151,6 +197,8 @@ class OptimizerRecorder:
         function = None
         if self._function is not None and len(self._arguments) == len(self._rates):
             function = RecordedCall(recorded_function(self._function), tuple(self._arguments))
+        else:
+            function = self._of_setter(file)
         return RecordedOptimizer(
             self._first["name"],
             self._first["groups"],
@@ -164,6 +212,24 @@ class OptimizerRecorder:
             file=file,
             line=self._first["line"],
         )
+
+    def _setter(self) -> _Setter | None:
+        """The function that sets the rates before each update; None if none or several do."""
+        called = [s for s in self._setters if s.calls and len(s.calls) == len(self._rates)]
+        return called[0] if len(called) == 1 else None
+
+    def _of_setter(self, file: str) -> RecordedCall | None:
+        """The rate of that function, if its calls show the number by which it changes."""
+        setter = self._setter()
+        if setter is None or not setter.argument:
+            return None
+        script = ScriptText(file, Path(self._script).read_text())
+        node = script.code(setter.first, setter.name)
+        rate = as_rate(node, setter.argument) if isinstance(node, ast.FunctionDef) else None
+        if rate is None:
+            return None
+        part = recorded_part(rate, setter.local, setter.of_module)
+        return RecordedCall(part, setter.arguments, sets=True)
 
     def _note_argument(self, frame: FrameType | None) -> None:
         """Note the argument of the function that gives the rate, as the frames of the script have it."""
@@ -187,6 +253,41 @@ class OptimizerRecorder:
     def _line(self) -> int:
         frames, _, _ = script_frames(self._script)
         return frames[0].line if frames else 0
+
+
+@dataclass
+class _Setter:
+    """Function of the script that sets the rates.
+
+    Attributes:
+        name: its name.
+        first: its first line.
+        numbers: numbers among its arguments, and what its closure holds, in its last call.
+        seen: those of each call.
+        local: all arguments, and what its closure holds.
+        of_module: names of its module.
+        calls: numbers before each update.
+    """
+
+    name: str
+    first: int
+    numbers: dict[str, float] = field(default_factory=dict)
+    seen: list[dict[str, float]] = field(default_factory=list)
+    local: dict[str, Any] = field(default_factory=dict)
+    of_module: Mapping[str, Any] = field(default_factory=dict)
+    calls: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def argument(self) -> str:
+        """Name of the number that changes from call to call; "" if none does, or several do."""
+        first = self.seen[0]
+        changing = [n for n in first if len({numbers.get(n) for numbers in self.seen}) > 1]
+        return changing[0] if len(changing) == 1 else ""
+
+    @property
+    def arguments(self) -> tuple[float, ...]:
+        """That number before each update."""
+        return tuple(numbers[self.argument] for numbers in self.calls)
 
 
 def _momentum(group: Mapping[str, Any]) -> float:

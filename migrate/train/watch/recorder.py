@@ -44,6 +44,7 @@ from migrate.train.watch.runner import (
     LOOP,
     PASSED,
     QUESTION,
+    SETS_RATE,
     STATEMENT,
     TURN,
 )
@@ -86,7 +87,8 @@ class _Recorder:
         self._expected: dict[str, torch.Tensor | None] = {}
         self._zeroed = False
         rate = self._question["rate"]
-        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
+        setters = [(name, first) for name, first, _ in self._question["setters"]]
+        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None, setters)
         self._optimizer: Any = None
         self._built: list[Any] = []  # all optimizers, in the order in which the script builds them
         self._steps = 0  # of all optimizers
@@ -157,6 +159,7 @@ class _Recorder:
         setattr(builtins, TURN, self._turn)
         setattr(builtins, DRAWN, self._drawn)
         setattr(builtins, PASSED, self._passed)
+        setattr(builtins, SETS_RATE, self._sets_rate)
         setattr(builtins, ENDS, self._write_port)
 
     # ------------------------------------------------------------------ lines of the script
@@ -246,6 +249,12 @@ class _Recorder:
     def _stepped_schedule(self, scheduler: Any) -> None:
         self._optimizers.stepped_schedule(scheduler)
         self._epochs.step(id(scheduler))
+
+    def _sets_rate(
+        self, name: str, first: int, local: dict[str, Any], of_module: dict[str, Any]
+    ) -> None:
+        self._optimizers.called_setter((name, first), local, of_module)
+        self._epochs.step(first)
 
     def _backward(self, loss: Any, run: Any) -> None:
         if self._evaluations is not None and self._evaluations.runs_again:
