@@ -27,7 +27,7 @@ from migrate.train.slice.loops import (
     step_statements,
 )
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.rate import rate_function, rate_setters
+from migrate.train.slice.rate import callees, rate_function, rate_setters
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.statements import every_statement
 from migrate.train.slice.text import ScriptText, first_line
@@ -297,6 +297,7 @@ def _run(
         "reads": read_names(script, loss, events.backward),
         "rate": (rate := rate_function(script, events.backward)),
         "setters": [] if rate else rate_setters(script, events.backward),
+        "callees": [] if rate else callees(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),
         "ports": ports,

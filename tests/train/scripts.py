@@ -673,3 +673,21 @@ for epoch in range(4):
     val_loss, correct = validate(model, val_loader)
     print(f"epoch {epoch}: val loss {val_loss:.4f}, {correct} right")
 """
+
+ADJUSTED = """
+import torch
+from rates import adjust
+
+torch.manual_seed(0)
+data = torch.rand(30, 4, 3)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+groups = [{"params": part.parameters(), "lr_scale": 1.0 / (i + 1)} for i, part in enumerate(net)]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+for epoch in range(400):
+    for number, batch in enumerate(data):
+        adjust(optimizer, CALL, 0.1)
+        loss = net(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from tests.train.scripts import (
+    ADJUSTED,
     AUTOENCODER,
     AVERAGED,
     BUFFER,
@@ -303,6 +304,24 @@ def test_a_schedule_of_epochs_in_a_run_of_few_epochs(tmp_path: Path, epochs: str
     assert "updates_per_epoch = 7" in (program / "optimizer.py").read_text()
     readme = (program / "README.md").read_text()
     assert "the whole training was watched: its schedule is stepped after each epoch of 7" in readme
+
+
+@pytest.mark.parametrize("call", ["number / len(data) + epoch", "epoch"])
+def test_a_function_of_another_file_that_sets_the_rates(tmp_path: Path, call: str) -> None:
+    (tmp_path / "rates.py").write_text(
+        "def adjust(optimizer, epoch, base):\n"
+        "    lr = base * 0.5 ** epoch  # halved after each epoch\n"
+        "    for group in optimizer.param_groups:\n"
+        '        group["lr"] = lr * group["lr_scale"]\n'
+        "    return lr\n"
+    )
+    result = train(tmp_path, ADJUSTED.replace("CALL", call), "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    optimizer = (tmp_path / "jax_program" / "optimizer.py").read_text()
+    assert "def adjust(epoch):" in optimizer
+    assert "rates_0" not in optimizer  # no table
+    assert ("step / 30" if "number" in call else "step // updates_per_epoch") in optimizer
+    assert not json.loads(result.stdout)["left"]
 
 
 def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from migrate.train.optimizer.recorded import (
 
 # How deep functions that call functions are followed; recursion has no end.
 _DEPTH = 8
+# Turns of a loop in a function that are written one by one.
+_MOST_TURNS = 16
 
 
 def recorded_groups(optimizer: Any, names: Mapping[int, str]) -> tuple[RecordedGroup, ...]:
@@ -131,11 +133,67 @@ def recorded_part(
             return False, None
         return not inspect.ismodule(held), held
 
+    node = _Plain(value).visit(copy.deepcopy(node))
     values, functions = _reads(node, value, 0)
     name = str(of_module.get("__name__", ""))
     return RecordedFunction(
         node.name, ast.unparse(node), values, functions, module=name, line=node.lineno
     )
+
+
+class _Plain(ast.NodeTransformer):
+    """Statements without branches of another configuration, and without loops over known numbers.
+
+    Args:
+        value_of: gives whether a name has a value, and the value.
+    """
+
+    def __init__(self, value_of: Callable[[str], tuple[bool, Any]]) -> None:
+        self._value_of = value_of
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Keep the branch that runs, if the test is an option of the script."""
+        self.generic_visit(node)
+        test, runs = node.test, True
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, runs = test.operand, not runs
+        known, value = self._value(test)
+        if not known or not (value is None or isinstance(value, bool)):
+            return node
+        return node.body if bool(value) is runs else node.orelse
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Write each turn of a loop over a few numbers: `for milestone in args.schedule`."""
+        self.generic_visit(node)
+        known, value = self._value(node.iter)
+        is_short = isinstance(value, list | tuple) and len(value) <= _MOST_TURNS
+        leaves = any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(node))
+        if not known or not is_short or leaves or node.orelse:
+            return node
+        if not isinstance(node.target, ast.Name) or not all(type(v) in (int, float) for v in value):
+            return node
+        turns = []
+        for number in value:
+            turn = _Number(node.target.id, number)
+            turns += [turn.visit(copy.deepcopy(statement)) for statement in node.body]
+        return turns
+
+    def _value(self, node: ast.expr) -> tuple[bool, Any]:
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return False, None
+        return self._value_of(ast.unparse(node))
+
+
+class _Number(ast.NodeTransformer):
+    """A name becomes a number."""
+
+    def __init__(self, name: str, number: float) -> None:
+        self._name, self._number = name, number
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Write the number where the name is read."""
+        is_read = node.id == self._name and isinstance(node.ctx, ast.Load)
+        return ast.Constant(self._number) if is_read else node
 
 
 def _reads(
@@ -188,6 +246,11 @@ def plain(value: Any) -> Any:
 def _is_number(value: Any) -> bool:
     """Whether a value is a tensor or a NumPy number of a single element."""
     return hasattr(value, "item") and getattr(value, "ndim", None) == 0
+
+
+def definition(function: Any) -> ast.AST | None:
+    """Return the function's node; None where Python does not have its source."""
+    return _definition(function)[0]
 
 
 def _definition(function: Any) -> tuple[ast.AST | None, str]:

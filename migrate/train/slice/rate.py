@@ -90,6 +90,24 @@ def _begin(function: ast.FunctionDef) -> ast.stmt:
     return next(computes, function.body[0])
 
 
+def callees(script: ScriptText, frames: Sequence[Frame]) -> list[tuple[str, int, int, str]]:
+    """Return statements of the loop that call a function by its name: code, its first line, line, name.
+
+    One of another file may set the rates: `lr_sched.adjust_learning_rate(optimizer, epoch)`.
+    """
+    own = {node.name for node in ast.walk(script.tree) if isinstance(node, FunctionNode)}
+    result = []
+    for frame in frames:
+        code = script.code(frame.first, frame.function)
+        for node in [] if code is None else [n for s in code.body for n in _own(s)]:
+            if not isinstance(node, ast.Expr | ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            name = ast.unparse(node.value.func)
+            if all(part.isidentifier() for part in name.split(".")) and name not in own:
+                result.append((frame.function, frame.first, first_line(node), name))
+    return result
+
+
 def as_rate(setter: ast.FunctionDef, argument: str) -> ast.FunctionDef | None:
     """Return a function that sets the rates as one that returns them; None if that has no such form.
 
@@ -105,7 +123,8 @@ def as_rate(setter: ast.FunctionDef, argument: str) -> ast.FunctionDef | None:
         assigned = [node for node in _own(statement) if _sets(node)]
         if not assigned:
             continue
-        if not all(isinstance(node, ast.Assign) for node in assigned):
+        more = [node for later in setter.body[index + 1 :] for node in _own(later) if _sets(node)]
+        if more or not all(isinstance(node, ast.Assign) for node in assigned):
             return None
         of_group = {
             name.id

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,7 @@ from typing import Any
 
 from migrate.train.frames import script_frames
 from migrate.train.optimizer.live import (
+    definition,
     is_plain,
     plain,
     recorded_function,
@@ -50,7 +52,8 @@ class OptimizerRecorder:
         setters: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._script, self._rate = script, rate
-        self._setters = [_Setter(name, first) for name, first in setters]
+        self._setters = [_Setter((name, first)) for name, first in setters]
+        self._followed: set[str] = set()
         self._lines: dict[int, int] = {}
         self._stepped: set[int] = set()
         self._schedules: list[tuple[Any, RecordedSchedule, list[int]]] = []
@@ -88,23 +91,67 @@ class OptimizerRecorder:
         self.lines.add(self._line())
         self._steps[id(scheduler)] = self._steps.get(id(scheduler), 0) + 1
 
-    def called_setter(
-        self, which: tuple[str, int], local: Mapping[str, Any], of_module: Mapping[str, Any]
+    def follow(
+        self,
+        name: str,
+        local: Mapping[str, Any],
+        of_module: dict[str, Any],
+        called: Callable[[int], None],
     ) -> None:
-        """Note a call of a function that sets the rates.
+        """Follow the calls of a function of another file, if it sets the rates.
 
         Args:
-            which: its name and its first line.
+            name: its dotted name.
+            local: names where it is called.
+            of_module: those of the script.
+            called: takes the identity of what sets the rates, at each call.
+        """
+        root, *path = name.split(".")
+        if name in self._followed or (not path and root in local and local is not of_module):
+            return
+        self._followed.add(name)
+        holder, function = None, {**of_module, **local}.get(root)
+        for part in path:
+            holder, function = function, getattr(function, part, None)
+        if not inspect.isfunction(function) or (path and not inspect.ismodule(holder)):
+            return
+        node = definition(function)
+        if not isinstance(node, ast.FunctionDef) or as_rate(node, "") is None:
+            return
+        which, signature = (function.__module__, node.lineno), inspect.signature(function)
+        self._setters.append(_Setter(which, node))
+
+        @functools.wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            called(self.called_setter(which, bound.arguments, function.__globals__))
+            return function(*args, **kwargs)
+
+        if path:
+            setattr(holder, path[-1], noted)
+        else:
+            of_module[root] = noted
+
+    def called_setter(
+        self, which: tuple[str, int], local: Mapping[str, Any], of_module: Mapping[str, Any]
+    ) -> int:
+        """Note a call of a function that sets the rates, and return its identity.
+
+        Args:
+            which: its name or that of its module, and its first line.
             local: its arguments, and what its closure holds.
             of_module: names of its module.
         """
-        setter = next(s for s in self._setters if (s.name, s.first) == which)
+        setter = next(s for s in self._setters if s.which == which)
         setter.numbers = {n: v for n, v in local.items() if type(v) in (int, float)}
         setter.seen.append(setter.numbers)
         setter.local, setter.of_module = dict(local), of_module
         frames, _, _ = script_frames(self._script)
-        if len(frames) > 1:
-            self.lines.add(frames[1].line)
+        caller = 0 if setter.node else 1
+        if len(frames) > caller:
+            self.lines.add(frames[caller].line)
+        return id(setter)
 
     def shows_steps(self) -> bool:
         """Whether the updates until now show when each schedule is stepped."""
@@ -127,7 +174,7 @@ class OptimizerRecorder:
         schedules = zip(recorded.schedules, known, strict=True)
         function = self._of_setter(recorded.file)
         if function is not None and (setter := self._setter()) is not None:
-            function = replace(function, per_epoch=epochs.get(setter.first, 0))
+            function = replace(function, per_epoch=epochs.get(id(setter), 0))
         return replace(
             recorded,
             schedules=tuple(replace(s, per_epoch=n) for s, n in schedules),
@@ -136,9 +183,7 @@ class OptimizerRecorder:
 
     def schedulers(self) -> list[int]:
         """Identities of the schedules, and of the functions that set the rates."""
-        return [*(id(scheduler) for scheduler, _, _ in self._schedules)] + [
-            setter.first for setter in self._setters
-        ]
+        return [id(known) for known in (*(s for s, _, _ in self._schedules), *self._setters)]
 
     def before_update(
         self, optimizer: Any, names: Mapping[int, str], frame: FrameType | None
@@ -224,7 +269,8 @@ class OptimizerRecorder:
         if setter is None or not setter.argument:
             return None
         script = ScriptText(file, Path(self._script).read_text())
-        node = script.code(setter.first, setter.name)
+        name, first = setter.which
+        node = setter.node or script.code(first, name)
         rate = as_rate(node, setter.argument) if isinstance(node, ast.FunctionDef) else None
         if rate is None:
             return None
@@ -260,8 +306,8 @@ class _Setter:
     """Function of the script that sets the rates.
 
     Attributes:
-        name: its name.
-        first: its first line.
+        which: its name and its first line; its module's name, if it is of another file.
+        node: its definition, if it is of another file.
         numbers: numbers among its arguments, and what its closure holds, in its last call.
         seen: those of each call.
         local: all arguments, and what its closure holds.
@@ -269,8 +315,8 @@ class _Setter:
         calls: numbers before each update.
     """
 
-    name: str
-    first: int
+    which: tuple[str, int]
+    node: ast.FunctionDef | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     seen: list[dict[str, float]] = field(default_factory=list)
     local: dict[str, Any] = field(default_factory=dict)

@@ -39,6 +39,7 @@ from migrate.train.watch.modes import follow_modes
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import (
     BEGINS,
+    CALLS,
     DRAWN,
     ENDS,
     LOOP,
@@ -160,6 +161,7 @@ class _Recorder:
         setattr(builtins, DRAWN, self._drawn)
         setattr(builtins, PASSED, self._passed)
         setattr(builtins, SETS_RATE, self._sets_rate)
+        setattr(builtins, CALLS, self._calls)
         setattr(builtins, ENDS, self._write_port)
 
     # ------------------------------------------------------------------ lines of the script
@@ -253,8 +255,11 @@ class _Recorder:
     def _sets_rate(
         self, name: str, first: int, local: dict[str, Any], of_module: dict[str, Any]
     ) -> None:
-        self._optimizers.called_setter((name, first), local, of_module)
-        self._epochs.step(first)
+        self._epochs.step(self._optimizers.called_setter((name, first), local, of_module))
+
+    def _calls(self, name: str, local: dict[str, Any], of_module: dict[str, Any]) -> None:
+        """Follow a function of another file that the loop is about to call, if it sets rates."""
+        self._optimizers.follow(name, local, of_module, self._epochs.step)
 
     def _backward(self, loss: Any, run: Any) -> None:
         if self._evaluations is not None and self._evaluations.runs_again:
