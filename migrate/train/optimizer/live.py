@@ -133,7 +133,7 @@ def recorded_part(
             return False, None
         return not inspect.ismodule(held), held
 
-    node = _Plain(value).visit(copy.deepcopy(node))
+    node = _Unrolled(value).visit(copy.deepcopy(node))
     values, functions = _reads(node, value, 0)
     name = str(of_module.get("__name__", ""))
     return RecordedFunction(
@@ -141,7 +141,7 @@ def recorded_part(
     )
 
 
-class _Plain(ast.NodeTransformer):
+class _Unrolled(ast.NodeTransformer):
     """Statements without branches of another configuration, and without loops over known numbers.
 
     Args:

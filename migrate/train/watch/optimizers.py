@@ -332,7 +332,7 @@ class _Setter:
 
     @property
     def arguments(self) -> tuple[float, ...]:
-        """That number before each update."""
+        """The number that changes, before each update."""
         return tuple(numbers[self.argument] for numbers in self.calls)
 
 
