@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
+_DEFINES = frozenset((cst.FunctionDef, cst.Lambda, cst.ClassDef))
 FEW = 4  # number of turns that one graph can hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
@@ -212,11 +213,11 @@ def models_in(
 def _own_calls(node: cst.CSTNode, facts: Facts) -> Iterator[cst.Call]:
     """Yield the calls below `node`, without those of functions defined there and of longer inner loops."""
     for child in children(node):
-        if isinstance(child, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+        if type(child) in _DEFINES:
             continue
-        if isinstance(child, cst.For | cst.While) and _turns(child, facts) > FEW:
+        if (type(child) is cst.For or type(child) is cst.While) and _turns(child, facts) > FEW:
             continue
-        if isinstance(child, cst.Call):
+        if type(child) is cst.Call:
             yield child
         yield from _own_calls(child, facts)
 

@@ -43,6 +43,9 @@ OF_TENSORS = ONLY_TENSORS | {
     "sum",
 }
 # Nodes that bind a name to something other than an object of the script.
+_BINDING = frozenset(
+    (cst.Assign, cst.AugAssign, cst.NamedExpr, cst.AnnAssign, cst.For, cst.CompFor)
+)
 NO_OBJECT = cst.FunctionDef | cst.ClassDef | cst.Import | cst.ImportFrom
 
 
@@ -81,6 +84,8 @@ class DeviceValues:
         """Yield the names bound at and below `root`, with their values."""
         iterated = self._context.values.bindings.iterated
         for node in nodes(root):
+            if type(node) not in _BINDING:
+                continue
             if isinstance(node, cst.Assign):
                 yield [n for target in node.targets for n in _names(target.target)], node.value
             elif isinstance(node, cst.AugAssign | cst.NamedExpr | cst.AnnAssign):

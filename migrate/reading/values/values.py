@@ -55,11 +55,15 @@ from migrate.syntax.tree import (
     nodes_of,
     string_value,
 )
+from migrate.syntax.walk import kinds_of
 
 FORWARDS = frozenset({"forward", "training_step"})
 # Kinds that other files may make, or pass.
 ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
 # Kinds that unpacking or indexing ends.
+_ENDS_EXPRESSION = frozenset(
+    {cst.Lambda, *kinds_of(cst.BaseStatement), *kinds_of(cst.BaseSmallStatement)}
+)
 HOLDERS = LOADERS | {Kind.MODEL, Kind.OPTIMIZER}
 MADE_LOADERS = names(*DATA_LOADERS)
 DEVICE_LOADERS = frozenset(
@@ -170,6 +174,10 @@ class Values:
         return self._devices.get(key, Kind.UNKNOWN)
 
     def _device_of(self, node: cst.CSTNode) -> Kind:
+        if type(node) is cst.Name:
+            return self._of_named(node)
+        if type(node) is cst.Attribute:
+            return self._device_of_attribute(node)
         if isinstance(node, cst.IfExp):
             return joined((self.device(node.body), self.device(node.orelse)))
         if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
@@ -190,11 +198,14 @@ class Values:
             if isinstance(index, cst.Index) and code(index.value) == "0":
                 return self.device(_type_before_colon(node.value))
             return Kind.INDEX if code(node) in _ENVIRONMENT else Kind.UNKNOWN
-        if isinstance(node, cst.Attribute) and node.attr.value in ("device", "type"):
+        return Kind.UNKNOWN
+
+    def _device_of_attribute(self, node: cst.Attribute) -> Kind:
+        if node.attr.value in ("device", "type"):
             return self._of_device_part(node)
-        if isinstance(node, cst.Attribute) and node.attr.value == "index":
+        if node.attr.value == "index":
             return Kind.INDEX if self._is_index_of_device(node) else Kind.UNKNOWN
-        return self._of_named(node) if isinstance(node, cst.Name | cst.Attribute) else Kind.UNKNOWN
+        return self._of_named(node)
 
     def _of_device_part(self, node: cst.Attribute) -> Kind:
         """Return the device of `x.to("xla").device`, or of `device.type`."""
@@ -310,11 +321,11 @@ class Values:
         """
         below: cst.CSTNode = node
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.Assign | cst.AnnAssign):
+            if type(above) is cst.Assign or type(above) is cst.AnnAssign:
                 if isinstance(below, cst.Call) and self._context.loop_around(above) is None:
                     return below
                 return None
-            if isinstance(above, cst.Lambda | cst.BaseStatement | cst.BaseSmallStatement):
+            if type(above) in _ENDS_EXPRESSION:
                 return None
             below = above
         return None
@@ -1040,12 +1051,12 @@ class Values:
 
     def is_number(self, node: cst.CSTNode | None, depth: int = 4) -> bool:
         """Whether `node` is plainly a Python number: a literal, a size, a counter, or computed from these."""
+        if type(node) is cst.Name:
+            if node.value in ("True", "False"):
+                return True
+            return depth > 0 and self._is_number_name(node, depth - 1)
         if isinstance(node, cst.BaseNumber):
             return True
-        if isinstance(node, cst.Name) and node.value in ("True", "False"):
-            return True
-        if isinstance(node, cst.Name):
-            return depth > 0 and self._is_number_name(node, depth - 1)
         if isinstance(node, cst.UnaryOperation):
             return self.is_number(node.expression, depth)
         if isinstance(node, cst.BinaryOperation):
@@ -1402,6 +1413,8 @@ _RULES: dict[type[cst.CSTNode], Callable[[Values, Any], Kind]] = {
 
 def names_cuda(node: cst.CSTNode | None) -> bool:
     """Whether `node` spells a CUDA device: 'cuda', 'cuda:0', f'cuda:{i}', 'cuda:%d' % i."""
+    if type(node) is cst.Name or type(node) is cst.Attribute:
+        return False
     if isinstance(node, cst.FormattedString) and node.parts:
         first = node.parts[0]
         text = first.value if isinstance(first, cst.FormattedStringText) else ""
@@ -1419,6 +1432,8 @@ def names_cuda(node: cst.CSTNode | None) -> bool:
 
 def type_with_index(node: cst.CSTNode) -> cst.BaseExpression | None:
     """Return the device type in `kind + ":" + str(rank)` and similar, as the analysis of calls sees it."""
+    if type(node) is not cst.BinaryOperation and type(node) is not cst.Call:
+        return None
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
         if _begins_with_colon(node.right):
             return node.left
