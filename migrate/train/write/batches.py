@@ -10,6 +10,7 @@ from typing import Any
 
 from migrate.train.slice.data import MICRO
 from migrate.train.write.evaluation import with_evaluations
+from migrate.train.write.logged import with_logged
 
 # Names that `data.py` has beside those of its script.
 _OWN = ("batches", "micro", "np", "jax", "Path", "sys", "FOLDER")
@@ -24,6 +25,7 @@ def plain_data_text(
     *,
     on_gpu: bool = False,
     evaluations: Sequence[Mapping[str, Any]] = (),
+    logged: Sequence[str] = (),
 ) -> str:
     """`data.py` of a loop that gives arrays in one function; "" for another one.
 
@@ -37,6 +39,7 @@ def plain_data_text(
         at: the script's folder.
         on_gpu: whether it trains on a GPU.
         evaluations: the script's evaluations, whose values the loop asks for.
+        logged: values of an update that log lines of the loop read.
     """
     tree = ast.parse(source)
     words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -50,10 +53,12 @@ def plain_data_text(
         return ""
     if evaluations:
         generator = with_evaluations(generator, evaluations)
+    generator = with_logged(generator, logged)
     imports = [
         *(["import jax"] if any(nested) else []),
         "import numpy as np",
         *(["import math", "import torch"] if evaluations else []),
+        *(["import torch"] if logged else []),
         *(["import torch.distributed"] if re.search(r"\btorch\.distributed\b", source) else []),
     ]
     path = ""
