@@ -49,8 +49,8 @@ def write_data(
     """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
 
     `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines. `called`: whether
-    `interface.py` may call the parts of `data.py`. `evaluations` are those that the loop asks for, `logged` the values
-    of an update that its log lines read.
+    `interface.py` may call the parts of `data.py`. `evaluations` are those that the loop asks for, `logged`
+    the values of an update that its log lines read.
     """
     files = {file.stem for file in place.glob("*.py")} | {"data"}
     folder = options.script.resolve().parent

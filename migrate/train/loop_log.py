@@ -15,9 +15,9 @@ from migrate.train.slice.logged import (
     logged_values,
     norm_names,
     printing_statements,
+    rate_texts,
     read_as_tensors,
     same_block,
-    rate_texts,
 )
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
@@ -110,7 +110,7 @@ def _values(text: str) -> tuple[str, ...]:
     """Values of an update that a text of `data.py` asks for."""
     parts = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Subscript))
     asked = [
-        part.slice.value
+        str(part.slice.value)
         for part in parts
         if ast.unparse(part.value) == UPDATE and isinstance(part.slice, ast.Constant)
     ]

@@ -47,6 +47,7 @@ from migrate.train.proof.interface import names_compared, search_compared
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
 from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
+from migrate.train.refused import require_writable
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
 from migrate.train.slice.data import DataSlice, data_slice
@@ -103,6 +104,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
     script = options.script
     text = script_text(script)
+    require_writable(text)
     require_place(options.output, options.force)
     with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
         work = Path(scratch)

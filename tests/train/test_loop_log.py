@@ -1,4 +1,4 @@
-"""Log lines that read the epoch, the number of a batch or sums over an epoch stay in the loop of `data.py`."""
+"""Log lines that read the epoch, a batch's number or sums over an epoch stay in the loop of `data.py`."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ class _Slicer:
         )
 
     def _give(self, scope: KeptPart, code: ast.AST) -> None:
-        """Keep log lines in a function with the training loop, or a caller of it; its names get their values."""
+        """Keep log lines in a function around the training step, and note which names get values."""
         if self._logged is None:
             return
         [batch] = self._batches

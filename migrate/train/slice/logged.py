@@ -1,4 +1,4 @@
-"""Log lines of the training loop that stay in `data.py`: beside its own names they read values of an update."""
+"""Log lines of the training loop that stay in `data.py`: they read its names, and values of an update."""
 
 from __future__ import annotations
 
