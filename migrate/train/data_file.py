@@ -83,10 +83,13 @@ def write_data(
 
     count = many(len(recorded["updates"]), "update")
     equal = data_equal(plain.rollouts)
-    shorter = not called and _write_plain(
-        plain, recorded, options, hidden.names, place, evaluations, logged
-    )
-    if shorter and not data_difference(place, work, options.timeout)[0]:
+
+    def shorter_written(data: DataSlice, states: Sequence[Any] = ()) -> bool:
+        return not called and _write_plain(
+            data, recorded, options, hidden.names, place, evaluations, logged, states
+        )
+
+    if shorter_written(plain) and not data_difference(place, work, options.timeout)[0]:
         return plain, TrainComparison("data", True, what=f"{count}, {equal}")
     written(plain, ())
     difference = data_difference(place, work, options.timeout)[0]
@@ -113,6 +116,9 @@ def write_data(
         written(restored, states)
         again = data_difference(place, work, options.timeout)[0]
         if not again:
+            shorter = shorter_written(restored, states)
+            if shorter and data_difference(place, work, options.timeout)[0]:
+                written(restored, states)
             what = f"{count}, {equal}; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
         if _position(again) > best[0]:
@@ -167,6 +173,7 @@ def _write_plain(
     place: Path,
     evaluations: Sequence[Mapping[str, Any]] = (),
     logged: Sequence[str] = (),
+    states: Sequence[Any] = (),
 ) -> bool:
     """Write `data.py` with what this script needs alone; whether it may be so."""
     several = "parts" in recorded or data.rollouts
@@ -184,8 +191,10 @@ def _write_plain(
         on_gpu=recorded["on_gpu"],
         evaluations=evaluations,
         logged=logged,
+        states=len(states),
     )
-    (place / "data.py").write_text(text)
+    if text:
+        (place / "data.py").write_text(text)
     return bool(text)
 
 

@@ -31,8 +31,7 @@ class LoopTexts:
 
 
 _CHECKPOINTS = """
-    folder = os.environ.get("CHECKPOINTS")
-    add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
+    add("--checkpoints", default=os.environ.get("CHECKPOINTS"), help="folder to resume from")
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
 """.strip("\n")
 _NO_CHECKPOINTS = """
@@ -126,14 +125,24 @@ def loop_texts(
 with contextlib.redirect_stdout(None):  # what the updates print that are skipped
         {resumed}"""
     more = ", state.norm" if norm else ""
-    late = f"late({count} - 1, {name}losses, rate{more})"
+    update, last = f"{count} - 1, {name}losses, rate{more}", ""
     if logged:
         started, late = logged_texts(logged)
+    elif evaluates or forwards:
+        late, last = f"late({update})", "\n    late()"
+    else:
+        late = f"""\
+if shown:  # the update before this one: the device need not wait
+            report(*shown)
+        shown = {update}"""
+        last = "\n    if shown:\n        report(*shown)"
     if forwards:  # a call between the updates is none: the loop counts the updates alone
         late = f"if name in UPDATES:\n            {late}"
     kept = "kept = Checkpoints(asked.checkpoints, asked.every)"
-    if not logged:
-        kept = kept.replace("kept", "kept, late", 1) + ", Late()"
+    if late.startswith("late") or forwards:
+        kept = f"{kept.replace('kept', 'kept, late', 1)}, Late()"
+    elif not logged:
+        kept = f"{kept.replace('kept', 'kept, shown', 1)}, ()"
     loop = f"""
     if asked.every < 1:
         parser.error(f"--every {{asked.every}}: at least 1")
@@ -144,8 +153,7 @@ with contextlib.redirect_stdout(None):  # what the updates print that are skippe
     for {name}micro in rest:{ends}
         state, losses, rate = train_step(state, {name}micro){moved}
         {late}
-        kept.store(state, {"(name, micro)" if several else "micro"})
-{"" if logged else "    late()" + chr(10)}\
+        kept.store(state, {"(name, micro)" if several else "micro"}){last}
     kept.close()
 """
     return LoopTexts(
@@ -154,5 +162,5 @@ with contextlib.redirect_stdout(None):  # what the updates print that are skippe
         "",
         _CHECKPOINTS,
         loop.strip("\n"),
-        "" if logged else _LATE,
+        _LATE if last.endswith("late()") else "",
     )

@@ -17,7 +17,7 @@ from converters.graph.expression import NOISE
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.options import TrainOptions
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
-from migrate.train.slice.emit import DECORATED, GIVEN
+from migrate.train.slice.emit import DECORATED, GIVEN, RESTORE
 from migrate.train.slice.logged import NORM
 from migrate.train.write.counts import CountedSource
 from migrate.train.write.evaluation import with_evaluations
@@ -213,6 +213,41 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
     )
 
 
+def restore_text(script: str, *, once: bool = False, torch_alone: bool = False) -> str:
+    """The function of `data.py` that sets the random generators as they were in the script.
+
+    Args:
+        script: name of the script.
+        once: whether it is called once.
+        torch_alone: whether the data draw from torch's generator alone.
+    """
+    which = 0 if once else "number"
+    lines = [f'draws = np.load(Path(__file__).with_name("{DRAWS}"), allow_pickle=False)']
+    if not once:
+        lines = [
+            "number = next(RESTORED)",
+            *lines,
+            'if number >= len(draws["torch"]):',
+            "    return",
+        ]
+    lines.append(f'torch.set_rng_state(torch.from_numpy(draws["torch"][{which}]))')
+    if not torch_alone:
+        lines += [
+            f'kind, keys, gauss = json.loads(str(draws["python"][{which}]))',
+            "random.setstate((kind, tuple(keys), gauss))",
+            'if "numpy" in draws:',
+            f'    position = json.loads(str(draws["position"][{which}]))',
+            f'    np.random.set_state(("MT19937", draws["numpy"][{which}], *position))',
+        ]
+    count = "" if once else "\nRESTORED = itertools.count()\n\n"
+    later = "" if once else "\n\n    After the recorded times they go on from where they are.\n   "
+    head = (
+        f"Set the random generators as they were in {script} here: other parts of it drew before."
+    )
+    body = "".join(f"    {line}\n" for line in lines)
+    return f'{count}\ndef {RESTORE}():\n    """{head}{later}"""\n{body}'
+
+
 def data_text(
     source: str,
     script: str,
@@ -272,26 +307,7 @@ def {GUARD}():
 
 {GUARD}.known = {{}}
 '''
-    restore = f'''
-RESTORED = itertools.count()
-
-
-def restore_draws():
-    """Set the random generators as they were in {script} here: other parts of it drew before.
-
-    After the recorded times they go on from where they are.
-    """
-    number = next(RESTORED)
-    draws = np.load(Path(__file__).with_name({DRAWS!r}), allow_pickle=False)
-    if number >= len(draws["torch"]):
-        return
-    torch.set_rng_state(torch.from_numpy(draws["torch"][number]))
-    kind, keys, gauss = json.loads(str(draws["python"][number]))
-    random.setstate((kind, tuple(keys), gauss))
-    if "numpy" in draws:
-        position = json.loads(str(draws["position"][number]))
-        np.random.set_state(("MT19937", draws["numpy"][number], *position))
-'''
+    restore = restore_text(script)
     hand_over = f'''
 WEIGHTS = []  # the function that gives the program's weights, as `batches` got it
 
