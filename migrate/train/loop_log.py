@@ -73,12 +73,14 @@ def loop_log(
     best: DataSlice | None = None
     for statement in printing_statements(script, events):
         more = replace(logged, lines=logged.lines | {first_line(statement)})
-        try:
-            data = cut(logged=more)
-        except TrainError:
-            continue
-        if not data.rollouts and first_line(statement) in data.kept:
-            best, logged = data, more
+        for tried in (more, replace(more, returns=True)):
+            try:
+                data = cut(logged=tried)
+            except TrainError:
+                continue
+            if not data.rollouts and first_line(statement) in data.kept:
+                best, logged = data, tried
+                break
     if best is None:
         return None
     read = {

@@ -58,6 +58,29 @@ class Number(float):
         return float(self)
 
 
+FUNCTION = """
+    def train(model, optimizer, loader, epoch):
+        total = 0.0
+        for i, x in enumerate(loader):
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        return total / len(loader), epoch
+
+
+    def main():
+        model, optimizer = build()
+        loader = [1.0, 2.0, 3.0]
+        for epoch in range(2):
+            mean, number = train(model, optimizer, loader, epoch)
+            print(f"epoch {number}: {mean:.1f}")
+
+
+    main()
+"""
+
+
 def log(source: str) -> LoopLog | None:
     source = textwrap.dedent(source)
     script = ScriptText("train.py", source)
@@ -65,15 +88,32 @@ def log(source: str) -> LoopLog | None:
         text: next(n for n, s in enumerate(script.lines, 1) if text in s)
         for text in ("backward", "optimizer.step")
     }
-    backward, step = ((Frame(n, "<module>", 1),) for n in line.values())
+    outer: tuple[Frame, ...] = ()
+    own = ("<module>", 1)
+    if "def train(" in source:
+        starts = {
+            word: n
+            for n, s in enumerate(script.lines, 1)
+            for word in ("train", "main")
+            if f"def {word}(" in s
+        }
+        call = next(n for n, s in enumerate(script.lines, 1) if "= train(" in s)
+        own = ("train", starts["train"])
+        outer = (Frame(call, "main", starts["main"]), Frame(len(script.lines), "<module>", 1))
+    backward, step = ((Frame(n, *own), *outer) for n in line.values())
     at = {
         word: [n for n, s in enumerate(script.lines, 1) if word in s]
         for word in ("clip_grad", "scheduler.step", "zero_grad")
     }
-    dropped = tuple((Frame(n, "<module>", 1),) for lines in at.values() for n in lines)
-    calls = TrainingCalls(backward, (step,), dropped)
+    dropped = [(Frame(n, "<module>", 1),) for lines in at.values() for n in lines]
+    if "def set_rate(" in source:
+        first, call = (n for n, s in enumerate(script.lines, 1) if "set_rate()" in s)
+        [line_in_it] = at["scheduler.step"]
+        dropped.remove((Frame(line_in_it, "<module>", 1),))
+        dropped.append((Frame(line_in_it, "set_rate", first), Frame(call, "<module>", 1)))
+    calls = TrainingCalls(backward, (step,), tuple(dropped))
     loss = loss_slice(script, backward[0])
-    trained = {("<module>", 1): ["model", "optimizer", "scheduler"]}
+    trained = {(f.function, f.first): ["model", "optimizer", "scheduler"] for f in backward}
     recorded = {"trained": trained, "schedule_lines": at["scheduler.step"]}
     cut = functools.partial(data_slice, script, calls, loss, ["x"], trained=trained)
     return loop_log(script, calls, loss, recorded, cut, cut(), at["clip_grad"])
@@ -177,6 +217,17 @@ def test_a_rate_after_a_step_of_its_schedule_is_that_of_the_next_update(
     assert [line for line in lines if "epoch" in line] == ["epoch 0 0.0", "epoch 1 3.0"]
 
 
+def test_a_rate_that_a_function_sets_is_unknown() -> None:
+    line = "[{i}/{len(loader)}] {optimizer.param_groups[0]['lr']}"
+    source = LOOP.replace("[{i}/{len(loader)}] {loss.item():.1f}", line)
+    assert line in source
+    head = "    def set_rate():\n        scheduler.step()\n"
+    found = log(head + source.replace("        scheduler.step()\n", "        set_rate()\n"))
+    assert found is not None
+    assert "param_groups" not in found.data.text
+    assert found.values == ("loss",)  # of the mean
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -194,6 +245,14 @@ def test_a_line_that_reads_what_the_program_has_not_is_left(before: str, after: 
     assert found is not None
     assert "[{" not in found.data.text
     assert "mean {" in found.data.text
+
+
+def test_the_last_loss_of_an_epoch_is_read_after_its_loop(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = log(LOOP.replace("mean {total / len(loader):.1f}", "last {loss.item()}"))
+    assert found is not None
+    assert [line for line in printed(found, capsys) if "last" in line] == ["last 30.0"] * 2
 
 
 def test_a_name_of_another_loss_is_not_taken_for_it() -> None:
@@ -218,6 +277,27 @@ def test_a_loss_is_a_tensor_only_where_a_line_needs_one() -> None:
     found = log(LOOP.replace("total += loss.item()", "total += loss.detach()"))
     assert found is not None
     assert 'loss = torch.tensor(np.asarray(UPDATE["loss"]))' in found.data.text
+
+
+def test_a_line_reads_what_the_function_with_the_loop_returns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = log(FUNCTION)
+    assert found is not None
+    assert printed(found, capsys) == ["epoch 0: 20.0", "epoch 1: 20.0"]
+    unknown = FUNCTION.replace("len(loader), epoch", "len(loader), model.size")
+    assert log(unknown) is None
+    other = FUNCTION.replace("{mean:.1f}", "{number}")
+    found = log(other)
+    assert found is None or "loss" in found.values
+
+
+def test_a_line_in_a_function_reads_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "total += loss.item()\n"
+    found = log(FUNCTION.replace(line, f"{line}            print(epoch, i, loss.item())\n"))
+    assert found is not None
+    lines = [line for line in printed(found, capsys) if "epoch" not in line]
+    assert lines == [f"{n} {i} {10.0 * (i + 1)}" for n in range(2) for i in range(3)]
 
 
 def test_lines_without_a_value_of_an_update_stay_out() -> None:

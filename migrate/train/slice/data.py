@@ -18,7 +18,14 @@ from migrate.train.frames import Frame
 from migrate.train.slice.emit import GIVEN, Emitter
 from migrate.train.slice.forwards import ForwardOf
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
-from migrate.train.slice.logged import Given, Logged, require_after_update, same_block
+from migrate.train.slice.logged import (
+    Given,
+    Logged,
+    last_return,
+    require_after_update,
+    same_block,
+    targets_of,
+)
 from migrate.train.slice.loops import (
     LOOPS,
     TrainingCalls,
@@ -311,7 +318,13 @@ class _Slicer:
             scope.before[self._start[1]] = _hand_over(places)
         if n:  # a caller of the function with the loop
             statement = self._statement(code, frame.line)
-            scope.marks[statement] = self._delegated(frame, batch.frames[n - 1], sliced, scope)
+            text = self._delegated(frame, batch.frames[n - 1], sliced, scope)
+            called = self._script.code(batch.frames[n - 1].first, batch.frames[n - 1].function)
+            returns = self._logged is not None and self._logged.returns and last_return(called)
+            if returns and targets_of(statement):
+                assert isinstance(statement, ast.Assign)
+                text = f"{ast.unparse(statement.targets[0])} = {text}"
+            scope.marks[statement] = text
             return
         items = ", ".join(f"{name!r}: {value}" for name, value in batch.values.items())
         text = batch.yielded(f"{{{items}}}")
@@ -386,8 +399,11 @@ class _Slicer:
         scope.asked |= printing - {*scope.marks}
         for statement in printing:
             scope.ends.pop(statement, None)
+        if self._logged.returns and (last := last_return(code)):
+            scope.asked.add(last)
         frame = batch.frames[0]
         if self._script.code(frame.first, frame.function) is not code:
+            self._give_returned(scope, code)
             return
         together = self._is_one_block(code, batch)
         region = {*every_statement(loops_around(self._script, frame)[-1])}
@@ -400,6 +416,17 @@ class _Slicer:
             together,
             frozenset({*scope.dropped, *scope.marks}),
         )
+
+    def _give_returned(self, scope: KeptPart, code: ast.AST) -> None:
+        """Note which names of a caller get what the function with the loop returns."""
+        for frame in self._batches[0].frames[1:]:
+            if self._script.code(frame.first, frame.function) is code:
+                statement = self._whole(code, frame.line)
+                if " = yield from " in scope.marks.get(statement, ""):
+                    loops = loops_around(self._script, frame)
+                    region = every_statement(loops[-1]) if loops else ()
+                    trains = frozenset({*scope.dropped, *scope.marks})
+                    scope.given = Given(targets_of(statement), frozenset(region), True, trains)
 
     def _require_logs(self, scope: KeptPart) -> None:
         """Require that log lines read values of the update, and nothing else that is trained."""

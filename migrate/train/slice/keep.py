@@ -208,11 +208,12 @@ class Keeper:
             if isinstance(loop, LOOPS) and scope.trains(loop)
             for inner in every_statement(loop)
         }
-        for statement in scope.kept & (scope.asked | own):
-            read = names_read(statement) | {
-                name for code in self._called(statement) for name in free_names(code)
-            }
-            if read & scope.trained and statement not in scope.given.training:
+        trains = {*scope.marks, *scope.dropped}
+        for statement in scope.kept & (scope.asked | own) - trains:
+            # What a block holds is looked at by itself.
+            called = [] if any(blocks(statement)) else self._called(statement)
+            read = names_read(statement).union(*map(free_names, called))
+            if read & scope.trained:
                 raise TrainError(
                     f"{self._script.at(first_line(statement))}: this log line reads "
                     f"{min(read & scope.trained)}, which is trained",

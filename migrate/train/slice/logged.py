@@ -7,9 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from migrate.train.errors import TrainError
+from migrate.train.frames import Frame
 from migrate.train.slice.loops import TrainingCalls, loops_around, step_statements
-from migrate.train.slice.statements import every_statement, names_read
-from migrate.train.slice.text import ScriptText, blocks, first_line, path_to, stores, with_text
+from migrate.train.slice.statements import every_statement, loop_targets, names_read
+from migrate.train.slice.text import (
+    FunctionNode,
+    ScriptText,
+    blocks,
+    first_line,
+    path_to,
+    stores,
+    with_text,
+)
 
 # Where `train.py` puts values of the last update.
 UPDATE = "UPDATE"
@@ -45,12 +54,14 @@ class Logged:
         lines: lines of the statements that print.
         texts: first and last line of a statement that reads a learning rate → its text in `data.py`.
         tensors: names that are read otherwise than by `item()`, and must be tensors of torch.
+        returns: whether functions with the loop give their callers what they return.
     """
 
     values: Mapping[str, str]
     lines: frozenset[int] = frozenset()
     texts: Mapping[tuple[int, int], str] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
+    returns: bool = False
 
     @property
     def assignments(self) -> str:
@@ -88,6 +99,25 @@ def _prints(statement: ast.stmt) -> bool:
         text = ast.unparse(call.func)
         return call.func.attr in _SHOWS or text in ("tqdm.write", "tqdm.tqdm.write")
     return isinstance(call.func, ast.Name) and call.func.id == "print"
+
+
+def last_return(code: ast.AST) -> ast.Return | None:
+    """The one `return` of a function, at its end; None if there is none or another one."""
+    if not isinstance(code, FunctionNode) or code.decorator_list:
+        return None
+    last = code.body[-1]
+    every = [n for n in ast.walk(code) if isinstance(n, ast.Return)]
+    return last if isinstance(last, ast.Return) and last.value and every == [last] else None
+
+
+def targets_of(statement: ast.stmt) -> frozenset[str]:
+    """Names that an assignment of a call alone binds; empty for other statements."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return frozenset()
+    [target, *more] = statement.targets
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = frozenset(part.id for part in parts if isinstance(part, ast.Name))
+    return names if not more and len(names) == len(parts) else frozenset()
 
 
 def same_block(code: ast.AST | None, backward: int, step: int) -> bool:
@@ -129,7 +159,7 @@ def rate_texts(
 ) -> dict[tuple[int, int], str]:
     """Statements of the loop that read the learning rate of the first group, with the program's in its place.
 
-    What is read before the update of a turn is left as it is, but for a rate that a schedule sets afterwards.
+    It is left as it is where it may be another one: it is set in another function, or between updates.
 
     Args:
         script: the script.
@@ -137,19 +167,37 @@ def rate_texts(
         trained: names of trained modules, optimizers and schedules, by function and its first line.
         steps: lines that step a schedule, or set a rate.
     """
-    frame = events.backward[0]
-    names = {
-        n
-        for where in ((frame.function, frame.first), ("<module>", 1))
-        for n in trained.get(where, ())
-    }
     update = max((f[0].line for f in events.steps), default=0)
+    frames = events.backward
+    spans = [span for frame in frames for span in map(_span, loops_around(script, frame)[:1])]
+    if not all(any(at in span for span in spans) for at in steps):
+        return {}  # a function sets rates, at one moment or another
+    result = _rate_texts(script, frames[0], update, trained, steps)
+    for frame in frames[1:]:
+        own = [*map(_span, loops_around(script, frame)[:1])]
+        if all(any(at in span for span in own) for at in steps):
+            result |= _rate_texts(script, frame, frame.line, trained, steps)
+    return result
+
+
+def _span(statement: ast.stmt) -> range:
+    return range(statement.lineno, (statement.end_lineno or 0) + 1)
+
+
+def _rate_texts(
+    script: ScriptText,
+    frame: Frame,
+    update: int,
+    trained: Mapping[tuple[str, int], Collection[str]],
+    steps: Collection[int],
+) -> dict[tuple[int, int], str]:
+    """The statements in the loops of one frame, which makes its updates at the line `update`."""
+    positions = ((frame.function, frame.first), ("<module>", 1))
+    names = {name for position in positions for name in trained.get(position, ())}
     loops = loops_around(script, frame)
-    code = script.code(frame.first, frame.function)
-    if not loops or code is None:
+    if not loops:
         return {}
-    inside = range(loops[-1].lineno, (loops[-1].end_lineno or 0) + 1)
-    own = range(loops[0].lineno, (loops[0].end_lineno or 0) + 1)
+    inside, own = _span(loops[-1]), _span(loops[0])
     result = {}
     for statement in every_statement(loops[0]):
         line = statement.lineno
@@ -157,7 +205,8 @@ def rate_texts(
             continue
         if line > update:
             value = NEXT_RATE if any(update < at < line for at in steps) else RATE
-        elif line not in inside and line < loops[-1].lineno:
+        elif line < loops[-1].lineno or (line in inside and len(loops) == 1):
+            # Before the update: the rate that the last step of the schedule has set.
             after = [at for at in steps if at in own]
             if not after or not all(at > update for at in after):
                 continue
@@ -225,7 +274,8 @@ def require_after_update(
         TrainError: another statement may have given a name its value.
     """
     every = {s for top in body for s in every_statement(top)}
-    others = set[str]().union(*(stores(s)[0] for s in every - given.region - given.training))
+    apart = every - given.region - given.training
+    others = set[str]().union(*(loop_targets(s) if any(blocks(s)) else stores(s)[0] for s in apart))
     for statement in {*kept} - given.region - given.training:
         read = names_read(statement)
         if isinstance(statement, ast.AugAssign):

@@ -88,7 +88,7 @@ def plain_data_text(
         path += '\npatches.install("cpu", 1)'
     head = f'"""The batches of {script}: its own loop, without what trains."""\n\n'
     imports = [*standard, "", *imports] if standard else imports
-    return f"{head}{chr(10).join(imports)}{path}\n{restore}\n\n{generator}\n"
+    return f"{head}{chr(10).join(imports)}{path}{restore and chr(10)}{restore}\n\n{generator}\n"
 
 
 def _is_called_once(tree: ast.Module) -> bool:

@@ -23,7 +23,8 @@ def with_logged(text: str, values: Sequence[str]) -> str:
         return text
     unknown = ", ".join(f'"{value}": np.float32("nan")' for value in values)
     before, batches, after = tidy(text).partition("def batches():\n")
-    return f"{before}{UPDATE} = {{{unknown}}}  # of the last update, from train.py\n\n\n{batches}{after}"
+    head = f"# Values of the last update, which train.py sets.\n{UPDATE} = {{{unknown}}}\n\n\n"
+    return f"{before}{head}{batches}{after}"
 
 
 def logged_texts(values: Sequence[str]) -> tuple[str, str]:
