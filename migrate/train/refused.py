@@ -1,4 +1,4 @@
-"""What cannot be a program by its source alone: reported before the script runs."""
+"""Refusals of scripts by their source alone, before they run."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from migrate.train.slice.emit import GIVEN, Emitter
 from migrate.train.slice.forwards import ForwardOf
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
 from migrate.train.slice.logged import (
-    Given,
     Logged,
+    UpdateNames,
     last_return,
     require_after_update,
     same_block,
@@ -410,7 +410,7 @@ class _Slicer:
         if not together:
             block, index = path_to(code, batch.events.steps[0][0].line)[-1]
             region = {s for top in block[index + 1 :] for s in every_statement(top)}
-        scope.given = Given(
+        scope.of_update = UpdateNames(
             frozenset(self._logged.values),
             frozenset(region),
             together,
@@ -426,12 +426,14 @@ class _Slicer:
                     loops = loops_around(self._script, frame)
                     region = every_statement(loops[-1]) if loops else ()
                     trains = frozenset({*scope.dropped, *scope.marks})
-                    scope.given = Given(targets_of(statement), frozenset(region), True, trains)
+                    scope.of_update = UpdateNames(
+                        targets_of(statement), frozenset(region), True, trains
+                    )
 
     def _require_logs(self, scope: KeptPart) -> None:
         """Require that log lines read values of the update, and nothing else that is trained."""
         if self._logged is not None:
-            require_after_update(self._script, scope.body, scope.kept, scope.given)
+            require_after_update(self._script, scope.body, scope.kept, scope.of_update)
             self._keeper.require_logs_untrained(scope)
 
     def _mark_forwards(self, scope: KeptPart, code: ast.AST) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.objects.objects import KEEPS
 from migrate.train.errors import TrainError
-from migrate.train.slice.logged import Given
+from migrate.train.slice.logged import UpdateNames
 from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.statements import (
     every_statement,
@@ -70,7 +70,7 @@ class KeptPart:
         bound_together: names that kept statements bind, read or not: a sampler beside its loader.
         asked: statements that evaluate, and those that read their values.
         opened: kept statements whose block alone is kept: a `with` without an effect on the batches.
-        given: names that get values of an update from the program.
+        of_update: names that get values of an update from the program.
     """
 
     body: list[ast.stmt]
@@ -87,7 +87,7 @@ class KeptPart:
     bound_together: set[str] = field(default_factory=set)
     asked: set[ast.stmt] = field(default_factory=set)
     opened: set[ast.stmt] = field(default_factory=set)
-    given: Given = field(default_factory=Given)
+    of_update: UpdateNames = field(default_factory=UpdateNames)
 
     def need(self, names: Collection[str], *, inside: bool = True) -> None:
         """Note names that are read, also in the loops or only before them."""
@@ -150,7 +150,7 @@ class Keeper:
             )
         }
         for statement in (*scope.dropped, *scope.marks):
-            lost = stores(statement)[0] & scope.needed - kept - set(bound) - scope.given.names
+            lost = stores(statement)[0] & scope.needed - kept - set(bound) - scope.of_update.names
             if lost:
                 raise ReadsLossError(
                     f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
@@ -289,8 +289,8 @@ class Keeper:
         if around:  # model.require_backward_grad_sync = … is no part of the data
             changes -= scope.trained
         read = scope.inside if around else scope.needed
-        if statement not in scope.given.region:
-            read = read - scope.given.names
+        if statement not in scope.of_update.region:
+            read = read - scope.of_update.names
         if (
             (binds | changes) & read
             or self._fills(scope, statement)

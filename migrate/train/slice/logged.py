@@ -29,7 +29,7 @@ _SHOWS = ("set_postfix", "set_postfix_str", "set_description", "set_description_
 
 
 @dataclass
-class Given:
+class UpdateNames:
     """Names that `data.py` gets from the program.
 
     Attributes:
@@ -101,7 +101,7 @@ def _prints(statement: ast.stmt) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "print"
 
 
-def last_return(code: ast.AST) -> ast.Return | None:
+def last_return(code: ast.AST | None) -> ast.Return | None:
     """The one `return` of a function, at its end; None if there is none or another one."""
     if not isinstance(code, FunctionNode) or code.decorator_list:
         return None
@@ -260,7 +260,7 @@ def read_as_tensors(text: str, names: Collection[str]) -> frozenset[str]:
 
 
 def require_after_update(
-    script: ScriptText, body: Sequence[ast.stmt], kept: Collection[ast.stmt], given: Given
+    script: ScriptText, body: Sequence[ast.stmt], kept: Collection[ast.stmt], names: UpdateNames
 ) -> None:
     """Require that what is kept reads values of an update where the script has these values.
 
@@ -268,19 +268,19 @@ def require_after_update(
         script: the script.
         body: statements of the function.
         kept: kept statements.
-        given: the names, and where they have these values.
+        names: the names, and where they have these values.
 
     Raises:
         TrainError: another statement may have given a name its value.
     """
     every = {s for top in body for s in every_statement(top)}
-    apart = every - given.region - given.training
+    apart = every - names.region - names.training
     others = set[str]().union(*(loop_targets(s) if any(blocks(s)) else stores(s)[0] for s in apart))
-    for statement in {*kept} - given.region - given.training:
+    for statement in {*kept} - names.region - names.training:
         read = names_read(statement)
         if isinstance(statement, ast.AugAssign):
             read |= stores(statement)[1]
-        lost = read & given.names & (others if given.always else given.names)
+        lost = read & names.names & (others if names.always else names.names)
         if statement in every and lost:
             raise TrainError(
                 f"{script.at(first_line(statement))}: {min(lost)} is not that of the last update here",
