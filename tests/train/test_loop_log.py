@@ -303,3 +303,13 @@ def test_a_line_in_a_function_reads_its_arguments(capsys: pytest.CaptureFixture[
 def test_lines_without_a_value_of_an_update_stay_out() -> None:
     source = LOOP.replace(" {loss.item():.1f}", "").replace("mean {total / len(loader):.1f}", "end")
     assert log(source) is None
+
+
+def test_a_progress_bar_shows_the_loss() -> None:
+    source = LOOP.replace("in enumerate(loader):", "in enumerate(bar := Bar(loader)):")
+    source = source.replace(
+        "            if i %", "            bar.set_postfix(loss=loss.item())\n            if i %"
+    )
+    found = log("    from tqdm import tqdm as Bar\n" + source)
+    assert found is not None
+    assert "bar.set_postfix(loss=loss.item())" in found.data.text
