@@ -289,10 +289,15 @@ def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
         code = script.code(frame.first, frame.function)
         line = shared_line(code, frame.line) if code is not None else 0
         if line:
-            raise TrainError(
-                f"{script.at(line)}: several statements are on this line of the training loop",
-                "write each statement on a line of its own",
-            )
+            raise shared_lines(script, line)
+
+
+def shared_lines(script: ScriptText, line: int) -> TrainError:
+    """Return the error for several statements on a line of the training loop."""
+    return TrainError(
+        f"{script.at(line)}: several statements are on this line of the training loop",
+        "write each statement on a line of its own",
+    )
 
 
 def script_loop(script: ScriptText, events: TrainingCalls) -> int:

@@ -690,4 +690,36 @@ for epoch in range(400):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+LOGGED = """
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x, y = torch.randn(24, 4), torch.randint(3, (24,))
+loader = DataLoader(TensorDataset(x, y), 8, shuffle=True, generator=torch.Generator().manual_seed(1))
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+def train(epoch):
+    total = 0.0
+    for i, (xb, yb) in enumerate(loader):
+        loss = criterion(model(xb), yb)
+        optimizer.zero_grad()
+        loss.backward()
+        total += loss.item() * len(xb)
+        optimizer.step()
+        if i % 2 == 0:
+            print(f"epoch {epoch} [{i * len(xb)}/{len(loader.dataset)}] {loss.item():.3f}")
+    return total / len(loader.dataset)
+
+
+for epoch in range(1, 4):
+    mean = train(epoch)
+    scheduler.step()
+    print(f"epoch {epoch}: mean {mean:.3f}, next rate {scheduler.get_last_lr()[0]}")
 """

@@ -22,6 +22,7 @@ from tests.train.scripts import (
     DENOISER,
     EVALUATED,
     LATE,
+    LOGGED,
     NANO,
     OFFSET,
     RECIPE,
@@ -87,7 +88,32 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
         capture_output=True,
         text=True,
     )
-    assert loop.stdout.count("update ") == 2, loop.stderr
+    words = (
+        "epoch 1: " if source == CLASSIFIER else "update "
+    )  # it prints the first update of three
+    assert loop.stdout.count(words) == (1 if source == CLASSIFIER else 2), loop.stderr
+
+
+def test_log_lines_are_printed_as_the_script_prints_them(tmp_path: Path) -> None:
+    result = train(tmp_path, LOGGED, "--no-proof", "--updates", "4")
+    assert result.exit_code == 0, result.output
+    program = tmp_path / "jax_program"
+    assert "print" not in (program / "README.md").read_text().partition("left by hand")[2]
+    printed = [
+        subprocess.run([sys.executable, str(file)], capture_output=True, text=True).stdout
+        for file in (tmp_path / "train.py", program / "train.py")
+    ]
+    assert printed[0].count("epoch") == 9
+    assert printed[1] == printed[0]
+    # A run that goes on prints what follows; a sum that began before is not a number.
+    words = ["--checkpoints", str(tmp_path / "run")]
+    for more in (["--updates", "2"], []):
+        command = [sys.executable, str(program / "train.py"), *words, *more]
+        printed.append(subprocess.run(command, capture_output=True, text=True).stdout)
+    lines = [text.splitlines() for text in printed]
+    assert lines[2] == lines[0][:1]
+    assert lines[3][:2] == [lines[0][1], lines[0][2].replace(lines[0][2][14:19], "nan", 1)]
+    assert lines[3][2:] == lines[0][3:]
 
 
 def test_rounding_beyond_a_limit_is_decided_in_float64(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from migrate.train.optimizer.recorded import (
 
 # Options that choose how values are computed, not which.
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
-_SCHEDULERS = "torch.optim.lr_scheduler"
+SCHEDULERS, PLATEAU = "torch.optim.lr_scheduler", "ReduceLROnPlateau"
 
 
 class Failing(Unportable):
@@ -192,8 +192,8 @@ def require_schedule(item: RecordedSchedule, recorded: RecordedOptimizer) -> Non
     from torch.optim import lr_scheduler
 
     module, _, name = item.name.rpartition(".")
-    known = module == _SCHEDULERS and hasattr(lr_scheduler, name)
-    if not known or name == "ReduceLROnPlateau" or item.options.get(SCALE):
+    known = module == SCHEDULERS and hasattr(lr_scheduler, name)
+    if not known or name == PLATEAU or item.options.get(SCALE):
         raise refused_schedule(item, recorded)
     for child in item.children:
         require_schedule(child, recorded)
@@ -207,7 +207,7 @@ def refused_schedule(item: RecordedSchedule, recorded: RecordedOptimizer) -> Tra
             f"{at}: CyclicLR scales by a function of the script (scale_fn)",
             "use one of its modes, or LambdaLR",
         )
-    if item.name == f"{_SCHEDULERS}.ReduceLROnPlateau":
+    if item.name == f"{SCHEDULERS}.{PLATEAU}":
         return TrainError(
             f"{at}: ReduceLROnPlateau sets the learning rate by a metric, which no schedule of steps has",
             "use a scheduler that depends on the step alone",

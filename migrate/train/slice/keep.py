@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.objects.objects import KEEPS
 from migrate.train.errors import TrainError
+from migrate.train.slice.logged import UpdateNames
 from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.statements import (
     every_statement,
@@ -24,6 +25,7 @@ from migrate.train.slice.text import (
     ScriptText,
     blocks,
     first_line,
+    free_names,
     loads,
     root,
     stores,
@@ -69,6 +71,7 @@ class KeptPart:
         bound_together: names that kept statements bind, read or not: a sampler beside its loader.
         asked: statements that evaluate, and those that read their values.
         opened: kept statements whose block alone is kept: a `with` without an effect on the batches.
+        of_update: names that get values of an update from the program.
     """
 
     body: list[ast.stmt]
@@ -86,6 +89,7 @@ class KeptPart:
     bound_together: set[str] = field(default_factory=set)
     asked: set[ast.stmt] = field(default_factory=set)
     opened: set[ast.stmt] = field(default_factory=set)
+    of_update: UpdateNames = field(default_factory=UpdateNames)
 
     def need(
         self, names: Collection[str], *, inside: bool = True, tested: Collection[str] = ()
@@ -157,7 +161,7 @@ class Keeper:
             )
         }
         for statement in (*scope.dropped, *scope.marks):
-            lost = stores(statement)[0] & scope.needed - kept - set(bound)
+            lost = stores(statement)[0] & scope.needed - kept - set(bound) - scope.of_update.names
             if lost:
                 raise ReadsLossError(
                     f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
@@ -205,6 +209,27 @@ class Keeper:
                     "let the data and the end of the loop depend on counters alone",
                 )
                 raise ReadsTrainedError(refusal)
+
+    def require_logs_untrained(self, scope: KeptPart) -> None:
+        """Report log lines that read what is trained, themselves or in a function of the script."""
+        own = {
+            inner
+            for top in scope.body
+            for loop in every_statement(top)
+            if isinstance(loop, LOOPS) and scope.trains(loop)
+            for inner in every_statement(loop)
+        }
+        trains = {*scope.marks, *scope.dropped}
+        for statement in scope.kept & (scope.asked | own) - trains:
+            # What a block holds is looked at by itself.
+            called = [] if any(blocks(statement)) else self._called(statement)
+            read = names_read(statement).union(*map(free_names, called))
+            if read & scope.trained:
+                raise TrainError(
+                    f"{self._script.at(first_line(statement))}: this log line reads "
+                    f"{min(read & scope.trained)}, which is trained",
+                    "log it after the training",
+                )
 
     def _called(self, statement: ast.stmt) -> list[ast.stmt]:
         """Functions of the script that a statement may call, and those that they may call."""
@@ -275,6 +300,8 @@ class Keeper:
         if around:  # model.require_backward_grad_sync = … is no part of the data
             changes -= scope.trained
         read = scope.inside if around else scope.needed
+        if statement not in scope.of_update.region:
+            read = read - scope.of_update.names
         if (
             (binds | changes) & read
             or self._fills(scope, statement)

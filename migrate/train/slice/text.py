@@ -6,7 +6,7 @@ import ast
 import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 # Names of a statement's lists of statements.
@@ -135,6 +135,15 @@ class WrittenIf(ast.If):
     def head(self) -> str:
         """First line of the statement."""
         return f"if {ast.unparse(self.test)}:"
+
+
+def with_text(script: ScriptText, first: int, last: int, text: str) -> ScriptText:
+    """The script with another text in some lines; the lines after them stay where they are."""
+    lines = [*script.lines]
+    indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
+    own = [f"{indent}{text}"] if text else []
+    lines[first - 1 : last] = [*own, *[""] * (last - first + 1 - len(own))]
+    return replace(script, source="\n".join(lines) + "\n")
 
 
 def first_line(statement: ast.stmt) -> int:
