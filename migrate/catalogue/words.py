@@ -345,6 +345,29 @@ TORCH_SAVES = frozenset(
     {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
 )
 SAFETENSORS_SAVES = frozenset({"safetensors.torch.save_file", "safetensors.torch.save_model"})
+# Classes and functions of libraries that call torch.save themselves, each with the method of a class to
+# override. (ignite's DiskSaver and Accelerate's save call xm.save where torch_xla is.)
+LIBRARY_SAVERS = {
+    **dict.fromkeys(
+        ("timm.utils.CheckpointSaver", "timm.utils.checkpoint_saver.CheckpointSaver"), "_save"
+    ),
+    **dict.fromkeys(
+        (
+            *("fvcore.common.checkpoint.Checkpointer", "detectron2.checkpoint.Checkpointer"),
+            "detectron2.checkpoint.DetectionCheckpointer",
+            "detectron2.checkpoint.detection_checkpoint.DetectionCheckpointer",
+        ),
+        "save",
+    ),
+    "speechbrain.utils.checkpoints.Checkpointer": "save_checkpoint",
+    **dict.fromkeys(
+        (
+            *("mmcv.runner.save_checkpoint", "mmcv.runner.checkpoint.save_checkpoint"),
+            *("mmengine.runner.save_checkpoint", "mmengine.runner.checkpoint.save_checkpoint"),
+        ),
+        "",
+    ),
+}
 # Prefixes of the names of dataset classes: files and numbers of the host.
 DATASETS = "torchvision.datasets."
 # Saves that wait for the values they write.
