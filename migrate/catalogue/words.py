@@ -284,8 +284,11 @@ BOOLEAN_METHODS = words(
 )
 # Methods that return a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
-# Functions of torch that test each number of a tensor.
-ASK_TENSORS = words("isnan isinf isfinite isposinf isneginf signbit")
+# Functions of torch that test the numbers of a tensor.
+ASK_TENSORS = words(
+    "all any count_nonzero eq ge gt isclose isfinite isin isinf isnan isneginf isposinf le logical_and "
+    "logical_not logical_or logical_xor lt ne signbit"
+)
 # Annotations of plain values.
 PLAIN_ANNOTATION = re.compile(
     r"^(Optional\[|Union\[)?(typing\.)?(int|float|bool|str|bytes|dict|Dict|Callable|Sequence\[int|"
