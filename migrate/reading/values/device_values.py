@@ -274,7 +274,10 @@ def has_gradients(value: cst.CSTNode, script: Script, depth: int = 2) -> bool:
         script.function_around(mention) is function
         and (
             _is_backward(mention, script)
-            or (depth > 0 and any(has_gradients(n, script, depth - 1) for n in _beside(mention, script)))
+            or (
+                depth > 0
+                and any(has_gradients(n, script, depth - 1) for n in _beside(mention, script))
+            )
         )
         for mention in script.mentions(value)
     )
