@@ -38,8 +38,8 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
     if part is not None and facts.guards.around(node) is None:
         read = cst.ensure_type(part, cst.Subscript).value
         message = (
-            f"{what} of `{code(part)}` in each turn of a loop: each waits for the device, and each index is a "
-            f"graph of its own; fetch `{code(read)}` once before the loop: .cpu()"
+            f"{what} of `{code(part)}` in each turn of a loop: each waits for the device, and each index is "
+            f"a graph of its own; fetch `{code(read)}` once before the loop: .cpu()"
         )
         yield hazard.hit(node, message)
         return

@@ -291,10 +291,10 @@ def _beside(mention: cst.CSTNode, script: Script) -> Iterator[cst.Name]:
     held = script.parent(above) if isinstance(above, cst.Element) else None
     target = script.parent(held) if isinstance(held, cst.Tuple) else None
     assigned = script.parent(target) if isinstance(target, cst.AssignTarget) else None
-    if isinstance(held, cst.Tuple) and isinstance(assigned, cst.Assign):
-        if isinstance(assigned.value, cst.Call):
-            parts = (element.value for element in held.elements)
-            yield from (p for p in parts if isinstance(p, cst.Name) and p is not mention)
+    called = isinstance(assigned, cst.Assign) and isinstance(assigned.value, cst.Call)
+    if isinstance(held, cst.Tuple) and called:
+        parts = (element.value for element in held.elements)
+        yield from (p for p in parts if isinstance(p, cst.Name) and p is not mention)
 
 
 def _is_backward(mention: cst.CSTNode, script: Script) -> bool:

@@ -13,7 +13,7 @@ from migrate.reading.steps.batch_sizes import drawn_size, is_first_use
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.evaluating import evaluating_loop
-from migrate.reading.steps.growing import JOINS, grown_tensor, growing_list
+from migrate.reading.steps.growing import JOINS, growing_list, grown_tensor
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import SIZED
 from migrate.reading.steps.unended import without_gradients
@@ -47,8 +47,8 @@ class StepNumber(Hazard):
     **What to do.** Make the number a tensor on the device, and the position a lookup:
     `t = torch.tensor(i, device="xla")`, then `betas[t]`, `x.index_copy_(1, t.view(1), new)`. For an exponent
     `torch.tensor(float(i), device="xla")`. Numbers that a table can give are read on the host, before the
-    loop: `betas = betas.tolist()`. What gets longer is made once for the longest, with a mask: `ids.index_copy_(1,
-    t.view(1), next)`. A sliding window is `x.index_select(3, left + torch.arange(width,
+    loop: `betas = betas.tolist()`. What gets longer is made once for the longest, with a mask:
+    `ids.index_copy_(1, t.view(1), next)`. A sliding window is `x.index_select(3, left + torch.arange(width,
     device="xla"))`, where `left` is a tensor on the device.
 
     Source: torch_xla 2.9 (measured, compilations for six numbers: `table[i]`, `x[:i]`, `x[i:i + 2]`,
@@ -383,7 +383,10 @@ class StepNumber(Hazard):
             if read
             else "append to a list, and join that once after the loop"
         )
-        message = f"`{name}` is longer in each turn: a compilation for each length of what computes with it; {mend}"
+        message = (
+            f"`{name}` is longer in each turn, and each length is a compilation of what computes with it; "
+            f"{mend}"
+        )
         yield self.hit(node, message)
 
     def _said(
