@@ -1119,7 +1119,8 @@ def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
 
 
 _OF_REPLICAS = re.compile(
-    rb"torch\.distributed|DistributedDataParallel|xla_model|torch_xla\.launch"
+    rb"torch\.distributed|from[ \t]+torch[ \t]+import[^\n]*\bdistributed\b|DistributedDataParallel"
+    rb"|xla_model|torch_xla\.launch"
 )
 # An import of one line, and the names that it may bind: the last word of each of its parts.
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t][^(\\\n]*$", re.MULTILINE)
