@@ -128,8 +128,8 @@ def _model_of(value: cst.BaseExpression, facts: Facts) -> cst.Name | None:
 
 def _is_on_host(model: cst.Name, at: cst.Call, facts: Facts) -> bool:
     """Whether calls make `model` in the code around `at`, and none moves it before `at`."""
-    made = facts.context.bound_values(model)
-    if not made or any(not isinstance(value, cst.Call) or _moves(value, facts) for value in made):
+    values = facts.context.bound_values(model)
+    if not values or any(not isinstance(v, cst.Call) or _moves(v, facts) for v in values):
         return False
     start = place_of(at, facts)
     return not any(
