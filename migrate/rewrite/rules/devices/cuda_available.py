@@ -80,7 +80,8 @@ class CudaAvailable(Rule):
     which goes by another rule; `pin_memory and torch.cuda.is_available()`: only CUDA pins memory, and False
     is right.
 
-    **Reported.** Every other use, as in `print(torch.cuda.is_available())`, a choice of the backend
+    **Reported.** Every other use, as in `start(torch.cuda.is_available())` (information if the answer is only
+    printed), a choice of the backend
     (`"nccl" if … else "gloo"`), an answer that only another library gets (`faiss.Kmeans(gpu=…)`). A branch
     that asks CUDA for memory figures or the properties of the GPU stays: nothing on XLA answers, and it is
     well skipped; with it stays a branch of the same function that prepares for it. So does one that lists the
@@ -347,6 +348,15 @@ class CudaAvailable(Rule):
             import torch
 
             print(torch.cuda.is_available())
+            """,
+            "is only shown",
+        ),
+        reported(
+            """
+            import torch
+            from runs import start
+
+            start(torch.cuda.is_available())
             """,
             "is False on a TPU",
         ),
