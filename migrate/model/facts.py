@@ -22,6 +22,7 @@ from migrate.model.calls.handed_back import (
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.loaded_modules import loaded_modules
+from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import (
     apart_attributes,
     apart_functions,
@@ -650,7 +651,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         accelerated_imports=tuple(programs_of(analysis).accelerated_imports(scope.module.path))
         if alone
         else (),
-        replicated=_is_replicated(analysis),
+        replicated=_is_replicated(analysis)
+        and _is_replicated(analysis, _program(analysis, scope.module.path)),
         joins_group=any(may_join(module.data) for module in analysis.project.modules.values()),
         launches_ranks=launching_of(analysis).launches,
         launches_xla=launches_xla,
@@ -1117,20 +1119,44 @@ def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
 
 
 _OF_REPLICAS = re.compile(
-    rb"torch\.distributed|DistributedDataParallel|xla_model|torch_xla\.launch"
+    rb"torch\.distributed|from[ \t]+torch[ \t]+import[^\n]*\bdistributed\b|DistributedDataParallel"
+    rb"|xla_model|torch_xla\.launch"
 )
 # An import of one line, and the names that it may bind: the last word of each of its parts.
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t][^(\\\n]*$", re.MULTILINE)
 _BOUND = re.compile(rb"(\w+)[ \t]*(?:,|;|#|\r|$)")
 
 
-@lru_cache(maxsize=2)
-def _is_replicated(analysis: Analysis) -> bool:
-    """Whether any file of a project names torch.distributed, DDP or torch_xla's replicas.
+def _program(analysis: Analysis, path: Path) -> frozenset[Path] | None:
+    """Return the files of the scripts that run a file, by their imports; None for the whole project.
+
+    All scripts are known only where each file that nothing imports has a main guard: others may be loaded by
+    their name, as those of a registry are.
+    """
+    importers, modules = analysis.project.importers, analysis.project.modules
+    leading = list(closure([path], lambda file: importers.get(file, ())))
+    first = [file for file in leading if not importers.get(file)]
+    if not first or any(b"__main__" not in modules[f].data for f in first if f in modules):
+        return None
+    return frozenset(
+        closure(
+            leading,
+            lambda file: analysis.project.imports(modules[file]) if file in modules else (),
+        )
+    )
+
+
+@lru_cache(maxsize=8)  # files of one script share the answer
+def _is_replicated(analysis: Analysis, files: frozenset[Path] | None = None) -> bool:
+    """Whether any of the files names torch.distributed, DDP or torch_xla's replicas; None: of the project.
 
     An import of one line, whose name nothing uses, does not count.
     """
-    texts = [scope.module.data for scope in analysis.scopes.values()]
+    texts = [
+        scope.module.data
+        for path, scope in analysis.scopes.items()
+        if files is None or path in files
+    ]
     if not any(map(_OF_REPLICAS.search, texts)):
         return False
     rests = [_IMPORT.sub(b"", text) for text in texts]

@@ -597,7 +597,10 @@ class Evaluator(Families):
         used = {node.id for node in top.module.nodes if isinstance(node, ast.Name)}
         for name in sorted(used - BUILTINS - top.bindings.keys()):
             bindings = self._from_stars(name, top)
-            if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in bindings):
+            alone = len(bindings) == 1  # nothing else of the file can bind the name
+            if not alone and not all(
+                _is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in bindings
+            ):
                 continue  # the names in a star import of another library are unknown
             values = self._union(self._bound(b) for b in bindings)
             names = {value.name for value in values if isinstance(value, External)}

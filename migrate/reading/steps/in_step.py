@@ -10,7 +10,7 @@ import libcst as cst
 
 from migrate.catalogue.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 from migrate.reading.script import Script
-from migrate.reading.steps.beside import EveryStepFunctions, is_option, unconditional
+from migrate.reading.steps.beside import EveryStepFunctions, is_fixed, unconditional
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
@@ -112,7 +112,7 @@ class StepCode:
                 loop = self._context.parent(above)
                 every = not tests or (
                     isinstance(loop, cst.For | cst.While)
-                    and all(is_option(test, loop) for test in tests)
+                    and all(is_fixed(test, loop) for test in tests)
                 )
                 return When.EVERY_STEP if every else When.SOMETIMES
             if type(above) is cst.FunctionDef or type(above) is cst.ClassDef:

@@ -968,6 +968,7 @@ class Values:
         forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
         forward = forward or _is_given_weight(function, self._context)
         forward = forward or _is_given_by_hook(function, parameter, self._context)
+        forward = forward and (id(function), name) not in self._flags
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
@@ -994,6 +995,23 @@ class Values:
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    @cached_property
+    def _flags(self) -> frozenset[tuple[int, str]]:
+        """Functions, by id, and names that Python compares with True or False: `if augment == True:`."""
+        flags: set[tuple[int, str]] = set()
+        for comparison in self._context.all_of(cst.Comparison):
+            compared = [target.comparator for target in comparison.comparisons]
+            named = isinstance(comparison.left, cst.Name) and len(compared) == 1
+            if named and code(compared[0]) in ("True", "False"):
+                below: cst.CSTNode = comparison
+                above = self._context.parent(below)
+                while isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+                    below, above = above, self._context.parent(above)
+                if isinstance(above, cst.If | cst.IfExp | cst.While) and above.test is below:
+                    function = self._context.function_around(comparison)
+                    flags.add((id(function), code(comparison.left)))
+        return frozenset(flags)
 
     def _handed(self, function: cst.FunctionDef, name: str) -> set[Kind]:
         """Return the kind of a parameter by the calls of this file, and by the steps of others."""
