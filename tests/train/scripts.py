@@ -690,6 +690,7 @@ for epoch in range(400):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+"""
 
 LOGGED = """
 import torch
