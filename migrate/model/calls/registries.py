@@ -4,7 +4,8 @@
 examples: the source does not show what `model.optimize_parameters()` runs. The loop has to be decided by hand
 if a project class that is made by name has a training method of that name. If a settings file has the class
 name, any class of the project counts. The loop also has to be decided by hand if it does the other half of
-the training itself, or if the method's name says that it trains.
+the training itself, or if the method's name says that it trains. An object of which the source shows nothing
+at all may be of any class of the project with such a method, if that takes the arguments.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Sco
 from migrate.model.calls.shelves import Shelves, Stored, shelves_of
 
 REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
+DISPLAYS = ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
+# Calls that make a container of Python, whose methods train nothing.
+CONTAINERS = frozenset({"dict", "defaultdict", "OrderedDict", "Counter", "set", "list", "deque"})
 # Functions that make an object of a class named by a string.
 MAKES_BY_NAME = re.compile(
     r"by_name$|^instantiate|^build_from|from_cfg$|^import_(class|object|string)|^load_obj|^locate$"
@@ -141,6 +145,8 @@ class Registries:
             methods = self._methods.get(method)
             if not methods and self._anyones.get(method) and self._made_by_name(call.func, scope):
                 methods = self._anyones[method]  # a configuration names the class
+            if not methods:
+                methods = self._of_anyone(call, scope)
             if methods:
                 known = Effect.NONE
                 for _, hidden in methods:
@@ -150,6 +156,31 @@ class Registries:
                 yield _Open(call, BOTH, ())
             elif effect and HALF.search(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH & ~effect, ())
+
+    def _of_anyone(self, call: ast.Call, scope: Scope) -> list[tuple[Class, Effect]]:
+        """Return the classes with a method that does a whole step and that `call` may run."""
+        assert isinstance(call.func, ast.Attribute)
+        methods = [
+            (class_, effect)
+            for class_, effect in self._anyones.get(call.func.attr, ())
+            if effect == BOTH and (of := self.analysis.evaluator.method(class_, call.func.attr))
+            if fits(call, of)
+        ]
+        return methods if methods and not self._is_container(call.func.value, scope) else []
+
+    def _is_container(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether `node` is bound to a container of Python somewhere: `metrics = {}` has an `update`, too."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return not isinstance(node, ast.Subscript)
+        for binding in self.analysis.evaluator.origins(node, scope):
+            value = binding.value if binding.kind in ("value", "item") else None
+            if isinstance(value, ast.Tuple):  # `metrics, done = {}, True`
+                value = value.elts[binding.index] if binding.index < len(value.elts) else None
+            if isinstance(value, DISPLAYS):
+                return True
+            if isinstance(value, ast.Call) and _last(value.func) in CONTAINERS:
+                return True
+        return False
 
     def _turn(self, region: Region) -> Iterator[Region]:
         """Yield the regions that run in one turn of a loop: its body, blocks, and inner non-step loops."""

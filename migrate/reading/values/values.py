@@ -1267,6 +1267,8 @@ class Values:
             return base
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
             return Kind.ON_DEVICE
+        if method in v.OVER_REPLICAS and call.args and self.kind(call.args[0].value) in TENSORS:
+            return self.kind(call.args[0].value)  # accelerator.gather(loss)
         return Kind.UNKNOWN
 
     def _handed_back(self, call: cst.Call) -> Kind | None:
