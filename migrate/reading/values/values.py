@@ -394,6 +394,29 @@ class Values:
         only = kind is Kind.UNKNOWN and v.COMPUTES_ONLY.fullmatch(func.attr.value)
         return kind is Kind.MODEL or named is not None or bool(only)
 
+    def generates(self, call: cst.Call) -> bool:
+        """Whether `call` is `model.generate(ids, max_length=9)` of transformers: by its options and its object."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "generate":
+            return False
+        if not v.OF_GENERATION & {arg.keyword.value for arg in call.args if arg.keyword is not None}:
+            return False
+        if self._context.called(call) or self._context.run_by(call):
+            return False  # a method of the project
+        model = func.value
+        if v.CALLED_MODEL.fullmatch(last_part(model)) or self.kind(model) is Kind.MODEL:
+            return True
+        given = self.given_to(model) if isinstance(model, cst.Name | cst.Attribute) else ()
+        return any(self._is_made_by_transformers(value) for value in given)
+
+    def _is_made_by_transformers(self, value: cst.BaseExpression) -> bool:
+        """Whether `value` is made by a class of transformers: `AutoModel.from_pretrained(name).to(device)`."""
+        while isinstance(value, cst.Call):
+            if (self._context.qualified_name(value.func) or "").startswith("transformers."):
+                return True
+            value = value.func.value if isinstance(value.func, cst.Attribute) else value.func
+        return False
+
     def _is_item_a_model(self, item: cst.Subscript) -> bool:
         """Whether `models["encoder"]` is a module: by what the container holds, otherwise by its name."""
         if self.kind(item) is Kind.MODEL:
@@ -1251,6 +1274,8 @@ class Values:
                 return Kind.ON_DEVICE
             if method in v.MODULE_METHODS or method in ("items", "values"):
                 return Kind.MODEL
+        if method == "generate" and self.generates(call):
+            return Kind.ON_DEVICE
         if base is Kind.OPTIMIZER:
             return Kind.ON_DEVICE if method == "state_dict" else Kind.HOST
         if base is Kind.DEVICE_LOADER:
