@@ -61,6 +61,7 @@ def test_a_method_that_trains_is_reported(tmp_path: Path) -> None:
         ("{}", "one.update(step, other=batch)"),
         ("{}", "one.refresh(step, batch)"),
         ("dict(a=1)", "shown.update(step, batch)"),
+        ("{}, True\n    shown, more = {}, True", "shown.update(step, batch)"),
         ("{}", "shown.update(step, batch)"),
     ],
 )

@@ -138,6 +138,7 @@ class Registries:
 
     def _open_calls(self, region: Region) -> Iterator[_Open]:
         effect = self._plain(region)
+        trains = any(part in self.analysis.step_loops for part in self.analysis.regions(region))
         for call, scope in (entry for part in self._turn(region) for entry in part.calls):
             if not isinstance(call.func, ast.Attribute) or not self._is_open(call, scope):
                 continue
@@ -145,7 +146,7 @@ class Registries:
             methods = self._methods.get(method)
             if not methods and self._anyones.get(method) and self._made_by_name(call.func, scope):
                 methods = self._anyones[method]  # a configuration names the class
-            if not methods:
+            if not methods and not trains:
                 methods = self._of_anyone(call, scope)
             if methods:
                 known = Effect.NONE
@@ -170,17 +171,36 @@ class Registries:
 
     def _is_container(self, node: ast.expr, scope: Scope) -> bool:
         """Whether `node` is bound to a container of Python somewhere: `metrics = {}` has an `update`, too."""
-        if not isinstance(node, ast.Name | ast.Attribute):
-            return not isinstance(node, ast.Subscript)
-        for binding in self.analysis.evaluator.origins(node, scope):
-            value = binding.value if binding.kind in ("value", "item") else None
-            if isinstance(value, ast.Tuple):  # `metrics, done = {}, True`
-                value = value.elts[binding.index] if binding.index < len(value.elts) else None
-            if isinstance(value, DISPLAYS):
-                return True
-            if isinstance(value, ast.Call) and _last(value.func) in CONTAINERS:
-                return True
-        return False
+        evaluator = self.analysis.evaluator
+        match node:
+            case ast.Name(id=name):
+                bindings = evaluator.bindings_of(name, scope)
+            case ast.Attribute(value=owner, attr=name):
+                bindings = evaluator.members_of(owner, name, scope)
+            case _:
+                return not isinstance(node, ast.Subscript)
+        values = (
+            value.elts[binding.index]  # `metrics, done = {}, True`
+            if isinstance(value, ast.Tuple) and binding.index < len(value.elts)
+            else value
+            for binding in bindings
+            if (value := binding.value) is not None and binding.kind in ("value", "item")
+        )
+        return any(map(self._makes_container, values))
+
+    def _makes_container(self, value: ast.expr, follows: bool = True) -> bool:
+        """Whether `value` is a container, or what a function of the project returns as one."""
+        if isinstance(value, DISPLAYS):
+            return True
+        if not isinstance(value, ast.Call):
+            return False
+        if _last(value.func) in CONTAINERS:
+            return True
+        return follows and any(
+            self._makes_container(returned, follows=False)
+            for function in self.analysis.running[value].functions
+            for returned in function.returns
+        )
 
     def _turn(self, region: Region) -> Iterator[Region]:
         """Yield the regions that run in one turn of a loop: its body, blocks, and inner non-step loops."""
