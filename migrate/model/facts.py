@@ -348,7 +348,7 @@ class ModuleCalls:
         whole: whether all files of the project are known, so that no other one reads what this one sets.
         imported: whether another file of the project imports this one.
         properties: the properties of classes of the project that reading an attribute runs.
-        own_flags: the attributes `is_cuda` of objects of the project, which are no tensors: they set it themselves.
+        own_flags: the attributes `is_cuda` of objects of the project, which are no tensors.
         set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """

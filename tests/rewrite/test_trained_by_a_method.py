@@ -50,7 +50,9 @@ def notes(folder: Path, files: dict[str, str]) -> list[str]:
 def test_a_method_that_trains_is_reported(tmp_path: Path) -> None:
     text = TRAINING.format(made="{}", call="one.update(step, batch)")
     (message,) = notes(tmp_path, {"trainers.py": TRAINERS, "training.py": text})
-    assert message.startswith("`one.update` trains in Plain, and which class it is of is decided while")
+    assert message.startswith(
+        "`one.update` trains in Plain, and which class it is of is decided while"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,16 @@ def test_a_mark_decides(tmp_path: Path) -> None:
     text = text.replace("        for one", "        # migrate: step\n        for one")
     messages = notes(tmp_path, {"trainers.py": TRAINERS, "training.py": text})
     assert not [message for message in messages if "is decided while" in message]
+
+
+def test_reads_of_the_method_are_reported(tmp_path: Path) -> None:
+    text = TRAINING.format(made="{}", call="one.update(step, batch)")
+    text = text.replace("        for one", "        # migrate: step\n        for one")
+    (tmp_path / "training.py").write_text(text)
+    (tmp_path / "trainers.py").write_text(f"{TRAINERS}        return loss.item()\n")
+    files = {file.name.as_posix(): file for file in rewrite_folder(tmp_path).files}
+    read = 1 + len(TRAINERS.splitlines())
+    assert ("XLA201", read) in [(note.rule, note.line) for note in files["trainers.py"].findings]
 
 
 def test_a_class_that_trains_on_the_host_is_not(tmp_path: Path) -> None:
@@ -148,8 +160,12 @@ def test_the_last_mode_before_a_loop_counts(
 ) -> None:
     text = AGENT.replace("self.model.eval()", f"self.model.{after}()")
     text = text.replace("self.model.train()", f"self.model.{before}()", 1)
-    text = text.replace("batches[1:].unbind(0)", "loader").replace("(self, batches)", "(self, batches, loader)")
-    text = text.replace("(loss + states.mean()).backward()\n        self.optim.step()\n", "print(loss)\n")
+    text = text.replace("batches[1:].unbind(0)", "loader").replace(
+        "(self, batches)", "(self, batches, loader)"
+    )
+    text = text.replace(
+        "(loss + states.mean()).backward()\n        self.optim.step()\n", "print(loss)\n"
+    )
     (tmp_path / "agent.py").write_text(text)
     (file,) = rewrite_folder(tmp_path).files
     assert file.after.count(b"with torch_xla.step():") == steps

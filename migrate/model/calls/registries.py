@@ -296,6 +296,10 @@ class Registries:
                     named += _closest(_last(func.value), self._called.get(func.attr, []))
                 methods = [method for _, method in named]
             fitting = [m for m in methods if fits(call, m) and not is_step_alone(m)]
+            if not fitting and isinstance(func, ast.Attribute):
+                trained = self._of_anyone(call, at)
+                named_so = (self.analysis.evaluator.method(of, func.attr) for of, _ in trained)
+                fitting = [method for method in named_so if method is not None]
             if fitting:
                 yield call, list(dict.fromkeys(fitting))
 

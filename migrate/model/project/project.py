@@ -279,8 +279,8 @@ class Project:
         key = (importer.parent, first)
         if key not in self._places:
             self._places[key] = self._top_level(importer.parent, first)
-        found = (self.below(place, rest) for place in self._places[key])
-        modules = [place for place in found if place is not None]
+        places = (self.below(place, rest) for place in self._places[key])
+        modules = [place for place in places if place is not None]
         if name and len(modules) > 1:
             # A script `net/net.py` beside `net/__init__.py`: started there, Python finds the script.
             modules.sort(key=lambda place: not self._may_have(place, name))

@@ -384,7 +384,7 @@ def _is_gradient_free_call(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def is_in_eval_mode(node: cst.CSTNode, function: cst.FunctionDef, context: Script) -> bool:
-    """Whether a function calls `eval()` of a model that is not set to train, by `train()`, last before `node`.
+    """Whether a function calls `eval()` of a model, and does not set it to train again before `node`.
 
     A training step that sets the model back at its end, `model.train()` … `model.eval()`, is no evaluation.
     """

@@ -395,22 +395,24 @@ class Values:
         return kind is Kind.MODEL or named is not None or bool(only)
 
     def generates(self, call: cst.Call) -> bool:
-        """Whether `call` is `model.generate(ids, max_length=9)` of transformers: by its options and its object."""
+        """Whether `call` is `model.generate(ids, max_length=9)` of transformers."""
         func = call.func
         if not isinstance(func, cst.Attribute) or func.attr.value != "generate":
             return False
-        if not v.OF_GENERATION & {arg.keyword.value for arg in call.args if arg.keyword is not None}:
+        if not v.OF_GENERATION & {
+            arg.keyword.value for arg in call.args if arg.keyword is not None
+        }:
             return False
         if self._context.called(call) or self._context.run_by(call):
             return False  # a method of the project
         model = func.value
         if v.CALLED_MODEL.fullmatch(last_part(model)) or self.kind(model) is Kind.MODEL:
             return True
-        given = self.given_to(model) if isinstance(model, cst.Name | cst.Attribute) else ()
-        return any(self._is_made_by_transformers(value) for value in given)
+        values = self.given_to(model) if isinstance(model, cst.Name | cst.Attribute) else ()
+        return any(map(self._is_made_by_transformers, values))
 
     def _is_made_by_transformers(self, value: cst.BaseExpression) -> bool:
-        """Whether `value` is made by a class of transformers: `AutoModel.from_pretrained(name).to(device)`."""
+        """Whether a class of transformers makes `value`: `AutoModel.from_pretrained(name).to(device)`."""
         while isinstance(value, cst.Call):
             if (self._context.qualified_name(value.func) or "").startswith("transformers."):
                 return True
