@@ -1249,7 +1249,7 @@ def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     loops |= {
         loop.line: _by_hand(loop)
         for loop in registries_of(analysis).loops(scope)
-        if moves or not loop.classes
+        if moves or not loop.by_method
     }
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
     return {line: why for line, why in loops.items() if line not in said}

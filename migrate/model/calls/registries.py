@@ -51,11 +51,13 @@ class Hidden:
         line: the line of the loop.
         call: the call that may train, as written.
         classes: the names of the classes whose method it may run.
+        by_method: whether only the method's name leads to these classes.
     """
 
     line: int
     call: str
     classes: tuple[str, ...]
+    by_method: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class _Open:
     call: ast.Call
     effect: Effect
     classes: tuple[str, ...]
+    by_method: bool = False
 
 
 @dataclass
@@ -121,7 +124,8 @@ class Registries:
             if ast.unparse(open_call.call.func) == name
             for class_ in open_call.classes
         }
-        return Hidden(region.loop.lineno, name, tuple(classes))
+        by_method = all(open_call.by_method for open_call in calls)
+        return Hidden(region.loop.lineno, name, tuple(classes), by_method)
 
     def marked(self, region: Region) -> Iterator[tuple[ast.Call, Effect]]:
         """Yield the calls of a loop marked by hand that train through an object made by name."""
@@ -146,13 +150,14 @@ class Registries:
             methods = self._methods.get(method)
             if not methods and self._anyones.get(method) and self._made_by_name(call.func, scope):
                 methods = self._anyones[method]  # a configuration names the class
-            if not methods and not trains:
+            by_method = not methods and not trains
+            if by_method:
                 methods = self._of_anyone(call, scope)
             if methods:
                 known = Effect.NONE
                 for _, hidden in methods:
                     known |= hidden
-                yield _Open(call, known, tuple(class_.name for class_, _ in methods))
+                yield _Open(call, known, tuple(class_.name for class_, _ in methods), by_method)
             elif HIDDEN_TRAINING.fullmatch(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH, ())
             elif effect and HALF.search(method) and self._made_by_name(call.func, scope):
