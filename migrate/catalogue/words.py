@@ -214,6 +214,13 @@ AUTOGRAD_FUNCTIONS = frozenset(
 KEPT_TENSORS = words("saved_tensors saved_variables")
 # Methods that move a module in place; a tensor stays where it is, and a new one is returned.
 MOVES = words("to cuda to_empty")
+# Options of `generate` of transformers, by one of which a call is of that method.
+OF_GENERATION = words(
+    "max_new_tokens max_length min_length do_sample num_beams top_k top_p generation_config pad_token_id "
+    "eos_token_id num_return_sequences use_cache"
+)
+# Methods of Accelerate's and Fabric's objects: what they give of a tensor lies where the tensor does.
+OVER_REPLICAS = words("gather gather_for_metrics pad_across_processes reduce all_gather all_reduce")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 # Functions that return a module, and base classes of modules.
 MAKES_MODEL = re.compile(

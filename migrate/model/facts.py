@@ -349,6 +349,7 @@ class ModuleCalls:
         whole: whether all files of the project are known, so that no other one reads what this one sets.
         imported: whether another file of the project imports this one.
         properties: the properties of classes of the project that reading an attribute runs.
+        own_flags: the attributes `is_cuda` of objects of the project, which are no tensors.
         set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
@@ -476,6 +477,7 @@ class ModuleCalls:
     imported: bool = False
     set_elsewhere: frozenset[str] = frozenset()
     properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    own_flags: frozenset[End] = frozenset()
     declared_tensors: Mapping[End, bool] = field(default_factory=dict)
     loaded_modules: Mapping[End, str] = field(default_factory=dict)
     loads_states: bool = False
@@ -799,6 +801,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         imported=bool(analysis.project.importers.get(scope.module.path)),
         set_elsewhere=_set_elsewhere(analysis, scope),
         properties=dict(_properties(analysis, scope)),
+        own_flags=frozenset(_own_flags(analysis, scope)),
         declared_tensors={
             _end(node, scope.module): boolean for node, boolean in declared_tensors(analysis, scope)
         },
@@ -827,6 +830,17 @@ def _properties(
             )
             if definitions:
                 yield _end(node, scope.module), definitions
+
+
+def _own_flags(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
+    """Yield the attributes `is_cuda` of a file that belong to an object of the project.
+
+    A tensor's own cannot be set: what a class, or a statement anywhere in the project, binds is another one.
+    """
+    for node, around in scope.taken.get("is_cuda", ()):
+        bound = analysis.evaluator.members_of(node.value, node.attr, around)
+        if next(iter(bound), None) is not None:
+            yield _end(node, scope.module)
 
 
 def _attributes_read(analysis: Analysis, module: SourceModule) -> frozenset[str]:
@@ -1257,7 +1271,12 @@ def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
     loops = dict(unfollowed_of(analysis, scope))
     loops |= halves_of(analysis, scope)
-    loops |= {loop.line: _by_hand(loop) for loop in registries_of(analysis).loops(scope)}
+    moves = bool(programs_of(analysis).moving_files)  # otherwise its classes train on the host
+    loops |= {
+        loop.line: _by_hand(loop)
+        for loop in registries_of(analysis).loops(scope)
+        if moves or not loop.by_method
+    }
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
     return {line: why for line, why in loops.items() if line not in said}
 

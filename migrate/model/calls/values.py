@@ -535,7 +535,7 @@ class Evaluator(Families):
             yield binding
             return
         importer = binding.scope.module.path
-        place = self._project.find(importer, binding.module, binding.level)
+        place = self._project.find(importer, binding.module, binding.level, binding.name)
         module = self._scope_at(place) if place is not None else None
         elsewhere = module.bindings.get(binding.name, ()) if module is not None else ()
         for other in elsewhere:
@@ -556,7 +556,7 @@ class Evaluator(Families):
     def _origins_elsewhere(self, imported: ValueBinding, depth: int = 0) -> Iterator[ValueBinding]:
         """Yield the assignments to an imported name in its own file."""
         importer = imported.scope.module.path
-        place = self._project.find(importer, imported.module, imported.level)
+        place = self._project.find(importer, imported.module, imported.level, imported.name)
         module = self._scope_at(place) if place is not None else None
         for binding in module.bindings.get(imported.name, ()) if module is not None else ():
             if binding.kind == "value":
@@ -628,7 +628,7 @@ class Evaluator(Families):
     def imported(self, binding: ValueBinding) -> Values:
         """Return the module, or the name of a module, that an import binds."""
         importer = binding.scope.module.path
-        place = self._project.find(importer, binding.module, binding.level)
+        place = self._project.find(importer, binding.module, binding.level, binding.name)
         dotted = ".".join(filter(None, (binding.module, binding.name)))
         if place is None:
             return NOTHING if binding.level else frozenset([External(dotted)])

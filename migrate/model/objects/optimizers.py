@@ -1007,7 +1007,18 @@ class ProjectOptimizers:
                 asked += [k.value for k in call.keywords if k.arg == "optimizer"]
             for node in asked:
                 parameters |= self._objects.origin(node, scope).unknown
-        return parameters
+        return parameters - self._settings
+
+    @cached_property
+    def _settings(self) -> set[tuple[Function, str]]:
+        """Parameters that are handed to an optimizer beside its weights, such as the learning rate."""
+        return {
+            (scope, arg.id)
+            for call, scope in self._made
+            if isinstance(scope, Function)
+            for arg in (*call.args[1:], *(k.value for k in call.keywords if k.arg != "optimizer"))
+            if isinstance(arg, ast.Name)
+        }
 
 
 @lru_cache(maxsize=2)

@@ -405,6 +405,31 @@ class Values:
         only = kind is Kind.UNKNOWN and v.COMPUTES_ONLY.fullmatch(func.attr.value)
         return kind is Kind.MODEL or named is not None or bool(only)
 
+    def generates(self, call: cst.Call) -> bool:
+        """Whether `call` is `model.generate(ids, max_length=9)` of transformers."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "generate":
+            return False
+        if not v.OF_GENERATION & {
+            arg.keyword.value for arg in call.args if arg.keyword is not None
+        }:
+            return False
+        if self._context.called(call) or self._context.run_by(call):
+            return False  # a method of the project
+        model = func.value
+        if v.CALLED_MODEL.fullmatch(last_part(model)) or self.kind(model) is Kind.MODEL:
+            return True
+        values = self.given_to(model) if isinstance(model, cst.Name | cst.Attribute) else ()
+        return any(map(self._is_made_by_transformers, values))
+
+    def _is_made_by_transformers(self, value: cst.BaseExpression) -> bool:
+        """Whether a class of transformers makes `value`: `AutoModel.from_pretrained(name).to(device)`."""
+        while isinstance(value, cst.Call):
+            if (self._context.qualified_name(value.func) or "").startswith("transformers."):
+                return True
+            value = value.func.value if isinstance(value.func, cst.Attribute) else value.func
+        return False
+
     def _is_item_a_model(self, item: cst.Subscript) -> bool:
         """Whether `models["encoder"]` is a module: by what the container holds, otherwise by its name."""
         if self.kind(item) is Kind.MODEL:
@@ -1280,6 +1305,8 @@ class Values:
                 return Kind.ON_DEVICE
             if method in v.MODULE_METHODS or method in ("items", "values"):
                 return Kind.MODEL
+        if method == "generate" and self.generates(call):
+            return Kind.ON_DEVICE
         if base is Kind.OPTIMIZER:
             return Kind.ON_DEVICE if method == "state_dict" else Kind.HOST
         if base is Kind.DEVICE_LOADER:
@@ -1296,6 +1323,8 @@ class Values:
             return base
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
             return Kind.ON_DEVICE
+        if method in v.OVER_REPLICAS and call.args and self.kind(call.args[0].value) in TENSORS:
+            return self.kind(call.args[0].value)  # accelerator.gather(loss)
         return Kind.UNKNOWN
 
     def _handed_back(self, call: cst.Call) -> Kind | None:
