@@ -252,7 +252,10 @@ def _member_names(
     }
     taken = {name.id for name in names_in(body)} - of_loops
     names = {name: singular(name, arguments) for name in lists}
-    return {name: f"{own}_part" if own in taken else own for name, own in names.items()}
+    return {  # a turn gives the member of an argument its new value by the same name
+        name: f"{own}_part" if own in taken and name not in arguments else own
+        for name, own in names.items()
+    }
 
 
 class _Members(ast.NodeTransformer):
