@@ -101,8 +101,8 @@ class Model:
         held: dict[str, list[tuple[str, ...]]] = defaultdict(list)
         for weight, names in weights.items():
             seen: set[str] = set()
-            for owner in owners.get(weight) or [None]:
-                place: str | None = owner
+            places: list[str | None] = [*owners[weight]] if weight in owners else [None]
+            for place in places:
                 if place is None or place not in self._calls:
                     place = self._above(weight if place is None else f"{place}.weight")
                 while place is not None and place not in seen:

@@ -15,7 +15,8 @@ from converters.back.safetensors_output import write_leaves
 from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import ConversionError
 from converters.mapping.leaves import PlannedLeaf
-from converters.mapping.plan import Outcome, Plan
+from converters.mapping.module_tree import Outcome
+from converters.mapping.plan import Plan
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides import protocol
