@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from migrate.prove.record.noise.elements import divides
-from migrate.train.frames import script_frames
+from migrate.train.frames import leave_out, script_frames
 from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
@@ -87,9 +87,11 @@ class _Recorder:
         self._gate: Gate | None = None
         self._expected: dict[str, torch.Tensor | None] = {}
         self._zeroed = False
+        leave_out((name, first) for name, first in self._question["handed"])
         rate = self._question["rate"]
-        setters = [(name, first) for name, first, _ in self._question["setters"]]
-        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None, setters)
+        self._optimizers = OptimizerRecorder(
+            script, tuple(rate) if rate else None, self._question["setters"]
+        )
         self._optimizer: Any = None
         self._built: list[Any] = []  # all optimizers, in the order in which the script builds them
         self._steps = 0  # of all optimizers
@@ -253,9 +255,9 @@ class _Recorder:
         self._epochs.step(id(scheduler))
 
     def _sets_rate(
-        self, name: str, first: int, local: dict[str, Any], of_module: dict[str, Any]
+        self, name: str, first: int, line: int, local: dict[str, Any], of_module: dict[str, Any]
     ) -> None:
-        self._epochs.step(self._optimizers.called_setter((name, first), local, of_module))
+        self._epochs.step(self._optimizers.called_setter((name, first, line), local, of_module))
 
     def _calls(self, name: str, local: dict[str, Any], of_module: dict[str, Any]) -> None:
         """Follow a function of another file that the loop is about to call, if it sets rates."""

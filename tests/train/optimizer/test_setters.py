@@ -181,5 +181,5 @@ def log(i):
 def test_where_the_functions_are() -> None:
     script = ScriptText("train.py", SCRIPT)
     frames = [Frame(14, "train", 10)]
-    assert rate_setters(script, frames) == [("adjust", 4, 6)]
+    assert rate_setters(script, frames) == [("adjust", 4, 6, False)]
     assert callees(script, frames) == [("train", 10, 12, "lr_sched.adjust")]
