@@ -18,6 +18,7 @@ from migrate.train.options import TrainOptions
 from migrate.train.slice.loops import (
     TrainingCalls,
     batch_loop,
+    condition_of,
     handed_to,
     loop_level,
 )
@@ -76,8 +77,8 @@ def _handed(
     """What was seen, as if statements that hand a loss to another function called its backward themselves.
 
     Returns:
-        What was seen; functions of the script that get the loss, by name and first line; conditions under which
-        they step the optimizer, by the line of the call.
+        What was seen; functions of the script that get the loss, by name and first line; conditions under
+        which they step the optimizer, by the line of the call.
     """
     events = [{**event, "frames": [_frame(frame) for frame in event["frames"]]} for event in seen]
     functions: set[tuple[str, int]] = set()
@@ -97,11 +98,14 @@ def _handed(
             functions.add(_place(called))
             frames = [replace(caller, loss=handed), *frames[2:]]
         event["frames"] = frames
+    when: dict[int, str] = {}
     for event in events:
-        while (
-            event["frames"] and (event["frames"][0].function, event["frames"][0].first) in functions
-        ):
-            event["frames"] = event["frames"][1:]
+        while event["frames"] and _place(event["frames"][0]) in functions:
+            called, *others = event["frames"]
+            if event["kind"] == STEP and (condition := condition_of(script, others[0], called)):
+                inner = when.get(called.line, "")
+                when[others[0].line] = f"({condition}) and ({inner})" if inner else condition
+            event["frames"] = others
         event["frames"] = [asdict(frame) for frame in event["frames"]]
     return events, tuple(sorted(functions)), when
 

@@ -432,14 +432,11 @@ class _Options(ast.NodeTransformer):
             is_in = str(node.left.value) in self._options
             return ast.Constant(is_in is isinstance(node.ops[0], ast.In))
         self.generic_visit(node)
-        sides = [node.left, *node.comparators]
-        if all(isinstance(side, ast.Constant) for side in sides):
-            pairs = zip(sides, node.ops, sides[1:], strict=False)
-            held = [
-                _COMPARED[type(op)](a.value, b.value) for a, op, b in pairs if type(op) in _COMPARED
-            ]  # type: ignore[attr-defined]
-            return ast.Constant(all(held)) if len(held) == len(node.ops) else node
-        return node
+        held = [s.value for s in (node.left, *node.comparators) if isinstance(s, ast.Constant)]
+        compared = [_COMPARED[type(op)] for op in node.ops if type(op) in _COMPARED]
+        if len(held) != len(node.ops) + 1 or len(compared) != len(node.ops):
+            return node
+        return ast.Constant(all(c(a, b) for c, a, b in zip(compared, held, held[1:], strict=False)))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Decide `"fix_lr" in group and group["fix_lr"]`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.slice.called import is_call_of
 from migrate.train.slice.text import FunctionNode, blocks, loads, stores
 

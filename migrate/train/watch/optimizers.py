@@ -305,8 +305,7 @@ class OptimizerRecorder:
         if setter.inside:
             bound = outside(node.body)[1]
             local = {name: value for name, value in local.items() if name not in bound}
-            for part in node.body:
-                self.lines.update(range(first_line(part), (part.end_lineno or 0) + 1))
+        whole = node
         node = unrolled(node, local, setter.of_module, argument)
         rate = as_rate(node, argument)
         rates = [] if rate else as_rates(node, argument, self._first["options"]) or []
@@ -315,6 +314,8 @@ class OptimizerRecorder:
         ]
         if not parts:
             return None
+        for statement in whole.body if setter.inside else ():
+            self.lines.update(range(first_line(statement), (statement.end_lineno or 0) + 1))
         arguments = setter.numbers_of(argument)
         each = tuple(parts) if len({part.source for part in parts}) > 1 else ()
         return RecordedCall(parts[0], arguments, sets=True, each=each)

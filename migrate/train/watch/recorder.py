@@ -761,7 +761,6 @@ class _Recorder:
         # A script that ended has shown all of its steps.
         self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
         self._record["modes"] = sorted(self._modes)
-        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._evaluations is not None and "refused" not in self._record:
             self._record["evaluations"] = self._evaluations.recorded()
             self._record["evaluated_states"] = self._evaluations.states
@@ -772,6 +771,7 @@ class _Recorder:
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
             self._record["builder"] = self._builders.get(id(self._optimizer))
+        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         self._dump()
 
     def _dump(self) -> None:
