@@ -232,8 +232,10 @@ def as_rate(setter: ast.FunctionDef, argument: str) -> ast.FunctionDef | None:
         more = [node for later in setter.body[index + 1 :] for node in _own(later) if _sets(node)]
         if more or not all(isinstance(node, ast.Assign) for node in assigned):
             return None
-        if not isinstance(statement, ast.For | ast.Assign):
-            return None  # under a condition
+        loops = [node for node in _own(statement) if isinstance(node, ast.For)]
+        found = [_groups_of(loop) for loop in loops]
+        if not isinstance(statement, ast.For) or any(f and f[2] != slice(None) for f in found):
+            return None  # under a condition, or of some groups alone
         of_group = {
             name.id
             for node in _own(statement)
