@@ -194,11 +194,11 @@ class _Unrolled(ast.NodeTransformer):
                 decided = self._decided(operand)
                 return None if decided is None else not decided
             case ast.BoolOp(operator, values):
-                found = [self._decided(value) for value in values]
+                decided_parts = [self._decided(value) for value in values]
                 ends = isinstance(operator, ast.Or)
-                if ends in found:
+                if ends in decided_parts:
                     return ends
-                return None if None in found else not ends
+                return None if None in decided_parts else not ends
             case ast.Compare(left, [ast.Is() | ast.IsNot() as compared], [ast.Constant(None)]):
                 known, value = self._value(left)
                 return (value is None) is isinstance(compared, ast.Is) if known else None

@@ -103,8 +103,8 @@ def rate_setters(script: ScriptText, frames: Sequence[Frame]) -> list[tuple[str,
         code = script.code(frame.first, frame.function)
         for loop in loops_around(script, frame)[:1] if code is not None else []:
             bound = {name for s in every_statement(loop) for name in stores(s)[0]}
-            found = [line for block in blocks(loop) for line in _setting(block, bound)]
-            result += [(frame.function, frame.first, line, True) for line in found]
+            lines = [line for block in blocks(loop) for line in _setting(block, bound)]
+            result += [(frame.function, frame.first, line, True) for line in lines]
     return result
 
 
@@ -233,8 +233,8 @@ def as_rate(setter: ast.FunctionDef, argument: str) -> ast.FunctionDef | None:
         if more or not all(isinstance(node, ast.Assign) for node in assigned):
             return None
         loops = [node for node in _own(statement) if isinstance(node, ast.For)]
-        found = [_groups_of(loop) for loop in loops]
-        if not isinstance(statement, ast.For) or any(f and f[2] != slice(None) for f in found):
+        looped = [_groups_of(loop) for loop in loops]
+        if not isinstance(statement, ast.For) or any(over and over[2] != slice(None) for over in looped):
             return None  # under a condition, or of some groups alone
         of_group = {
             name.id
@@ -310,10 +310,10 @@ def _of_group(
             result.append(statement)
             continue
         if isinstance(statement, ast.For):
-            found = _groups_of(statement)
-            if found is None or statement.orelse:
+            over = _groups_of(statement)
+            if over is None or statement.orelse:
                 return None
-            name, position, where = found
+            name, position, where = over
             if number not in range(count)[where]:
                 continue
             body = copy.deepcopy(statement.body)

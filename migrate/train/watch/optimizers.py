@@ -261,7 +261,7 @@ class OptimizerRecorder:
         )
 
     def _setter(self) -> _Setter | None:
-        """What sets the rates before each update; None if nothing or several things do."""
+        """The function or statements that set the rates before each update; None if none or several do."""
         called = [s for s in self._setters if s.calls and len(s.calls) == len(self._rates)]
         if len(called) > 1:  # one of them may do nothing, without its option
             called = [s for s in called if self._sets(s)]
