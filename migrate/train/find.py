@@ -74,10 +74,10 @@ def find_training(
 def _handed(
     script: ScriptText, seen: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], tuple[tuple[str, int], ...], dict[int, str]]:
-    """What was seen, as if statements that hand a loss to another function called its backward themselves.
+    """Events as if statements that hand a loss to another function called its backward themselves.
 
     Returns:
-        What was seen; functions of the script that get the loss, by name and first line; conditions under
+        The events; functions of the script that get the loss, by name and first line; conditions under
         which they step the optimizer, by the line of the call.
     """
     events = [{**event, "frames": [_frame(frame) for frame in event["frames"]]} for event in seen]

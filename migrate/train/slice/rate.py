@@ -234,7 +234,9 @@ def as_rate(setter: ast.FunctionDef, argument: str) -> ast.FunctionDef | None:
             return None
         loops = [node for node in _own(statement) if isinstance(node, ast.For)]
         looped = [_groups_of(loop) for loop in loops]
-        if not isinstance(statement, ast.For) or any(over and over[2] != slice(None) for over in looped):
+        if not isinstance(statement, ast.For) or any(
+            over and over[2] != slice(None) for over in looped
+        ):
             return None  # under a condition, or of some groups alone
         of_group = {
             name.id

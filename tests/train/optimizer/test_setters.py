@@ -147,6 +147,7 @@ def test_functions_that_have_no_such_form(body: str) -> None:
         ([1, 1, 1], 0, None),
         ([0, 2, 3], 0, None),
         ([0.1, 0.1, 0.3], 0, None),
+        ([1, 1, 2, 2, 3], 0, Argument(epochs=ScheduleSteps(every=2, offset=1))),
         ([0], 0, None),
     ],
 )
