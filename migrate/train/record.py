@@ -290,6 +290,7 @@ def _run(
         "clips": events.clips,
         "optimizer": events.optimizer,
         "others": events.others,
+        "handed": events.handed,
         "name": name,
         "known": known,
         "losses": [(own.frame.function, own.frame.first, own.lines) for own in (loss, *others)],

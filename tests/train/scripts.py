@@ -724,3 +724,78 @@ for epoch in range(1, 4):
     scheduler.step()
     print(f"epoch {epoch}: mean {mean:.3f}, next rate {scheduler.get_last_lr()[0]}")
 """
+
+IN_LOOP = """
+import math
+import torch
+
+torch.manual_seed(0)
+data = torch.rand(12, 4, 3)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+groups = [{"params": part.parameters(), "fixed": i == 0} for i, part in enumerate(net)]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+warm, total, base = 6, 400 * 12, 0.1
+step = 0
+for epoch in range(400):
+    for number, batch in enumerate(data):
+        lr = base * step / warm
+        if step >= warm:
+            lr = 0.5 * base * (1 + math.cos(math.pi * (step - warm) / (total - warm)))
+        for group in optimizer.param_groups:
+            group["lr"] = base if group["fixed"] else lr
+        loss = net(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+"""
+
+HANDED = """
+import math
+import sys
+import numpy as np
+import torch
+
+torch.manual_seed(0)
+data = torch.rand(12, 4, 3)
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+class Scaler:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda", enabled=False)
+
+    def __call__(self, loss, optimizer, update=True):
+        self.scaler.scale(loss).backward()
+        if update:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+
+def train(net, data, optimizer, scaler, table, start, kind="square", every=2):
+    for number, batch in enumerate(data):
+        it = start + number // every
+        if table is not None and number % every == 0:
+            for i, group in enumerate(optimizer.param_groups):
+                group["lr"] = table[it]
+        if kind == "square":
+            loss = net(batch).square().mean()
+        elif kind == "abs":
+            loss = net(batch).abs().mean()
+        else:
+            raise ValueError(kind)
+        value = loss.item()
+        if not math.isfinite(value):
+            sys.exit(1)
+        loss = loss / every
+        scaler(loss, optimizer, update=(number + 1) % every == 0)
+        if (number + 1) % every == 0:
+            optimizer.zero_grad()
+
+
+scaler = Scaler()
+table = np.concatenate([np.linspace(0, 0.1, 10), 0.05 * (1 + np.cos(np.linspace(0, 3, 500)))])
+for epoch in range(80):
+    train(net, data, optimizer, scaler, table, epoch * 6)
+"""

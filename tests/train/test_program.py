@@ -21,6 +21,8 @@ from tests.train.scripts import (
     COUNTING,
     DENOISER,
     EVALUATED,
+    HANDED,
+    IN_LOOP,
     LATE,
     LOGGED,
     NANO,
@@ -348,6 +350,26 @@ def test_a_function_of_another_file_that_sets_the_rates(tmp_path: Path, call: st
     assert "rates_0" not in optimizer  # no table
     assert ("step / 30" if "number" in call else "step // updates_per_epoch") in optimizer
     assert not json.loads(result.stdout)["left"]
+
+
+def test_statements_of_the_loop_that_set_the_rates_of_each_group(tmp_path: Path) -> None:
+    result = train(tmp_path, IN_LOOP, "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    optimizer = (tmp_path / "jax_program" / "optimizer.py").read_text()
+    assert "def rate_of(step):" in optimizer
+    assert "jnp.cos(" in optimizer
+    assert not json.loads(result.stdout)["left"]
+
+
+def test_a_loss_that_is_handed_to_a_function_and_a_table_of_rates(tmp_path: Path) -> None:
+    result = train(tmp_path, HANDED, "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "jax_program"
+    optimizer = (folder / "optimizer.py").read_text()
+    assert "jnp.asarray(table)" in optimizer
+    data = (folder / "data.py").read_text()
+    assert "if (number + 1) % every == 0:\n            yield None" in data
+    assert not (folder / "rollouts.py").exists()  # the guard reads the loss, the batches do not
 
 
 def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from migrate.train.optimizer.functions import ModuleNames, Unportable, port
 from migrate.train.optimizer.points import far_points
 from migrate.train.optimizer.recorded import (
     RecordedCall,
+    RecordedFunction,
     RecordedOptimizer,
     RecordedSchedule,
 )
@@ -267,8 +268,8 @@ def _far_rates(recorded: RecordedOptimizer, expected: Sequence[Any]) -> dict[int
     known = len(expected)
     if recorded.function is not None and not recorded.schedules:
         call = recorded.function
-        pythons = [_python(recorded, call)] * len(recorded.groups)
-        factors, functions = _scales(recorded, call), [call.function]
+        pythons = [_python(recorded, call, group) for group in range(len(recorded.groups))]
+        factors, functions = _scales(recorded, call), list(call.each or (call.function,))
         number = _argument(recorded, call)
         argument, start, stride = number.at, number.start, number.stride
         if number.epochs is not None:
@@ -302,22 +303,27 @@ def horizon(recorded: RecordedOptimizer) -> int:
 
 
 def _of_function(recorded: RecordedOptimizer, call: RecordedCall, expected: list[Any]) -> list[Any]:
-    python = _python(recorded, call)
+    pythons = [_python(recorded, call, group) for group in range(len(recorded.groups))]
     argument = _argument(recorded, call)
     scales = _scales(recorded, call)
     result = list(expected)
     for update in range(len(expected), horizon(recorded)):
+        number = argument.at(update)
         try:
-            rate = python(argument.at(update))
+            rates = [p(number) * scale for p, scale in zip(pythons, scales, strict=True)]
         except Failing as failing:
+            if failing.past_end and recorded.updates is None:
+                break  # the script ends there, or fails
             raise _failing(recorded, failing) from None
-        result.append([(rate * scale, None) for scale in scales])
+        result.append([(rate, None) for rate in rates])
     return result
 
 
-def _python(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[float], float]:
+def _python(
+    recorded: RecordedOptimizer, call: RecordedCall, group: int
+) -> Callable[[float], float]:
     try:
-        return python_function(call.function)
+        return python_function(call.of(group))
     except Unportable as reason:
         raise TrainError(
             f"{recorded.at}: the function {call.function.name} cannot be read ({reason})",
@@ -354,13 +360,13 @@ def _scales(recorded: RecordedOptimizer, call: RecordedCall) -> list[float]:
     Raises:
         TrainError: a group's rates are no multiple of the function's values.
     """
-    python = _python(recorded, call)
-    try:
-        values = [python(argument) for argument in call.arguments]
-    except Failing as failing:
-        raise _failing(recorded, failing) from None
     scales = []
     for group in range(len(recorded.groups)):
+        python = _python(recorded, call, group)
+        try:
+            values = [python(argument) for argument in call.arguments]
+        except Failing as failing:
+            raise _failing(recorded, failing) from None
         rates = [rates[group] for rates in recorded.rates]
         ratios = [rate / value for rate, value in zip(rates, values, strict=True) if value]
         scale = ratios[0] if ratios else 1.0
@@ -445,24 +451,27 @@ def _function_texts(recorded: RecordedOptimizer, call: RecordedCall, *, host: in
     argument = number.text()
     if number.epochs is not None and number.epochs.every > 1:
         names.constant("updates_per_epoch", number.epochs.every)
-    if host:
-        name = python_text(call.function, names)
-        values = f"[{name}({argument}) for step in range({host})]"
-        table = table_text(f"{name}_values", f"jnp.asarray({values})", names)
-        inner = ScheduleText(table)
-    else:
-        ported = port(call.function, names)
+
+    def inner(function: RecordedFunction) -> ScheduleText:
+        if host:
+            name = python_text(function, names)
+            values = f"[{name}({argument}) for step in range({host})]"
+            return ScheduleText(table_text(f"{name}_values", f"jnp.asarray({values})", names))
+        ported = port(function, names)
         direct = argument == "step" and not ported.constants
-        inner = called(ported.name) if direct else ScheduleText(lambda _: ported.of(argument))
+        return called(ported.name) if direct else ScheduleText(lambda _: ported.of(argument))
+
     definitions: dict[str, str] = {}
     rates = []
-    for scale in _scales(recorded, call):
-        if scale == 1.0 and inner.call:
-            rates.append(inner.call)
+    for group, scale in enumerate(_scales(recorded, call)):
+        rate = inner(call.of(group))
+        if scale == 1.0 and rate.call:
+            rates.append(rate.call)
             continue
         factor = "" if scale == 1.0 else f"{scale!r} * "
-        label = "schedule" if scale == 1.0 else f"schedule_{len(definitions)}"
-        text = f"{factor}{inner.value('step')}"
+        text = f"{factor}{rate.value('step')}"
+        plain = scale == 1.0 and "schedule" not in definitions
+        label = "schedule" if plain else f"schedule_{len(definitions)}"
         label = next((k for k, v in definitions.items() if v == text), label)
         definitions[label] = text
         rates.append(label)

@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from migrate.train.optimizer.recorded import (
@@ -21,6 +21,8 @@ from migrate.train.optimizer.recorded import (
 _DEPTH = 8
 # Turns of a loop in a function that are written one by one.
 _MOST_TURNS = 16
+# Entries of a table of the script that is written out.
+_MOST_ENTRIES = 4096
 
 
 def recorded_groups(optimizer: Any, names: Mapping[int, str]) -> tuple[RecordedGroup, ...]:
@@ -121,9 +123,40 @@ def recorded_part(
         of_module: those of its module.
     """
 
+    value = _value_in(local, of_module, [argument.arg for argument in node.args.args])
+    node = _Unrolled(value).visit(copy.deepcopy(node))
+    values, functions = _reads(node, value, 0)
+    name = str(of_module.get("__name__", ""))
+    return RecordedFunction(
+        node.name, ast.unparse(node), values, functions, module=name, line=node.lineno
+    )
+
+
+def unrolled(
+    node: ast.FunctionDef, local: Mapping[str, Any], of_module: Mapping[str, Any], argument: str
+) -> ast.FunctionDef:
+    """Return a function without branches of another configuration, and without loops over known numbers.
+
+    Args:
+        node: the function.
+        local: values of its names when it is called.
+        of_module: those of its module.
+        argument: its parameter that changes, which has no value.
+    """
+    value = _value_in(local, of_module, [argument])
+    result = _Unrolled(value).visit(copy.deepcopy(node))
+    assert isinstance(result, ast.FunctionDef)
+    return result
+
+
+def _value_in(
+    local: Mapping[str, Any], of_module: Mapping[str, Any], without: Sequence[str]
+) -> Callable[[str], tuple[bool, Any]]:
+    """Give whether a dotted name has a value among names, and the value."""
+
     def value(dotted: str) -> tuple[bool, Any]:
         root, *path = dotted.split(".")
-        if root in (argument.arg for argument in node.args.args):
+        if root in without:
             return False, None
         try:
             held = local[root] if root in local else of_module[root]
@@ -133,12 +166,7 @@ def recorded_part(
             return False, None
         return not inspect.ismodule(held), held
 
-    node = _Unrolled(value).visit(copy.deepcopy(node))
-    values, functions = _reads(node, value, 0)
-    name = str(of_module.get("__name__", ""))
-    return RecordedFunction(
-        node.name, ast.unparse(node), values, functions, module=name, line=node.lineno
-    )
+    return value
 
 
 class _Unrolled(ast.NodeTransformer):
@@ -154,13 +182,31 @@ class _Unrolled(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> Any:
         """Keep the branch that runs, if the test is an option of the script."""
         self.generic_visit(node)
-        test, runs = node.test, True
-        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, runs = test.operand, not runs
-        known, value = self._value(test)
-        if not known or not (value is None or isinstance(value, bool)):
+        runs = self._decided(node.test)
+        if runs is None:
             return node
-        return node.body if bool(value) is runs else node.orelse
+        return node.body if runs else node.orelse
+
+    def _decided(self, test: ast.expr) -> bool | None:
+        """Whether options of the script alone decide a test, and how: `args.cos`, `table is not None`."""
+        match test:
+            case ast.UnaryOp(ast.Not(), operand):
+                decided = self._decided(operand)
+                return None if decided is None else not decided
+            case ast.BoolOp(operator, values):
+                decided_parts = [self._decided(value) for value in values]
+                ends = isinstance(operator, ast.Or)
+                if ends in decided_parts:
+                    return ends
+                return None if None in decided_parts else not ends
+            case ast.Compare(left, [ast.Is() | ast.IsNot() as compared], [ast.Constant(None)]):
+                known, value = self._value(left)
+                return (value is None) is isinstance(compared, ast.Is) if known else None
+            case ast.Compare(left, [ast.Eq() | ast.NotEq() as compared], [ast.Constant(str(text))]):
+                known, value = self._value(left)
+                return (value == text) is isinstance(compared, ast.Eq) if known else None
+        known, value = self._value(test)
+        return bool(value) if known and (value is None or isinstance(value, bool)) else None
 
     def visit_For(self, node: ast.For) -> Any:
         """Write each turn of a loop over a few numbers: `for milestone in args.schedule`."""
@@ -208,6 +254,8 @@ def _reads(
             continue
         if is_plain(value):
             values[dotted] = plain(value)
+        elif _is_table(value):
+            values[dotted] = value.tolist()
         elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
             functions[dotted] = recorded_function(value, depth + 1)
     return values, functions
@@ -246,6 +294,15 @@ def plain(value: Any) -> Any:
 def _is_number(value: Any) -> bool:
     """Whether a value is a tensor or a NumPy number of a single element."""
     return hasattr(value, "item") and getattr(value, "ndim", None) == 0
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value is an array of a few numbers: the learning rate of each update."""
+    return (
+        hasattr(value, "tolist")
+        and getattr(value, "ndim", None) == 1
+        and len(value) <= _MOST_ENTRIES
+    )
 
 
 def definition(function: Any) -> ast.AST | None:

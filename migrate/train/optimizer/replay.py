@@ -26,7 +26,13 @@ SCHEDULERS, PLATEAU = "torch.optim.lr_scheduler", "ReduceLROnPlateau"
 
 
 class Failing(Unportable):
-    """The script's function has no value at a number."""
+    """The script's function has no value at a number.
+
+    Attributes:
+        past_end: whether it looks behind the end of a table.
+    """
+
+    past_end = False
 
 
 def python_function(function: RecordedFunction) -> Callable[[float], float]:
@@ -41,9 +47,9 @@ def python_function(function: RecordedFunction) -> Callable[[float], float]:
         try:
             result = python(step)
         except Exception as error:
-            raise Failing(
-                f"{function.name}({step:g}) raises {type(error).__name__}: {error}"
-            ) from None
+            failing = Failing(f"{function.name}({step:g}) raises {type(error).__name__}: {error}")
+            failing.past_end = isinstance(error, IndexError)
+            raise failing from None
         if result is None:
             raise Failing(f"{function.name}({step:g}) returns None")
         return result

@@ -125,7 +125,7 @@ def shown_steps(counts: Sequence[int], per_epoch: int = 0) -> ScheduleSteps | No
     candidates += [ScheduleSteps(factor=counts[1] - counts[0]), ScheduleSteps(offset=counts[0])]
     changes = [i for i in range(1, len(counts)) if counts[i] != counts[i - 1]]
     if len(changes) > 1:
-        candidates.append(ScheduleSteps(every=changes[0]))
+        candidates.append(ScheduleSteps(every=changes[0], offset=counts[0]))
     if per_epoch:
         candidates.append(ScheduleSteps(every=per_epoch, offset=counts[0]))
     for candidate in candidates:

@@ -367,6 +367,9 @@ class _Slicer:
             if self._logged:
                 update = f"{update}\n{self._logged.assignments}".rstrip()
             update = f"{update}\n{self._handed_over(scope, batch, position, line)}".rstrip()
+            if condition := events.when.get(first_line(statement)):
+                scope.need(loads(ast.parse(condition)))
+                update = f"if {condition}:\n{textwrap.indent(update, '    ')}"
             before = scope.marks.get(statement)
             scope.marks[statement] = f"{before}\n{update}" if before else update
         looped = {s for loop in loops_around(self._script, frame) for s in every_statement(loop)}
@@ -386,7 +389,11 @@ class _Slicer:
         own = [(frames[0].function, frames[0].first) for frames in (backward, *others)]
         lines = batch.loss.line, *(frames[0].line for frames in others)
         return (
-            len(others) == 1 and own[0] == own[1] and not batch.level and same_block(code, *lines)
+            not batch.events.when
+            and len(others) == 1
+            and own[0] == own[1]
+            and not batch.level
+            and same_block(code, *lines)
         )
 
     def _give(self, scope: KeptPart, code: ast.AST) -> None:

@@ -14,6 +14,7 @@ from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.statements import (
     every_statement,
     is_exit,
+    is_guard,
     is_in_inert,
     loop_targets,
     names_read,
@@ -268,6 +269,8 @@ class Keeper:
         if statement in scope.asked:
             self.keep(scope, statement, whole=True, inside=bool(around))
             return True
+        if around and is_guard(statement) and not scope.trains(statement):
+            return False  # the batches are the same until there
         inner = [child for block in blocks(statement) for child in block]
         if inner and not isinstance(statement, FunctionNode | ast.ClassDef):
             trains = scope.trains(statement)

@@ -234,6 +234,8 @@ def _outside(statement: ast.stmt) -> tuple[set[str], set[str]]:
     if isinstance(statement, ast.If):
         reads, binds = outside(statement.body)
         others, also = outside(statement.orelse)
+        if _raises(statement.body) or _raises(statement.orelse):  # nothing runs after that branch
+            return loads(statement.test) | reads | others, binds | also
         return loads(statement.test) | reads | others, binds & also
     if isinstance(statement, ast.For | ast.AsyncFor):
         targets = _targets(statement.target)
@@ -245,6 +247,10 @@ def _outside(statement: ast.stmt) -> tuple[set[str], set[str]]:
     if any(blocks(statement)):  # `while`, `match` and `try` may leave a name as it was
         return loads(statement), set()
     return loads(statement), stores(statement)[0]
+
+
+def _raises(block: Sequence[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Raise)
 
 
 def _targets(*nodes: ast.AST | None) -> set[str]:

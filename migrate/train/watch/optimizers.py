@@ -20,6 +20,7 @@ from migrate.train.optimizer.live import (
     recorded_groups,
     recorded_part,
     recorded_schedule,
+    unrolled,
 )
 from migrate.train.optimizer.recorded import (
     RecordedCall,
@@ -28,8 +29,8 @@ from migrate.train.optimizer.recorded import (
     RecordedSchedule,
 )
 from migrate.train.optimizer.stepping import argument_of, shown_steps
-from migrate.train.slice.rate import as_rate
-from migrate.train.slice.text import ScriptText
+from migrate.train.slice.rate import as_rate, as_rates, rate_statements, sets_rates
+from migrate.train.slice.text import ScriptText, first_line, outside
 
 # Options of a group that schedules change.
 _SCHEDULED = ("lr", "betas", "momentum")
@@ -42,17 +43,18 @@ class OptimizerRecorder:
         script: the script, as it is run.
         rate: name of a function of the script that gives the learning rate, and the expression of its
             argument; None if there is no such function.
-        setters: functions of the script that set the rates themselves: name and first line.
+        setters: what sets rates in the script itself, as `rate_setters` gives it.
     """
 
     def __init__(
         self,
         script: str,
         rate: tuple[str, str] | None,
-        setters: Sequence[tuple[str, int]] = (),
+        setters: Sequence[tuple[str, int, int, bool]] = (),
     ) -> None:
         self._script, self._rate = script, rate
-        self._setters = [_Setter((name, first)) for name, first in setters]
+        self._setters = [_Setter((n, first, line), inside) for n, first, line, inside in setters]
+        self._text: ScriptText | None = None
         self._followed: set[str] = set()
         self._lines: dict[int, int] = {}
         self._stepped: set[int] = set()
@@ -116,10 +118,10 @@ class OptimizerRecorder:
         if not inspect.isfunction(function) or (path and not inspect.ismodule(holder)):
             return
         node = definition(function)
-        if not isinstance(node, ast.FunctionDef) or as_rate(node, "") is None:
+        if not isinstance(node, ast.FunctionDef) or not sets_rates(node):
             return
-        which, signature = (function.__module__, node.lineno), inspect.signature(function)
-        self._setters.append(_Setter(which, node))
+        which, signature = (function.__module__, node.lineno, 0), inspect.signature(function)
+        self._setters.append(_Setter(which, False, node))
 
         @functools.wraps(function)
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -134,13 +136,13 @@ class OptimizerRecorder:
             of_module[root] = noted
 
     def called_setter(
-        self, which: tuple[str, int], local: Mapping[str, Any], of_module: Mapping[str, Any]
+        self, which: tuple[str, int, int], local: Mapping[str, Any], of_module: Mapping[str, Any]
     ) -> int:
-        """Note a call of a function that sets the rates, and return its identity.
+        """Note a call of a function that sets the rates, or of statements that do, and return its identity.
 
         Args:
-            which: its name or that of its module, and its first line.
-            local: its arguments, and what its closure holds.
+            which: its name or that of its module, its first line, and a line as in `rate_setters`.
+            local: its arguments, and what its closure holds; all names of the loop.
             of_module: names of its module.
         """
         setter = next(s for s in self._setters if s.which == which)
@@ -149,16 +151,16 @@ class OptimizerRecorder:
         setter.local, setter.of_module = dict(local), of_module
         frames, _, _ = script_frames(self._script)
         caller = 0 if setter.node else 1
-        if len(frames) > caller:
+        if setter.inside:
+            self.lines.add(which[2])
+        elif len(frames) > caller:
             self.lines.add(frames[caller].line)
         return id(setter)
 
     def shows_steps(self) -> bool:
         """Whether the updates until now show when each schedule is stepped."""
         setter = self._setter()
-        shown = setter is None or (
-            bool(setter.argument) and argument_of(setter.arguments) is not None
-        )
+        shown = setter is None or self._argument(setter) is not None
         return shown and all(not counts or shown_steps(counts) for _, _, counts in self._schedules)
 
     def with_epochs(
@@ -259,23 +261,64 @@ class OptimizerRecorder:
         )
 
     def _setter(self) -> _Setter | None:
-        """The function that sets the rates before each update; None if none or several do."""
+        """The function or statements that set the rates before each update; None if none or several do."""
         called = [s for s in self._setters if s.calls and len(s.calls) == len(self._rates)]
+        if len(called) > 1:  # one of them may do nothing, without its option
+            called = [s for s in called if self._sets(s)]
         return called[0] if len(called) == 1 else None
+
+    def _sets(self, setter: _Setter) -> bool:
+        """Whether a function sets rates with the options that it has."""
+        node = self._node(setter)
+        return node is None or sets_rates(unrolled(node, setter.local, setter.of_module, ""))
+
+    def _node(self, setter: _Setter) -> ast.FunctionDef | None:
+        """The function that sets the rates, or the statements of the loop that do, as a function."""
+        if setter.node is not None:
+            return setter.node
+        if self._text is None:
+            self._text = ScriptText("", Path(self._script).read_text())
+        name, first, line = setter.which
+        if setter.inside:
+            return rate_statements(self._text, name, first, line, setter.counters)
+        node = self._text.code(first, name)
+        return node if isinstance(node, ast.FunctionDef) else None
+
+    def _argument(self, setter: _Setter) -> str | None:
+        """Name of the number that changes from update to update, if its values show how; None if not."""
+        node = self._node(setter)
+        read = set[str]() if node is None else outside(node.body)[0]
+        changing = [name for name in setter.changing if name in read]
+        shown = len(changing) == 1 and argument_of(setter.numbers_of(changing[0])) is not None
+        return changing[0] if shown else None
 
     def _of_setter(self, file: str) -> RecordedCall | None:
         """The rate of that function, if its calls show the number by which it changes."""
         setter = self._setter()
-        if setter is None or not setter.argument:
+        argument = None if setter is None else self._argument(setter)
+        if setter is None or argument is None:
             return None
-        script = ScriptText(file, Path(self._script).read_text())
-        name, first = setter.which
-        node = setter.node or script.code(first, name)
-        rate = as_rate(node, setter.argument) if isinstance(node, ast.FunctionDef) else None
-        if rate is None:
+        node = self._node(setter)
+        if node is None:
             return None
-        part = recorded_part(rate, setter.local, setter.of_module)
-        return RecordedCall(part, setter.arguments, sets=True)
+        local = setter.local
+        if setter.inside:
+            bound = outside(node.body)[1]
+            local = {name: value for name, value in local.items() if name not in bound}
+        whole = node
+        node = unrolled(node, local, setter.of_module, argument)
+        rate = as_rate(node, argument)
+        rates = [] if rate else as_rates(node, argument, self._first["options"]) or []
+        parts = [
+            recorded_part(part, local, setter.of_module) for part in ([rate] if rate else rates)
+        ]
+        if not parts:
+            return None
+        for statement in whole.body if setter.inside else ():
+            self.lines.update(range(first_line(statement), (statement.end_lineno or 0) + 1))
+        arguments = setter.numbers_of(argument)
+        each = tuple(parts) if len({part.source for part in parts}) > 1 else ()
+        return RecordedCall(parts[0], arguments, sets=True, each=each)
 
     def _note_argument(self, frame: FrameType | None) -> None:
         """Note the argument of the function that gives the rate, as the frames of the script have it."""
@@ -303,10 +346,11 @@ class OptimizerRecorder:
 
 @dataclass
 class _Setter:
-    """Function of the script that sets the rates.
+    """Function of the script that sets the rates, or statements of its loop.
 
     Attributes:
-        which: its name and its first line; its module's name, if it is of another file.
+        which: its name, its first line and a line; its module's name, if it is of another file.
+        inside: whether it is statements of the loop.
         node: its definition, if it is of another file.
         numbers: numbers among its arguments, and what its closure holds, in its last call.
         seen: those of each call.
@@ -315,7 +359,8 @@ class _Setter:
         calls: numbers before each update.
     """
 
-    which: tuple[str, int]
+    which: tuple[str, int, int]
+    inside: bool = False
     node: ast.FunctionDef | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     seen: list[dict[str, float]] = field(default_factory=list)
@@ -324,16 +369,23 @@ class _Setter:
     calls: list[dict[str, float]] = field(default_factory=list)
 
     @property
-    def argument(self) -> str:
-        """Name of the number that changes from call to call; "" if none does, or several do."""
-        first = self.seen[0]
-        changing = [n for n in first if len({numbers.get(n) for numbers in self.seen}) > 1]
-        return changing[0] if len(changing) == 1 else ""
+    def changing(self) -> list[str]:
+        """Names of the numbers that change from call to call."""
+        return [n for n in self.seen[0] if len({numbers.get(n) for numbers in self.seen}) > 1]
 
     @property
-    def arguments(self) -> tuple[float, ...]:
-        """The number that changes, before each update."""
-        return tuple(numbers[self.argument] for numbers in self.calls)
+    def counters(self) -> list[str]:
+        """Names of the whole numbers that change evenly, or from epoch to epoch."""
+        return [
+            name
+            for name in self.changing
+            if all(type(numbers.get(name)) is int for numbers in self.seen)
+            and argument_of(self.numbers_of(name)) is not None
+        ]
+
+    def numbers_of(self, name: str) -> tuple[float, ...]:
+        """A number before each update."""
+        return tuple(numbers[name] for numbers in self.calls)
 
 
 def _momentum(group: Mapping[str, Any]) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from migrate.prove.record.noise.elements import divides
-from migrate.train.frames import script_frames
+from migrate.train.frames import leave_out, script_frames
 from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
@@ -87,9 +87,11 @@ class _Recorder:
         self._gate: Gate | None = None
         self._expected: dict[str, torch.Tensor | None] = {}
         self._zeroed = False
+        leave_out((name, first) for name, first in self._question["handed"])
         rate = self._question["rate"]
-        setters = [(name, first) for name, first, _ in self._question["setters"]]
-        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None, setters)
+        self._optimizers = OptimizerRecorder(
+            script, tuple(rate) if rate else None, self._question["setters"]
+        )
         self._optimizer: Any = None
         self._built: list[Any] = []  # all optimizers, in the order in which the script builds them
         self._steps = 0  # of all optimizers
@@ -253,9 +255,9 @@ class _Recorder:
         self._epochs.step(id(scheduler))
 
     def _sets_rate(
-        self, name: str, first: int, local: dict[str, Any], of_module: dict[str, Any]
+        self, name: str, first: int, line: int, local: dict[str, Any], of_module: dict[str, Any]
     ) -> None:
-        self._epochs.step(self._optimizers.called_setter((name, first), local, of_module))
+        self._epochs.step(self._optimizers.called_setter((name, first, line), local, of_module))
 
     def _calls(self, name: str, local: dict[str, Any], of_module: dict[str, Any]) -> None:
         """Follow a function of another file that the loop is about to call, if it sets rates."""
@@ -759,7 +761,6 @@ class _Recorder:
         # A script that ended has shown all of its steps.
         self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
         self._record["modes"] = sorted(self._modes)
-        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._evaluations is not None and "refused" not in self._record:
             self._record["evaluations"] = self._evaluations.recorded()
             self._record["evaluated_states"] = self._evaluations.states
@@ -770,6 +771,7 @@ class _Recorder:
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
             self._record["builder"] = self._builders.get(id(self._optimizer))
+        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         self._dump()
 
     def _dump(self) -> None:

@@ -79,8 +79,8 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
         for name, first, line in question["passed"]
     ]
     places += [
-        (name, first, line, f"{SETS_RATE}({name!r}, {first}, locals(), globals())")
-        for name, first, line in question["setters"]
+        (name, first, line, f"{SETS_RATE}({name!r}, {first}, {line}, locals(), globals())")
+        for name, first, line, _ in question["setters"]
     ]
     places += [
         (name, first, line, f"{CALLS}({called!r}, locals(), globals())")

@@ -16,7 +16,7 @@ from migrate.train.optimizer.choice import choose_rates
 from migrate.train.optimizer.live import recorded_part
 from migrate.train.optimizer.recorded import RecordedCall, RecordedGroup, RecordedOptimizer
 from migrate.train.optimizer.stepping import Argument, ScheduleSteps, argument_of
-from migrate.train.slice.rate import as_rate, callees, rate_setters
+from migrate.train.slice.rate import as_rate, as_rates, callees, rate_setters, rate_statements
 from migrate.train.slice.text import ScriptText
 
 COSINE = '''
@@ -147,6 +147,7 @@ def test_functions_that_have_no_such_form(body: str) -> None:
         ([1, 1, 1], 0, None),
         ([0, 2, 3], 0, None),
         ([0.1, 0.1, 0.3], 0, None),
+        ([1, 1, 2, 2, 3], 0, Argument(epochs=ScheduleSteps(every=2, offset=1))),
         ([0], 0, None),
     ],
 )
@@ -181,5 +182,70 @@ def log(i):
 def test_where_the_functions_are() -> None:
     script = ScriptText("train.py", SCRIPT)
     frames = [Frame(14, "train", 10)]
-    assert rate_setters(script, frames) == [("adjust", 4, 6)]
+    assert rate_setters(script, frames) == [("adjust", 4, 6, False)]
     assert callees(script, frames) == [("train", 10, 12, "lr_sched.adjust")]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('for g in optimizer.param_groups:\n g["lr"] = b if g["fixed"] else a', ["b", "a"]),
+        (
+            "for g in optimizer.param_groups:\n"
+            ' if "fixed" in g and g["fixed"]:\n  g["lr"] = b\n'
+            ' else:\n  g["lr"] = a * g["initial_lr"]',
+            ["b", "a * 2.0"],
+        ),
+        (
+            'optimizer.param_groups[0]["lr"] = a\noptimizer.param_groups[-1]["lr"] = b',
+            ["a", "b"],
+        ),
+        ('for g in optimizer.param_groups[1:]:\n g["lr"] = a', ["0.5", "a"]),
+        ('for g in optimizer.param_groups:\n g["lr"] *= a', None),
+        ('for g in optimizer.param_groups:\n if e > 3:\n  g["lr"] = a', None),
+        ('if e > 3:\n for g in optimizer.param_groups:\n  g["lr"] = a', None),
+    ],
+)
+def test_the_rate_of_each_group(body: str, expected: list[str] | None) -> None:
+    node = setter("def f(e):\n    a, b = e / 2, 1\n" + textwrap.indent(body, "    "))
+    options = [
+        {"lr": 0.5, "fixed": True, "initial_lr": 1.0},
+        {"lr": 0.5, "fixed": False, "initial_lr": 2.0},
+    ]
+    assert as_rate(node, "e") is None  # no rate of all groups
+    rates = as_rates(node, "e", options)
+    ends = rates and [ast.unparse(rate.body[-1]).removeprefix("return ") for rate in rates]
+    assert ends == expected
+
+
+LOOP = """
+def train(loader, optimizer):
+    step = 0
+    for epoch in range(9):
+        scale = 1 / (1 + epoch)
+        for x in loader:
+            lr = 0.1 * scale
+            other = x.sum()
+            if step < 5:
+                lr *= step / 5
+            if table is not None and step % 2 == 0:
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+            if step < 3:
+                for group in optimizer.param_groups:
+                    group["lr"] = 0.0
+            x.sum().backward()
+            step += 1
+"""
+
+
+def test_statements_of_the_loop() -> None:
+    script = ScriptText("train.py", LOOP)
+    found = rate_setters(script, [Frame(17, "train", 2)])
+    assert found == [
+        ("train", 2, 12, True),
+        ("train", 2, 14, True),
+    ]  # the second under its condition
+    node = rate_statements(script, "train", 2, 12, ["step"])
+    assert node is not None
+    assert [statement.lineno for statement in node.body] == [5, 7, 9, 12]
