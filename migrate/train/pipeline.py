@@ -289,7 +289,8 @@ def _write(
         single = not called and has_single_batches((place / "data.py").read_text())
         facts = replace(facts, single=single and not facts.rollouts)
         if in_loop is not None:
-            facts = replace(facts, logged=in_loop.values)
+            lines = tuple(sorted(in_loop.lines))
+            facts = replace(facts, logged=in_loop.values, logged_lines=lines)
         elif reports:
             facts = replace(facts, log=log_of_update(data, single=facts.single))
         (place / "train.py").write_text(train_text(facts))

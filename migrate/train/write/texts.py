@@ -88,6 +88,7 @@ class ProgramFacts:
         evaluations: the script's evaluations that the program has.
         log: what prints an update, if it is the script's own.
         logged: values of an update that log lines in `data.py` read.
+        logged_lines: these lines of the script.
     """
 
     script: str
@@ -113,6 +114,7 @@ class ProgramFacts:
     evaluations: tuple[Mapping[str, Any], ...] = ()
     log: Log | None = None
     logged: tuple[str, ...] = ()
+    logged_lines: tuple[int, ...] = ()
 
     @property
     def same_names(self) -> bool:
