@@ -1,13 +1,14 @@
 """A program of `migrate train` beside a hand-written one and its script: speed, data, kills, lines, names.
 
     python benchmarks/train_program.py --program FOLDER [--only step|data|kills|lines]
+    python benchmarks/train_program.py --program FOLDER --script FILE --only lines [--note TEXT]
 
 FOLDER is what `migrate train benchmarks/t2j/scripts/gpt2_sft.py` wrote; the hand-written program is
-benchmarks/t2j/reference/gpt2_sft. Lines are lines of code, without docstrings and comments. `model.py` does
-not count: the script has its model from transformers. Nor do `interface.py` and `test_same.py`, without which
-the program trains. Names: the share of the arguments and variables of the program's functions that have a
-name of the script, as benchmarks/port_source.py counts them, and the share of the script's names that the
-program binds.
+benchmarks/t2j/reference/gpt2_sft. With --script it is what the command wrote of another script.
+Lines are lines of code, without docstrings and comments. `model.py` does not count: the script has its model
+from transformers. Nor do `interface.py` and `test_same.py`, without which the program trains. Names: the
+share of the arguments and variables of the program's functions that have a name of the script, as
+benchmarks/port_source.py counts them, and the share of the script's names that the program binds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import os
 import random
 import re
@@ -105,14 +107,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--only", choices=["step", "data", "kills", "lines"])
+    parser.add_argument("--script", type=Path, default=SCRIPT)
+    parser.add_argument("--note", default="")
     asked = parser.parse_args()
+    if asked.script != SCRIPT and asked.only != "lines":
+        parser.error(
+            "--script needs --only lines: the other measures need the hand-written program"
+        )
     program = asked.program.resolve()
-    measures = {"step": step, "data": loading, "kills": kills, "lines": lines}
+    of_script = functools.partial(lines, script=asked.script)
+    measures = {"step": step, "data": loading, "kills": kills, "lines": of_script}
     for name, measure in measures.items():
         if asked.only in (None, name):
             for row in measure(program):
                 print(row, flush=True)
-                append("train-program", row)
+                append("train-program", row, note=asked.note)
 
 
 def step(program: Path) -> Iterator[dict[str, object]]:
@@ -219,16 +228,19 @@ def run(
     return losses, process.returncode
 
 
-def lines(program: Path) -> Iterator[dict[str, object]]:
+def lines(program: Path, script: Path = SCRIPT) -> Iterator[dict[str, object]]:
     """Lines of code of the program, of the hand-written one and of the script, without the model; names."""
-    script = SCRIPT.read_text()
+    for measured in _lines(program, script.read_text(), with_reference=script == SCRIPT):
+        if script != SCRIPT:
+            measured["what"] = f"{measured['what']}: {script.stem}"
+        yield measured
+
+
+def _lines(program: Path, script: str, *, with_reference: bool) -> Iterator[dict[str, object]]:
     of_script = code_lines(script)
     files = {f.name: f.read_text() for f in program.glob("*.py") if f.name not in UNCOUNTED}
     own = sum(code_lines(text) for name, text in files.items() if name not in CARRIED)
     carried = sum(code_lines(text) for name, text in files.items() if name in CARRIED)
-    by_hand = sum(
-        code_lines(f.read_text()) for f in REFERENCE.glob("*.py") if f.name not in UNCOUNTED
-    )
     note = f"{own} lines in all but {', '.join(CARRIED)}, {carried} in these; the script has {of_script}"
     yield row(
         "lines of the program ÷ lines of the script",
@@ -237,7 +249,13 @@ def lines(program: Path) -> Iterator[dict[str, object]]:
         note,
     )
     yield row("the same, without the files that all programs have", own / of_script, "at most 1.0")
-    yield row("lines of the hand-written program ÷ lines of the script", by_hand / of_script, "")
+    if with_reference:
+        by_hand = sum(
+            code_lines(f.read_text()) for f in REFERENCE.glob("*.py") if f.name not in UNCOUNTED
+        )
+        yield row(
+            "lines of the hand-written program ÷ lines of the script", by_hand / of_script, ""
+        )
     wanted, there = names(script), set[str]().union(*map(names, files.values()))
     from_script = [files[name] for name in FROM_SCRIPT if name in files]
     values = [value for text in from_script for value in values_of(text)]

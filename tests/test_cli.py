@@ -141,7 +141,7 @@ class TestRewrite:
         assert script.read_bytes() == once
 
     def test_what_is_left_by_hand_is_exit_code_1(self, script: Path) -> None:
-        script.write_text("import torch\nprint(torch.cuda.device_count())\n")
+        script.write_text("import torch\nprint(torch.cuda.mem_get_info())\n")
         done = run("rewrite", script)
         assert done.exit_code == 1
         assert f"{script}:2:7" in done.stdout
@@ -351,7 +351,7 @@ class TestProve:
     def test_what_is_left_by_hand_is_said_first(self, tmp_path: Path) -> None:
         path = tmp_path / "train.py"
         path.write_text(
-            "import torch\n\nprint(torch.cuda.device_count())\nraise ValueError('no data')\n"
+            "import torch\n\nprint(torch.cuda.mem_get_info())\nraise ValueError('no data')\n"
         )
         done = run("prove", path)
         assert done.exit_code == 2

@@ -257,7 +257,10 @@ def run_program(program: str, bits: str, *args: str) -> None:
     from safetensors.numpy import load_file
 
     from migrate.prove.recording import weights
+    from migrate.train.watch import seeds
 
+    seeds.seed_host()  # a script without a seed has other data in each run, and so has its program
+    seeds.seed_torch()
     jax.config.update("jax_enable_x64", bits == "64")
     loop: Any = import_module("train")
     load = loop.load

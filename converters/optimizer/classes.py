@@ -29,12 +29,21 @@ def call_of_class(name: str, group: Group, rate: Any) -> OptaxCall:
     Raises:
         OptimizerError: the class has no counterpart; the message says why.
     """
+    require_class(name)
+    return _CLASSES[name]({**group, "lr": rate})
+
+
+def require_class(name: str) -> None:
+    """Require a class that has a counterpart.
+
+    Raises:
+        OptimizerError: it has none.
+    """
     if name not in _CLASSES:
         raise OptimizerError(
             f"{name} has no counterpart in optax that was compared with it",
             f"use one of {', '.join(sorted(_CLASSES))}",
         )
-    return _CLASSES[name]({**group, "lr": rate})
 
 
 def _sgd(group: Group) -> OptaxCall:

@@ -76,6 +76,15 @@ LAUNCHERS = (
         "a loop of your own with DistributedDataParallel on the 'xla' process group",
         "XLA411",
     ),
+    # Helpers of Accelerate that run no training, and work with tensors of XLA.
+    *(
+        CatalogueEntry(f"accelerate.{name}", WORKS)
+        for name in (
+            *("init_empty_weights", "big_modeling.init_empty_weights"),
+            *("utils.convert_to_fp32", "utils.find_batch_size", "utils.honor_type"),
+            *("utils.recursively_apply", "utils.send_to_device", "utils.set_seed"),
+        )
+    ),
     # Only known to start the replicas.
     CatalogueEntry("ray", WORKS),
 )

@@ -214,6 +214,13 @@ AUTOGRAD_FUNCTIONS = frozenset(
 KEPT_TENSORS = words("saved_tensors saved_variables")
 # Methods that move a module in place; a tensor stays where it is, and a new one is returned.
 MOVES = words("to cuda to_empty")
+# Options of `generate` of transformers, by one of which a call is of that method.
+OF_GENERATION = words(
+    "max_new_tokens max_length min_length do_sample num_beams top_k top_p generation_config pad_token_id "
+    "eos_token_id num_return_sequences use_cache"
+)
+# Methods of Accelerate's and Fabric's objects: what they give of a tensor lies where the tensor does.
+OVER_REPLICAS = words("gather gather_for_metrics pad_across_processes reduce all_gather all_reduce")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 # Functions that return a module, and base classes of modules.
 MAKES_MODEL = re.compile(
@@ -284,8 +291,11 @@ BOOLEAN_METHODS = words(
 )
 # Methods that return a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
-# Functions of torch that test each number of a tensor.
-ASK_TENSORS = words("isnan isinf isfinite isposinf isneginf signbit")
+# Functions of torch that test the numbers of a tensor.
+ASK_TENSORS = words(
+    "all any count_nonzero eq ge gt isclose isfinite isin isinf isnan isneginf isposinf le logical_and "
+    "logical_not logical_or logical_xor lt ne signbit"
+)
 # Annotations of plain values.
 PLAIN_ANNOTATION = re.compile(
     r"^(Optional\[|Union\[)?(typing\.)?(int|float|bool|str|bytes|dict|Dict|Callable|Sequence\[int|"
@@ -345,6 +355,29 @@ TORCH_SAVES = frozenset(
     {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
 )
 SAFETENSORS_SAVES = frozenset({"safetensors.torch.save_file", "safetensors.torch.save_model"})
+# Classes and functions of libraries that call torch.save themselves, each with the method of a class to
+# override. (ignite's DiskSaver and Accelerate's save call xm.save where torch_xla is.)
+LIBRARY_SAVERS = {
+    **dict.fromkeys(
+        ("timm.utils.CheckpointSaver", "timm.utils.checkpoint_saver.CheckpointSaver"), "_save"
+    ),
+    **dict.fromkeys(
+        (
+            *("fvcore.common.checkpoint.Checkpointer", "detectron2.checkpoint.Checkpointer"),
+            "detectron2.checkpoint.DetectionCheckpointer",
+            "detectron2.checkpoint.detection_checkpoint.DetectionCheckpointer",
+        ),
+        "save",
+    ),
+    "speechbrain.utils.checkpoints.Checkpointer": "save_checkpoint",
+    **dict.fromkeys(
+        (
+            *("mmcv.runner.save_checkpoint", "mmcv.runner.checkpoint.save_checkpoint"),
+            *("mmengine.runner.save_checkpoint", "mmengine.runner.checkpoint.save_checkpoint"),
+        ),
+        "",
+    ),
+}
 # Prefixes of the names of dataset classes: files and numbers of the host.
 DATASETS = "torchvision.datasets."
 # Saves that wait for the values they write.

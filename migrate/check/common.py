@@ -94,7 +94,7 @@ class ImportHazard(Hazard):
 
 def method(node: cst.CSTNode) -> str:
     """Return the name of the method that the call `node` calls. Empty for another node."""
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+    if type(node) is cst.Call and type(node.func) is cst.Attribute:
         return node.func.attr.value
     return ""
 

@@ -15,7 +15,7 @@ from migrate.reading.names.bindings import How
 from migrate.reading.steps.evaluating import sampling_loop
 from migrate.reading.steps.in_step import When
 from migrate.reading.values.device_values import OF_TENSORS, has_gradients, is_left_entry
-from migrate.syntax.tree import code, last_part
+from migrate.syntax.tree import code, last_part, nodes_of
 
 # Tests of a number that need its value.
 CHECKS = frozenset(
@@ -33,9 +33,18 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
 
     A read that only some replicas run while a collective or graph is pending is another hazard (XLA305).
     """
+    when = facts.steps.when(node)
+    part = part_of_turn(node, facts) if when is When.ELSEWHERE else None
+    if part is not None and facts.guards.around(node) is None:
+        read = cst.ensure_type(part, cst.Subscript).value
+        message = (
+            f"{what} of `{code(part)}` in each turn of a loop: each waits for the device, and each index is "
+            f"a graph of its own; fetch `{code(read)}` once before the loop: .cpu()"
+        )
+        yield hazard.hit(node, message)
+        return
     if _in_condition(node, facts) or _before_the_end(node, facts):
         return
-    when = facts.steps.when(node)
     guarded = facts.guards.around(node) is not None
     if (guarded and when is not When.EVERY_STEP) or _for_another_device(node, facts):
         return
@@ -51,6 +60,42 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
             "in two; read what is the same in all turns once before the loop, and the rest after it"
         )
         yield hazard.hit(node, message, Severity.INFO)
+
+
+def part_of_turn(node: cst.CSTNode, facts: Facts) -> cst.Subscript | None:
+    """Return the part `x[i]` of a tensor of the device in `node`, where a loop around it counts with `i`."""
+    for part in nodes_of(node, cst.Subscript):
+        index = part.slice[0].slice
+        value = index.value if isinstance(index, cst.Index) else None
+        if not isinstance(value, cst.Name) or not _counts(value, node, facts):
+            continue
+        if facts.values.on_device(part.value) and not _is_list(part.value, facts):
+            return part
+    return None
+
+
+def _counts(name: cst.Name, node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a loop or a comprehension around `node` counts with `name`, to no number that is written."""
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            return False
+        loop = above.for_in if isinstance(above, cst.BaseComp) else above
+        if not isinstance(loop, cst.For | cst.CompFor) or not isinstance(loop.iter, cst.Call):
+            continue
+        target: cst.BaseExpression = loop.target
+        over = code(loop.iter.func)
+        if over == "enumerate" and isinstance(target, cst.Tuple):
+            target = target.elements[0].value
+        if isinstance(target, cst.Name) and target.value == name.value:
+            written = all(isinstance(arg.value, cst.Integer) for arg in loop.iter.args)
+            return over in ("enumerate", "range", "trange", "tqdm.trange") and not written
+    return False
+
+
+def _is_list(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is a list of tensors: each of them is computed already, and no index is a graph."""
+    values = [value, *(facts.values.given_to(value) if isinstance(value, cst.Name) else ())]
+    return any(isinstance(v, cst.List | cst.ListComp | cst.Tuple | cst.Dict) for v in values)
 
 
 def lies_on_device(value: cst.CSTNode, facts: Facts) -> bool:

@@ -194,7 +194,7 @@ def prove(
                 )
                 summary, plain = views.resume_summary(proof), views.resume_as_json(proof)
         if html is not None:
-            write_prove_page(proof, script, html)
+            write_prove_page(proof, script, html, args)
     if json_output:
         show_json(plain)
     else:

@@ -46,8 +46,14 @@ def rewritten_with_findings(
     click.echo(f"… {_what_was_rewritten(done)}", err=True)
     for problem in done.problems:
         click.echo(f"migrate: runs as it is: {problem}", err=True)
-    command = f"migrate rewrite {shlex.quote(str(script))} --check"
-    show(*findings_of_files(done.findings, most=_MOST_FINDINGS, rest=command), err=True)
+    # `rewrite` of a script reads no other file, `check` its imports too.
+    command = "migrate rewrite {} --check" if done.read == 1 else "migrate check {}"
+    show(
+        *findings_of_files(
+            done.findings, most=_MOST_FINDINGS, rest=command.format(shlex.quote(str(script)))
+        ),
+        err=True,
+    )
     left = sum(note.severity is not Severity.INFO for _, note in done.findings)
     return stack.enter_context(written_apart(done)), left
 

@@ -22,6 +22,7 @@ from migrate.model.calls.handed_back import (
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
 from migrate.model.calls.loaded_modules import loaded_modules
+from migrate.model.calls.order import closure
 from migrate.model.calls.rank_tests import (
     apart_attributes,
     apart_functions,
@@ -348,6 +349,7 @@ class ModuleCalls:
         whole: whether all files of the project are known, so that no other one reads what this one sets.
         imported: whether another file of the project imports this one.
         properties: the properties of classes of the project that reading an attribute runs.
+        own_flags: the attributes `is_cuda` of objects of the project, which are no tensors.
         set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
@@ -475,6 +477,7 @@ class ModuleCalls:
     imported: bool = False
     set_elsewhere: frozenset[str] = frozenset()
     properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    own_flags: frozenset[End] = frozenset()
     declared_tensors: Mapping[End, bool] = field(default_factory=dict)
     loaded_modules: Mapping[End, str] = field(default_factory=dict)
     loads_states: bool = False
@@ -650,7 +653,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         accelerated_imports=tuple(programs_of(analysis).accelerated_imports(scope.module.path))
         if alone
         else (),
-        replicated=_is_replicated(analysis),
+        replicated=_is_replicated(analysis)
+        and _is_replicated(analysis, _program(analysis, scope.module.path)),
         joins_group=any(may_join(module.data) for module in analysis.project.modules.values()),
         launches_ranks=launching_of(analysis).launches,
         launches_xla=launches_xla,
@@ -797,6 +801,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         imported=bool(analysis.project.importers.get(scope.module.path)),
         set_elsewhere=_set_elsewhere(analysis, scope),
         properties=dict(_properties(analysis, scope)),
+        own_flags=frozenset(_own_flags(analysis, scope)),
         declared_tensors={
             _end(node, scope.module): boolean for node, boolean in declared_tensors(analysis, scope)
         },
@@ -825,6 +830,17 @@ def _properties(
             )
             if definitions:
                 yield _end(node, scope.module), definitions
+
+
+def _own_flags(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
+    """Yield the attributes `is_cuda` of a file that belong to an object of the project.
+
+    A tensor's own cannot be set: what a class, or a statement anywhere in the project, binds is another one.
+    """
+    for node, around in scope.taken.get("is_cuda", ()):
+        bound = analysis.evaluator.members_of(node.value, node.attr, around)
+        if next(iter(bound), None) is not None:
+            yield _end(node, scope.module)
 
 
 def _attributes_read(analysis: Analysis, module: SourceModule) -> frozenset[str]:
@@ -1117,20 +1133,44 @@ def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
 
 
 _OF_REPLICAS = re.compile(
-    rb"torch\.distributed|DistributedDataParallel|xla_model|torch_xla\.launch"
+    rb"torch\.distributed|from[ \t]+torch[ \t]+import[^\n]*\bdistributed\b|DistributedDataParallel"
+    rb"|xla_model|torch_xla\.launch"
 )
 # An import of one line, and the names that it may bind: the last word of each of its parts.
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)[ \t][^(\\\n]*$", re.MULTILINE)
 _BOUND = re.compile(rb"(\w+)[ \t]*(?:,|;|#|\r|$)")
 
 
-@lru_cache(maxsize=2)
-def _is_replicated(analysis: Analysis) -> bool:
-    """Whether any file of a project names torch.distributed, DDP or torch_xla's replicas.
+def _program(analysis: Analysis, path: Path) -> frozenset[Path] | None:
+    """Return the files of the scripts that run a file, by their imports; None for the whole project.
+
+    All scripts are known only where each file that nothing imports has a main guard: others may be loaded by
+    their name, as those of a registry are.
+    """
+    importers, modules = analysis.project.importers, analysis.project.modules
+    leading = list(closure([path], lambda file: importers.get(file, ())))
+    first = [file for file in leading if not importers.get(file)]
+    if not first or any(b"__main__" not in modules[f].data for f in first if f in modules):
+        return None
+    return frozenset(
+        closure(
+            leading,
+            lambda file: analysis.project.imports(modules[file]) if file in modules else (),
+        )
+    )
+
+
+@lru_cache(maxsize=8)  # files of one script share the answer
+def _is_replicated(analysis: Analysis, files: frozenset[Path] | None = None) -> bool:
+    """Whether any of the files names torch.distributed, DDP or torch_xla's replicas; None: of the project.
 
     An import of one line, whose name nothing uses, does not count.
     """
-    texts = [scope.module.data for scope in analysis.scopes.values()]
+    texts = [
+        scope.module.data
+        for path, scope in analysis.scopes.items()
+        if files is None or path in files
+    ]
     if not any(map(_OF_REPLICAS.search, texts)):
         return False
     rests = [_IMPORT.sub(b"", text) for text in texts]
@@ -1231,7 +1271,12 @@ def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
     loops = dict(unfollowed_of(analysis, scope))
     loops |= halves_of(analysis, scope)
-    loops |= {loop.line: _by_hand(loop) for loop in registries_of(analysis).loops(scope)}
+    moves = bool(programs_of(analysis).moving_files)  # otherwise its classes train on the host
+    loops |= {
+        loop.line: _by_hand(loop)
+        for loop in registries_of(analysis).loops(scope)
+        if moves or not loop.by_method
+    }
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
     return {line: why for line, why in loops.items() if line not in said}
 

@@ -200,14 +200,36 @@ def _at(node: GraphNode) -> str:
 
 
 def _of_inputs(old: Sequence[GraphNode], new: Sequence[GraphNode]) -> Iterator[str]:
-    """Shapes of inputs, where both graphs have as many, of the same types and numbers of axes."""
+    """Shapes of inputs, where both graphs have as many, of the same types and numbers of axes.
+
+    A loop that is unrolled over an axis (a GRU) changes their number too: see `_only_of_one`.
+    """
     before = [node for node in old if node.op == INPUT]
     after = [node for node in new if node.op == INPUT]
     if list(map(_kind_of_input, before)) != list(map(_kind_of_input, after)):
+        for shape, node in _only_of_one(before, after):
+            yield f"{INPUT_SHAPE}: {shape} → {node.shape}{_at(node)}"
         return
     for node, other in zip(before, after, strict=True):
         if node.shape != other.shape:
             yield f"{INPUT_SHAPE}: {node.shape} → {other.shape}{_at(other)}"
+
+
+def _only_of_one(
+    before: Sequence[GraphNode], after: Sequence[GraphNode]
+) -> Iterator[tuple[str, GraphNode]]:
+    """Yield shape → input of the other graph, if each graph has one input with a shape that the other lacks.
+
+    The two have the same type, several axes, and differ in the size of one axis.
+    """
+    shapes = {node.shape for node in before}, {node.shape for node in after}
+    here = [node for node in before if node.shape not in shapes[1]]
+    there = [node for node in after if node.shape not in shapes[0]]
+    if len(here) != 1 or len(there) != 1 or _kind_of_input(here[0]) != _kind_of_input(there[0]):
+        return
+    sizes = [node.shape.partition("[")[2].rstrip("]").split(",") for node in (here[0], there[0])]
+    if len(sizes[0]) > 1 and sum(map(str.__ne__, *sizes)) == 1:
+        yield here[0].shape, there[0]
 
 
 def _kind_of_input(node: GraphNode) -> tuple[str, int]:

@@ -22,7 +22,7 @@ from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
-from migrate.port.results import GRADIENTS, LOW_PRECISION, TRAINING, ProofCase
+from migrate.port.results import GRADIENTS, LOW_PRECISION, TRAINING, ProofCase, with_sides
 from migrate.progress import Progress, no_progress
 
 Array = np.ndarray[Any, Any]
@@ -345,7 +345,7 @@ def _named_finally(parity: Parity, folder: Path, shown: Path) -> Parity:
     def said(text: str) -> str:
         for old, new in names.items():
             text = text.replace(old, new)
-        return text
+        return with_sides(text)
 
     first = parity.first
     if first is not None and first.b is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,14 @@ from migrate.port.sizes.results import Sizes
 GRADIENTS, TRAINING = "gradients", SECTION
 # That of a TPU's precision, in which a model may be far from float64 by itself: a choice among near values.
 LOW_PRECISION = "the precision of a TPU, emulated"
+
+_SIDES = {"A": "the original", "B": "the port"}
+_SIDE = re.compile(r"(?:^|(?<=\s))[AB](?=\s|'s\s)")
+
+
+def with_sides(text: str) -> str:
+    """Return a sentence of `migrate parity` with "the original" for A and "the port" for B."""
+    return _SIDE.sub(lambda side: _SIDES[side[0]], text)
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class ProofCase:
         if self.equal_but_undefined:
             alone = f"match, but {self.undefined}: NaN in the original alone"
             return alone if self.filled else f"match; {self.undefined}: NaN on both sides"
-        return "differs" if self._wrong() else self.parity.verdict.value
+        return "differs" if self._wrong() else with_sides(self.parity.verdict.value)
 
     @property
     def sentence(self) -> str:

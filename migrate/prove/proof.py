@@ -447,8 +447,8 @@ def parted_replicas(folder: Path, *, stopped: bool = False) -> str:
     for parting in partings(read_lines(folder / OBSERVED), stopped=stopped):
         to_do = divergence_remedy(parting.changes)
         return (
-            f"the replicas of the rewrite diverge at sync {parting.step}: {_in_words(parting)}; on a TPU "
-            f"they may wait for each other in the next collective. To do: {to_do}"
+            f"the replicas of the rewrite run different graphs at sync {parting.step}: {_in_words(parting)}; "
+            f"on a TPU they may wait for each other in the next collective. To do: {to_do}"
         )
     return ""
 

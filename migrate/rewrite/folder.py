@@ -14,6 +14,7 @@ from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.reexports import reexports_of
+from migrate.model.calls.registries import registries_of
 from migrate.model.facts import AnalyzedProject, ModuleCalls, analyzed, calls_of_file
 from migrate.model.objects.asked import spelled_devices
 from migrate.model.processes.framework_training import led_of
@@ -232,9 +233,11 @@ def _is_handed_names(path: Path, analysis: Analysis) -> bool:
 def _holds_step_loop(path: Path, analysis: Analysis) -> bool:
     """Whether a loop of the file trains by other functions: `for batch in loader: self.step(batch)`."""
     top = analysis.scopes.get(path.resolve())
-    return top is not None and any(
-        region in analysis.step_loops for root in top.all_roots for region in analysis.regions(root)
-    )
+    if top is None:
+        return False
+    regions = (region for root in top.all_roots for region in analysis.regions(root))
+    hidden = registries_of(analysis).loops(top)
+    return any(region in analysis.step_loops for region in regions) or any(True for _ in hidden)
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:

@@ -124,17 +124,15 @@ def bind(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None
 
 def is_dotted_name(node: cst.CSTNode) -> bool:
     """Whether `node` is a name, or attributes of a name: `a.b.c`, not `a().c`."""
-    while isinstance(node, cst.Attribute):
+    while type(node) is cst.Attribute:
         node = node.value
-    return isinstance(node, cst.Name)
+    return type(node) is cst.Name
 
 
 def is_attribute_of_self(node: cst.CSTNode | None) -> TypeGuard[cst.Attribute]:
     """Whether `node` is `self.NAME`."""
     return (
-        isinstance(node, cst.Attribute)
-        and isinstance(node.value, cst.Name)
-        and node.value.value == "self"
+        type(node) is cst.Attribute and type(node.value) is cst.Name and node.value.value == "self"
     )
 
 
@@ -196,13 +194,13 @@ def first_line(statement: cst.CSTNode) -> str:
 def _plain(node: cst.CSTNode) -> str:
     """Return the text of a dotted name without spaces and parentheses; empty for anything else."""
     parts: list[str] = []
-    while isinstance(node, cst.Attribute):
+    while type(node) is cst.Attribute:
         before, after = node.dot.whitespace_before, node.dot.whitespace_after
         if not (before.empty and after.empty) or node.lpar or node.attr.lpar:
             return ""
         parts.append(node.attr.value)
         node = node.value
-    if not isinstance(node, cst.Name) or node.lpar:
+    if type(node) is not cst.Name or node.lpar:
         return ""
     parts.append(node.value)
     return ".".join(reversed(parts))
@@ -219,9 +217,9 @@ def is_docstring(statement: cst.CSTNode) -> bool:
 
 def dotted(node: cst.CSTNode) -> str:
     """Return the text of a name with attributes, as `args.device`; empty for anything else."""
-    if isinstance(node, cst.Name):
+    if type(node) is cst.Name:
         return node.value
-    if isinstance(node, cst.Attribute):
+    if type(node) is cst.Attribute:
         above = dotted(node.value)
         return above and f"{above}.{node.attr.value}"
     return ""
@@ -236,9 +234,9 @@ def container(node: cst.BaseExpression) -> cst.BaseExpression:
 
 def last_part(node: cst.CSTNode) -> str:
     """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
-    if isinstance(node, cst.Attribute):
+    if type(node) is cst.Attribute:
         return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
+    return node.value if type(node) is cst.Name else ""
 
 
 def base_name(node: cst.CSTNode) -> str | None:

@@ -44,11 +44,13 @@ def write_data(
     *,
     called: bool,
     evaluations: Sequence[Mapping[str, Any]] = (),
+    logged: Sequence[str] = (),
 ) -> tuple[DataSlice, TrainComparison]:
     """Write `data.py`; the random generators are restored in it if its batches differ otherwise.
 
     `cut(restore_before=lines)` cuts it out of the script, `plain` is the one without lines. `called`: whether
-    `interface.py` may call the parts of `data.py`. `evaluations` are those that the loop asks for.
+    `interface.py` may call the parts of `data.py`. `evaluations` are those that the loop asks for, `logged`
+    the values of an update that its log lines read.
     """
     files = {file.stem for file in place.glob("*.py")} | {"data"}
     folder = options.script.resolve().parent
@@ -76,14 +78,18 @@ def write_data(
                 for array in flat(micro["batch"]).values()
             ),
             evaluations=evaluations,
+            logged=logged,
         )
 
     count = many(len(recorded["updates"]), "update")
     equal = data_equal(plain.rollouts)
-    shorter = not called and _write_plain(
-        plain, recorded, options, hidden.names, place, evaluations
-    )
-    if shorter and not data_difference(place, work, options.timeout)[0]:
+
+    def shorter_written(data: DataSlice, states: Sequence[Any] = ()) -> bool:
+        return not called and _write_plain(
+            data, recorded, options, hidden.names, place, evaluations, logged, states
+        )
+
+    if shorter_written(plain) and not data_difference(place, work, options.timeout)[0]:
         return plain, TrainComparison("data", True, what=f"{count}, {equal}")
     written(plain, ())
     difference = data_difference(place, work, options.timeout)[0]
@@ -110,6 +116,9 @@ def write_data(
         written(restored, states)
         again = data_difference(place, work, options.timeout)[0]
         if not again:
+            shorter = shorter_written(restored, states)
+            if shorter and data_difference(place, work, options.timeout)[0]:
+                written(restored, states)
             what = f"{count}, {equal}; {DRAWS} has the state of the generators"
             return restored, TrainComparison("data", True, what=what)
         if _position(again) > best[0]:
@@ -130,6 +139,7 @@ def _write_data(
     several: bool,
     bfloat16: bool,
     evaluations: Sequence[Mapping[str, Any]] = (),
+    logged: Sequence[str] = (),
 ) -> None:
     """Write `data.py`; modules of the script in `hidden` have names of the program's files."""
     source = guarded(data.text, options.script.resolve().parent) if hidden else data.text
@@ -147,6 +157,7 @@ def _write_data(
         several=several,
         bfloat16=bfloat16,
         evaluations=evaluations,
+        logged=logged,
     )
     (place / "data.py").write_text(text)
     (place / DRAWS).unlink(missing_ok=True)
@@ -161,6 +172,8 @@ def _write_plain(
     hidden: Sequence[str],
     place: Path,
     evaluations: Sequence[Mapping[str, Any]] = (),
+    logged: Sequence[str] = (),
+    states: Sequence[Any] = (),
 ) -> bool:
     """Write `data.py` with what this script needs alone; whether it may be so."""
     several = "parts" in recorded or data.rollouts
@@ -177,8 +190,11 @@ def _write_plain(
         folder,
         on_gpu=recorded["on_gpu"],
         evaluations=evaluations,
+        logged=logged,
+        states=len(states),
     )
-    (place / "data.py").write_text(text)
+    if text:
+        (place / "data.py").write_text(text)
     return bool(text)
 
 

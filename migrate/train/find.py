@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,14 @@ from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
 from migrate.train.frames import Frame
 from migrate.train.options import TrainOptions
-from migrate.train.slice.loops import TrainingCalls, batch_loop, loop_level
-from migrate.train.slice.loss import LossSlice, loss_slice
+from migrate.train.slice.loops import (
+    TrainingCalls,
+    batch_loop,
+    condition_of,
+    handed_to,
+    loop_level,
+)
+from migrate.train.slice.loss import LossSlice, handed_loss, loss_slice, starts_backward
 from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
 from migrate.train.watch.listening import BACKWARD, CLIP, SCALE, SCHEDULE, STEP, ZERO
@@ -62,7 +68,63 @@ def find_training(
             break
         modules += more
         whole = merged(script, modules)
-    return _calls(whole, seen)
+    return _calls(whole, *_handed(whole, seen))
+
+
+def _handed(
+    script: ScriptText, seen: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], tuple[tuple[str, int], ...], dict[int, str]]:
+    """Events as if statements that hand a loss to another function called its backward themselves.
+
+    Returns:
+        The events; functions of the script that get the loss, by name and first line; conditions under
+        which they step the optimizer, by the line of the call.
+    """
+    events = [{**event, "frames": [_frame(frame) for frame in event["frames"]]} for event in seen]
+    functions: set[tuple[str, int]] = set()
+    for event in events:
+        if event["kind"] != BACKWARD or not event["frames"]:
+            continue
+        frames = event["frames"]
+        code = script.code(frames[0].first, frames[0].function)
+        if not starts_backward(code, frames[0].line):
+            frames[0] = replace(frames[0], loss=_in_call(code, frames[0], event["names"]))
+        while len(frames) > 1:
+            called, caller = frames[:2]
+            parameter = handed_loss(script.code(called.first, called.function), called)
+            handed = handed_to(script, caller, called, parameter) if parameter else ""
+            if not handed:
+                break
+            functions.add(_place(called))
+            frames = [replace(caller, loss=handed), *frames[2:]]
+        event["frames"] = frames
+    when: dict[int, str] = {}
+    for event in events:
+        while event["frames"] and _place(event["frames"][0]) in functions:
+            called, *others = event["frames"]
+            if event["kind"] == STEP and (condition := condition_of(script, others[0], called)):
+                inner = when.get(called.line, "")
+                when[others[0].line] = f"({condition}) and ({inner})" if inner else condition
+            event["frames"] = others
+        event["frames"] = [asdict(frame) for frame in event["frames"]]
+    return events, tuple(sorted(functions)), when
+
+
+def _place(frame: Frame) -> tuple[str, int]:
+    return frame.function, frame.first
+
+
+def _in_call(code: ast.AST | None, frame: Frame, names: Collection[str]) -> str:
+    """Name of the loss where a statement hands it to a function of a library: `scaler(loss, optimizer)`."""
+    path = path_to(code, frame.line) if code is not None else []
+    handed = [
+        argument.id
+        for node in (ast.walk(path[-1][0][path[-1][1]]) if path else ())
+        if isinstance(node, ast.Call)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords))
+        if isinstance(argument, ast.Name) and argument.id in names
+    ]
+    return handed[0] if handed else ""
 
 
 def _seen(script: ScriptText, options: TrainOptions, folder: Path) -> list[dict[str, Any]]:
@@ -106,7 +168,12 @@ def own_source(script: ScriptText) -> str:
     return script.source if isinstance(script, MergedText) else ""
 
 
-def _calls(script: ScriptText, seen: Sequence[Mapping[str, Any]]) -> tuple[ScriptText, Updates]:
+def _calls(
+    script: ScriptText,
+    seen: Sequence[Mapping[str, Any]],
+    handed: tuple[tuple[str, int], ...],
+    when: Mapping[int, str],
+) -> tuple[ScriptText, Updates]:
     def frames(kind: str) -> list[tuple[Frame, ...]]:
         every = [tuple(_frame(f) for f in e["frames"]) for e in seen if e["kind"] == kind]
         return list(dict.fromkeys(every))
@@ -135,7 +202,7 @@ def _calls(script: ScriptText, seen: Sequence[Mapping[str, Any]]) -> tuple[Scrip
         script = _with_loops(script, calls.backward)
         loop_level(script, calls.backward)
         _require_lines(script, calls)
-        updates.append(calls)
+        updates.append(replace(calls, handed=handed, when=when))
     return script, tuple((calls, loss_of_update(script, calls)) for calls in updates)
 
 
@@ -289,10 +356,15 @@ def _require_lines(script: ScriptText, events: TrainingCalls) -> None:
         code = script.code(frame.first, frame.function)
         line = shared_line(code, frame.line) if code is not None else 0
         if line:
-            raise TrainError(
-                f"{script.at(line)}: several statements are on this line of the training loop",
-                "write each statement on a line of its own",
-            )
+            raise shared_lines(script, line)
+
+
+def shared_lines(script: ScriptText, line: int) -> TrainError:
+    """Return the error for several statements on a line of the training loop."""
+    return TrainError(
+        f"{script.at(line)}: several statements are on this line of the training loop",
+        "write each statement on a line of its own",
+    )
 
 
 def script_loop(script: ScriptText, events: TrainingCalls) -> int:

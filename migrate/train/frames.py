@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 # Names of code that Python runs in a frame of its own for one expression.
@@ -23,6 +24,7 @@ class Frame:
         arguments: its arguments that are numbers, strings or None, as JSON has them.
         end: end of the expression that runs the script's frame inside of it: lines below `line`, and column
             in bytes; None if other code is between the two.
+        loss: the loss as the frame hands it to a function that calls `backward`; "" if it does so itself.
     """
 
     line: int
@@ -30,6 +32,17 @@ class Frame:
     first: int
     arguments: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     end: tuple[int, int] | None = field(default=None, compare=False)
+    loss: str = field(default="", compare=False)
+
+
+# Functions that get the loss and call `backward`, by name and first line: a part of the statement that calls
+# them.
+_HANDED: set[tuple[str, int]] = set()
+
+
+def leave_out(functions: Iterable[tuple[str, int]]) -> None:
+    """Leave functions out of the frames of this process: they get the loss, and call its backward."""
+    _HANDED.update(functions)
 
 
 def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
@@ -51,6 +64,8 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
         code = frame.f_code
         if code.co_filename == file and code.co_name in COMPREHENSIONS:
             pass  # a part of a statement of the frame around it
+        elif code.co_filename == file and not frames and _is_handed(code):
+            pass
         elif code.co_filename == file:
             innermost = innermost or frame
             direct = inner is not None and inner.f_code.co_filename == file
@@ -61,6 +76,10 @@ def script_frames(file: str) -> tuple[list[Frame], FrameType | None, str]:
             between = between or code.co_filename
         inner, frame = frame, frame.f_back
     return frames, innermost, between
+
+
+def _is_handed(code: CodeType) -> bool:
+    return (code.co_name, code.co_firstlineno) in _HANDED
 
 
 def _plain_arguments(frame: FrameType) -> tuple[tuple[str, Any], ...]:

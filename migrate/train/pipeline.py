@@ -6,7 +6,7 @@ import ast
 import functools
 import pickle
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from migrate.train.evaluation import (
 from migrate.train.factor import settled_factor, with_factor
 from migrate.train.find import find_training, script_text
 from migrate.train.interface_file import write_interface
+from migrate.train.loop_log import has_one_micro_batch, loop_log
 from migrate.train.means import global_mean, with_counts
 from migrate.train.notes import program_notes
 from migrate.train.optimizer.recorded import RecordedOptimizer
@@ -46,9 +47,10 @@ from migrate.train.proof.interface import names_compared, search_compared
 from migrate.train.proof.program import compared, compared_in_float64, differs_in_float32
 from migrate.train.proof.stability import cancellation, stability
 from migrate.train.record import recorded_run, run_beside, run_wide, wide_folder
+from migrate.train.refused import require_writable
 from migrate.train.results import TrainComparison, TrainedProgram
 from migrate.train.scores import require_scores
-from migrate.train.slice.data import data_slice
+from migrate.train.slice.data import DataSlice, data_slice
 from migrate.train.slice.loops import TrainingCalls
 from migrate.train.slice.loss import LossSlice
 from migrate.train.slice.text import ScriptText
@@ -62,7 +64,7 @@ from migrate.train.write.evaluation import evaluation_text, with_imports
 from migrate.train.write.functions import PART
 from migrate.train.write.interface import KEPT
 from migrate.train.write.left import left_statements, trains, weight_notes
-from migrate.train.write.log import log_of
+from migrate.train.write.log import Log, log_of
 from migrate.train.write.readme import readme_text
 from migrate.train.write.renamed import with_script_names
 from migrate.train.write.repeated import without_repeats
@@ -102,6 +104,7 @@ def train_program(options: TrainOptions, command: str, progress: Progress) -> Tr
         raise PortError("this installation has no compiler", "install the whole of tpu-migrate")
     script = options.script
     text = script_text(script)
+    require_writable(text)
     require_place(options.output, options.force)
     with tempfile.TemporaryDirectory(prefix="migrate-train-") as scratch:
         work = Path(scratch)
@@ -246,30 +249,50 @@ def _write(
         progress("comparing: data")
         roles = training_roles(text, events, recorded)
         called = any(role.kind == PART for role in roles.values())
-        data, of_data = write_data(
-            text,
-            events,
-            cut,
-            plain,
-            recorded,
-            options,
-            place,
-            work,
-            called=called,
-            evaluations=evaluations.sites,
-        )
+
+        def with_data(
+            cut: Callable[..., DataSlice], plain: DataSlice, logged: Sequence[str] = ()
+        ) -> tuple[DataSlice, TrainComparison]:
+            return write_data(
+                text,
+                events,
+                cut,
+                plain,
+                recorded,
+                options,
+                place,
+                work,
+                called=called,
+                evaluations=evaluations.sites,
+                logged=logged,
+            )
+
+        averaged = average_lines(text, recorded.get("average"))
+        elsewhere = {*recorded["schedule_lines"], *recorded["modes"], *averaged, *trains(events)}
+        norms = _norms(recorded["optimizer"])
+
+        def log_of_update(data: DataSlice, *, single: bool) -> Log | None:
+            known = {*data.kept, *elsewhere}
+            return log_of(text, events, loss, known, norms, single=single)
+
+        reports = not facts.rollouts and not facts.counted
+        in_loop = None
+        if reports and not log_of_update(plain, single=has_one_micro_batch(text, events)):
+            in_loop = loop_log(text, events, loss, recorded, cut, plain, norms)
+        if in_loop is not None:
+            data, of_data = with_data(in_loop.cut, in_loop.data, in_loop.values)
+            in_loop = in_loop if of_data.same else None
+        if in_loop is None:
+            data, of_data = with_data(cut, plain)
         if evaluations.sites and not of_data.same:
             raise EvaluationError(f"with it, the data differ: {of_data.what}")
         single = not called and has_single_batches((place / "data.py").read_text())
         facts = replace(facts, single=single and not facts.rollouts)
-        averaged = average_lines(text, recorded.get("average"))
-        if not facts.rollouts and not facts.counted:
-            elsewhere = {*recorded["schedule_lines"], *recorded["modes"], *averaged}
-            known = {*data.kept, *elsewhere, *trains(events)}
-            log = log_of(
-                text, events, loss, known, _norms(recorded["optimizer"]), single=facts.single
-            )
-            facts = replace(facts, log=log)
+        if in_loop is not None:
+            lines = tuple(sorted(in_loop.lines))
+            facts = replace(facts, logged=in_loop.values, logged_lines=lines)
+        elif reports:
+            facts = replace(facts, log=log_of_update(data, single=facts.single))
         (place / "train.py").write_text(train_text(facts))
         if facts.scores:
             require_scores(facts.scores, place, work, options.timeout)

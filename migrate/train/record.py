@@ -27,7 +27,7 @@ from migrate.train.slice.loops import (
     step_statements,
 )
 from migrate.train.slice.loss import LossSlice
-from migrate.train.slice.rate import rate_function
+from migrate.train.slice.rate import callees, rate_function, rate_setters
 from migrate.train.slice.reads import read_names
 from migrate.train.slice.statements import every_statement
 from migrate.train.slice.text import ScriptText, first_line
@@ -290,12 +290,15 @@ def _run(
         "clips": events.clips,
         "optimizer": events.optimizer,
         "others": events.others,
+        "handed": events.handed,
         "name": name,
         "known": known,
         "losses": [(own.frame.function, own.frame.first, own.lines) for own in (loss, *others)],
         "steps": [step[0].line for step in events.steps],
         "reads": read_names(script, loss, events.backward),
-        "rate": rate_function(script, events.backward),
+        "rate": (rate := rate_function(script, events.backward)),
+        "setters": [] if rate else rate_setters(script, events.backward),
+        "callees": [] if rate else callees(script, events.backward),
         "file": script.name,
         "shown": script.at(loss.frame.line),
         "ports": ports,

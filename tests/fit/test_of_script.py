@@ -57,6 +57,12 @@ def test_it_is_told_where_it_ended_and_what_it_said(code: int | None, said: str,
     assert told in str(failure(code, said, "train.py", 5.0, places))
 
 
+def test_a_script_that_gets_no_batch_on_so_many_replicas_is_told_so() -> None:
+    many = str(failure(0, "", "train.py", 5.0, str, devices=8))
+    assert many.endswith("and give data for a batch on each of 8 replicas")
+    assert "replicas" not in str(failure(0, "", "train.py", 5.0, str, devices=1))
+
+
 @pytest.mark.parametrize(
     ("rest", "advice"),
     [("", "name its class: net.py:Pump"), ("Pump().l.sum().backward()\n", "end each step with")],

@@ -92,6 +92,18 @@ class TestWhatDiffers:
         (said,) = differences(before, after)
         assert said == "the shape of an input: f32[8,4] → f32[5,4] (train.py:3)"
 
+    def test_the_shape_of_an_input_of_a_loop_that_is_unrolled_over_it(self) -> None:
+        def unrolled(length: int) -> list[str]:
+            states = [node("xla::device_data", "s64[4,32]")] * length
+            return [node("xla::device_data", f"f32[4,{length},20]"), *states]
+
+        (said,) = differences(unrolled(3), unrolled(2))
+        assert said == "the shape of an input: f32[4,3,20] → f32[4,2,20] (train.py:3)"
+        several = [*unrolled(2), node("xla::device_data", "f32[4,9,20]")]
+        assert not any("an input:" in said for said in differences(unrolled(3), several))
+        other = [node("xla::device_data", "f32[5,2,20]"), *unrolled(2)[1:]]
+        assert not any("an input:" in said for said in differences(unrolled(3), other))
+
     def test_an_attribute(self) -> None:
         rest = "dim=0, start={}, end=9, location=f@train.py:7"
         before = [node("xla::select", "f32[3]", rest.format(1))]

@@ -13,7 +13,7 @@ import pytest
 
 from migrate.parity.ground.results import LayerVerdict, Parity, ParityCheck, ParityVerdict, Section
 from migrate.port.readme import worst_text
-from migrate.port.results import LOW_PRECISION, Initialization, Ported, ProofCase
+from migrate.port.results import LOW_PRECISION, Initialization, Ported, ProofCase, with_sides
 from migrate.port.sizes.results import FixedSize, Sizes
 from migrate.report.text.port import port_as_json, verdict
 from tests.parity.sample_comparisons import matching
@@ -145,3 +145,19 @@ def test_an_array_that_starts_otherwise_sets_the_exit_code(
 ) -> None:
     """That the compiler knew it and names it does not make it equal."""
     assert Initialization(41, 4, otherwise, differs, error).matches is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("B is worse", "the port is worse"),
+        (
+            "B diverges at mixer.A: where 1 is allowed",
+            "the port diverges at mixer.A: where 1 is allowed",
+        ),
+        ("… is allowed, and A's 1e-3.", "… is allowed, and the original's 1e-3."),
+        ("Both diverge at A.B (Net)", "Both diverge at A.B (Net)"),
+    ],
+)
+def test_the_sides_of_a_port_have_names(text: str, shown: str) -> None:
+    assert with_sides(text) == shown

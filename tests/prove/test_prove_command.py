@@ -101,6 +101,22 @@ def test_information_is_no_work_by_hand(tmp_path: Path) -> None:
         assert rewritten_with_findings(script, stack)[1] == 1
 
 
+@pytest.mark.parametrize("imports", [False, True])
+def test_the_command_for_more_findings_reads_what_the_proof_read(
+    imports: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    (tmp_path / "net.py").write_text("width = 4\n")
+    lines = "".join(
+        f"import {name}\n" for name in ("apex", "apex.parallel", "apex.amp", "deepspeed")
+    )
+    script.write_text(f"{lines}{'import net' * imports}\n" + "x = model.cuda()\n" * 2)
+    with contextlib.ExitStack() as stack:
+        rewritten_with_findings(script, stack)
+    (rest,) = [line for line in capsys.readouterr().err.splitlines() if "more finding" in line]
+    assert ("migrate check " in rest) is imports
+
+
 @pytest.mark.parametrize(
     "options", [("--steps", 0), ("--amp", "fp8"), ("--steps", "many"), ("--resume-args", "-r")]
 )

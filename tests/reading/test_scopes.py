@@ -32,7 +32,8 @@ SCOPES = dedent(
     from . import near
     from .. import above as over
     from .package.module import name as other
-    from everything import *
+    from everything import *  # and of two, libcst and we know none of the names
+    from more import *
 
     torch.nn.functional.relu(torch.zeros(1)).torch.nn
     torch.cuda, torch.nn.Linear, os.path.join, os.getcwd, F.relu, near.a, over.b, other, nothing.c

@@ -257,7 +257,7 @@ class TestFindings:
         """A folder whose path alone is wider than a screen."""
         folder = tmp_path / "/".join(["a_folder_with_a_long_name"] * 8)
         folder.mkdir(parents=True)
-        uses = "".join(f"print(torch.cuda.device_count(), {n})\n" for n in range(COUNT))
+        uses = "".join(f"print(torch.cuda.mem_get_info(), {n})\n" for n in range(COUNT))
         (folder / "train.py").write_text(f"import torch\n\n{uses}")
         return folder
 
@@ -306,7 +306,7 @@ class TestFindings:
         assert done.exit_code == 0
         (told,) = json.loads(CliRunner().invoke(commands, ["rewrite", str(path), "--json"]).stdout)
         assert {one["severity"] for one in told["findings"]} == {"info"}
-        path.write_text(f"{path.read_text()}\n\nprint(torch.cuda.device_count())\n")
+        path.write_text(f"{path.read_text()}\n\nprint(torch.cuda.mem_get_info())\n")
         done = CliRunner().invoke(commands, ["rewrite", str(path), "--diff"])
         assert "1 left to do by hand, 2 to look at" in done.stderr
         assert done.exit_code == 1

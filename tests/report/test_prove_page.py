@@ -50,6 +50,13 @@ def proof(verdict: ProofVerdict, *losses: tuple[float, float]) -> Proof:
     )
 
 
+def test_the_next_command_has_the_arguments_of_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    found = proof(ProofVerdict.MATCH, (1.5, 1.5))
+    write_prove_page(found, Path("train.py"), path, ("--epochs", "1"))
+    assert "migrate fit train.py --tpu v5e-8 -- --epochs 1<" in path.read_text()
+
+
 def test_both_sides_are_drawn_and_a_browser_shows_them(tab: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     found = proof(ProofVerdict.MATCH, (1.5, 1.5), (1.25, 1.25), (1.0, float("nan")))

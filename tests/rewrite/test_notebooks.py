@@ -368,3 +368,21 @@ class TestCommand:
     def test_json_names_cells(self, tmp_path: Path) -> None:
         done = run("rewrite", written(tmp_path, "# text", CUDA), "--check", "--json")
         assert json.loads(done.stdout)[0]["edits"][0]["cell"] == 2
+
+
+def test_the_switch_of_a_move_goes_off_again_in_its_cell() -> None:
+    """A cell that runs later may load a state dict; the switch stayed on."""
+    switch = "torch.__future__.set_swap_module_params_on_conversion"
+    tied = """import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(9, 4)
+        self.head = torch.nn.Linear(4, 9, bias=False)
+        self.head.weight = self.words.weight
+"""
+    _, moved = rewritten(tied, "net = Net()\nnet.cuda()\nprint(net)")
+    lines = moved.splitlines()
+    assert lines.index(f"{switch}(True)") + 2 == lines.index(f"{switch}(False)")

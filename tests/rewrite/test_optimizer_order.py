@@ -839,3 +839,56 @@ def test_parameters_that_a_method_takes_before_its_own_move() -> None:
     done = run(script)
     assert f"{ON}        net.to(self.device)" in done.data.decode()
     assert not said(done)
+
+
+HANDED_RATE = """\
+import torch
+
+
+class Constrained(torch.optim.Adam):
+    def step(self, closure=None):
+        super().step(closure=closure)
+
+
+class Trainer:
+    def __init__(self, width, made_by, lr, device):
+        self.net = made_by(width)
+        self.net.to("cuda" if device is None else device)
+        self.optimizer = Constrained(self.net.parameters(), lr=lr)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1.0)
+"""
+
+
+def test_the_rate_that_an_optimizer_is_given_is_no_optimizer() -> None:
+    done = run(HANDED_RATE)
+    assert ON not in done.data.decode()
+    assert not said(done)
+
+
+PLACED = """\
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def load(name, device_map=None):
+    return AutoModelForCausalLM.from_pretrained(name, device_map=device_map)
+
+
+def main(batches):
+    model = load("gpt2", device_map={device})
+    optimizer = torch.optim.Adam(model.parameters())
+    for ids in batches:
+        model(ids.to("cuda")).logits.mean().backward()
+        optimizer.step()
+
+
+main([])
+"""
+
+
+@pytest.mark.parametrize(("device", "notes"), [('torch.device("cuda", 0)', 0), ("None", 1)])
+def test_a_model_that_is_loaded_to_the_device_has_moved(device: str, notes: int) -> None:
+    text = PLACED.format(device=device)
+    done = run(text)
+    early = [note for note in done.findings if "its weights never change" in note.message]
+    assert len(early) == notes

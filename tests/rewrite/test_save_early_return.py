@@ -133,3 +133,14 @@ def test_a_way_out_of_the_branch_itself_keeps_the_save_there(leave: str) -> None
     assert "        torch_xla.sync()\n        if rank == 0:\n            if out is None:\n" in text
     assert "            xm.save(model.state_dict(), out, master_only=False)\n" in text
     assert [f.message for f in done.findings if f.rule in ("save", "XLA301")] == []
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+def test_an_assertion_in_a_loop_is_no_way_out(portable: bool) -> None:
+    """The loop stays with the first replica; it was said that it may leave the function."""
+    loop = "for part in model.parameters():\n    assert isinstance(part, torch.Tensor)\n    print(part.shape)"
+    function, reasons = saved(loop, 'path = "out"', portable)
+    assert not reasons
+    lines = [line.strip() for line in function.splitlines()]
+    test = next(i for i, line in enumerate(lines) if line.startswith("if "))
+    assert test < lines.index("assert isinstance(part, torch.Tensor)")

@@ -95,3 +95,30 @@ def test_one_that_another_function_is_given_is_known_as_one(tmp_path: Path) -> N
     script.write_text(GIVEN)
     (found,) = rewrite_file(script).findings
     assert found.message.startswith("saves the module `model` itself")
+
+
+METHOD = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, width)
+
+    def from_file(path):
+        content = torch.load(path)
+        net = Net(content["layer.weight"].shape[0])
+        net.load_state_dict(content)
+        return net
+
+
+print(Net.from_file("net.pt").cuda())
+"""
+
+
+def test_what_a_file_holds_is_not_what_names_the_file(tmp_path: Path) -> None:
+    """`path`, the first parameter of a function in a class, counts as an instance of the class."""
+    script = tmp_path / "script.py"
+    script.write_text(METHOD)
+    assert not [note for note in rewrite_file(script).findings if note.message.endswith(SAID)]

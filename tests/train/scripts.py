@@ -673,3 +673,129 @@ for epoch in range(4):
     val_loss, correct = validate(model, val_loader)
     print(f"epoch {epoch}: val loss {val_loss:.4f}, {correct} right")
 """
+
+ADJUSTED = """
+import torch
+from rates import adjust
+
+torch.manual_seed(0)
+data = torch.rand(30, 4, 3)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+groups = [{"params": part.parameters(), "lr_scale": 1.0 / (i + 1)} for i, part in enumerate(net)]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+for epoch in range(400):
+    for number, batch in enumerate(data):
+        adjust(optimizer, CALL, 0.1)
+        loss = net(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+LOGGED = """
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x, y = torch.randn(24, 4), torch.randint(3, (24,))
+loader = DataLoader(TensorDataset(x, y), 8, shuffle=True, generator=torch.Generator().manual_seed(1))
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+
+def train(epoch):
+    total = 0.0
+    for i, (xb, yb) in enumerate(loader):
+        loss = criterion(model(xb), yb)
+        optimizer.zero_grad()
+        loss.backward()
+        total += loss.item() * len(xb)
+        optimizer.step()
+        if i % 2 == 0:
+            print(f"epoch {epoch} [{i * len(xb)}/{len(loader.dataset)}] {loss.item():.3f}")
+    return total / len(loader.dataset)
+
+
+for epoch in range(1, 4):
+    mean = train(epoch)
+    scheduler.step()
+    print(f"epoch {epoch}: mean {mean:.3f}, next rate {scheduler.get_last_lr()[0]}")
+"""
+
+IN_LOOP = """
+import math
+import torch
+
+torch.manual_seed(0)
+data = torch.rand(12, 4, 3)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+groups = [{"params": part.parameters(), "fixed": i == 0} for i, part in enumerate(net)]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+warm, total, base = 6, 400 * 12, 0.1
+step = 0
+for epoch in range(400):
+    for number, batch in enumerate(data):
+        lr = base * step / warm
+        if step >= warm:
+            lr = 0.5 * base * (1 + math.cos(math.pi * (step - warm) / (total - warm)))
+        for group in optimizer.param_groups:
+            group["lr"] = base if group["fixed"] else lr
+        loss = net(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+"""
+
+HANDED = """
+import math
+import sys
+import numpy as np
+import torch
+
+torch.manual_seed(0)
+data = torch.rand(12, 4, 3)
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+class Scaler:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda", enabled=False)
+
+    def __call__(self, loss, optimizer, update=True):
+        self.scaler.scale(loss).backward()
+        if update:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+
+def train(net, data, optimizer, scaler, table, start, kind="square", every=2):
+    for number, batch in enumerate(data):
+        it = start + number // every
+        if table is not None and number % every == 0:
+            for i, group in enumerate(optimizer.param_groups):
+                group["lr"] = table[it]
+        if kind == "square":
+            loss = net(batch).square().mean()
+        elif kind == "abs":
+            loss = net(batch).abs().mean()
+        else:
+            raise ValueError(kind)
+        value = loss.item()
+        if not math.isfinite(value):
+            sys.exit(1)
+        loss = loss / every
+        scaler(loss, optimizer, update=(number + 1) % every == 0)
+        if (number + 1) % every == 0:
+            optimizer.zero_grad()
+
+
+scaler = Scaler()
+table = np.concatenate([np.linspace(0, 0.1, 10), 0.05 * (1 + np.cos(np.linspace(0, 3, 500)))])
+for epoch in range(80):
+    train(net, data, optimizer, scaler, table, epoch * 6)
+"""

@@ -157,6 +157,24 @@ def test_a_loop_that_ends_by_the_loss_is_refused() -> None:
         sliced(source, ["batch"])
 
 
+def test_what_only_asks_whether_an_object_is_there_needs_none_of_its_calls() -> None:
+    update = "        optimizer.step()\n"
+    scaled = (
+        "if scaler is not None:\n"
+        "                    scaler.scale(loss).backward()\n"
+        "                    scaler.step(optimizer)\n"
+        "                else:\n"
+        f"            {update}"
+    )
+    source = LOOP.replace("optimizer.step()\n", scaled).replace(
+        "loader = Loader(args.epochs)", "loader = Loader(args.epochs)\n        scaler = None"
+    )
+    text = sliced(source, ["batch"], ["model"])
+    assert "scaler is not None" in text
+    assert "backward" not in text
+    assert [item is None for item in run(text)] == [False, False, True, False, False, True]
+
+
 def test_a_batch_that_is_no_argument_of_the_step_is_refused() -> None:
     with pytest.raises(TrainError, match="no plain argument"):
         sliced(LOOP, ["elsewhere"])

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from tests.train.scripts import (
+    ADJUSTED,
     AUTOENCODER,
     AVERAGED,
     BUFFER,
@@ -20,7 +21,10 @@ from tests.train.scripts import (
     COUNTING,
     DENOISER,
     EVALUATED,
+    HANDED,
+    IN_LOOP,
     LATE,
+    LOGGED,
     NANO,
     OFFSET,
     RECIPE,
@@ -86,7 +90,32 @@ def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
         capture_output=True,
         text=True,
     )
-    assert loop.stdout.count("update ") == 2, loop.stderr
+    words = (
+        "epoch 1: " if source == CLASSIFIER else "update "
+    )  # it prints the first update of three
+    assert loop.stdout.count(words) == (1 if source == CLASSIFIER else 2), loop.stderr
+
+
+def test_log_lines_are_printed_as_the_script_prints_them(tmp_path: Path) -> None:
+    result = train(tmp_path, LOGGED, "--no-proof", "--updates", "4")
+    assert result.exit_code == 0, result.output
+    program = tmp_path / "jax_program"
+    assert "print" not in (program / "README.md").read_text().partition("left by hand")[2]
+    printed = [
+        subprocess.run([sys.executable, str(file)], capture_output=True, text=True).stdout
+        for file in (tmp_path / "train.py", program / "train.py")
+    ]
+    assert printed[0].count("epoch") == 9
+    assert printed[1] == printed[0]
+    # A run that goes on prints what follows; a sum that began before is not a number.
+    words = ["--checkpoints", str(tmp_path / "run")]
+    for more in (["--updates", "2"], []):
+        command = [sys.executable, str(program / "train.py"), *words, *more]
+        printed.append(subprocess.run(command, capture_output=True, text=True).stdout)
+    lines = [text.splitlines() for text in printed]
+    assert lines[2] == lines[0][:1]
+    assert lines[3][:2] == [lines[0][1], lines[0][2].replace(lines[0][2][14:19], "nan", 1)]
+    assert lines[3][2:] == lines[0][3:]
 
 
 def test_rounding_beyond_a_limit_is_decided_in_float64(tmp_path: Path) -> None:
@@ -303,6 +332,44 @@ def test_a_schedule_of_epochs_in_a_run_of_few_epochs(tmp_path: Path, epochs: str
     assert "updates_per_epoch = 7" in (program / "optimizer.py").read_text()
     readme = (program / "README.md").read_text()
     assert "the whole training was watched: its schedule is stepped after each epoch of 7" in readme
+
+
+@pytest.mark.parametrize("call", ["number / len(data) + epoch", "epoch"])
+def test_a_function_of_another_file_that_sets_the_rates(tmp_path: Path, call: str) -> None:
+    (tmp_path / "rates.py").write_text(
+        "def adjust(optimizer, epoch, base):\n"
+        "    lr = base * 0.5 ** epoch  # halved after each epoch\n"
+        "    for group in optimizer.param_groups:\n"
+        '        group["lr"] = lr * group["lr_scale"]\n'
+        "    return lr\n"
+    )
+    result = train(tmp_path, ADJUSTED.replace("CALL", call), "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    optimizer = (tmp_path / "jax_program" / "optimizer.py").read_text()
+    assert "def adjust(epoch):" in optimizer
+    assert "rates_0" not in optimizer  # no table
+    assert ("step / 30" if "number" in call else "step // updates_per_epoch") in optimizer
+    assert not json.loads(result.stdout)["left"]
+
+
+def test_statements_of_the_loop_that_set_the_rates_of_each_group(tmp_path: Path) -> None:
+    result = train(tmp_path, IN_LOOP, "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    optimizer = (tmp_path / "jax_program" / "optimizer.py").read_text()
+    assert "def rate_of(step):" in optimizer
+    assert "jnp.cos(" in optimizer
+    assert not json.loads(result.stdout)["left"]
+
+
+def test_a_loss_that_is_handed_to_a_function_and_a_table_of_rates(tmp_path: Path) -> None:
+    result = train(tmp_path, HANDED, "--json", "--updates", "2")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "jax_program"
+    optimizer = (folder / "optimizer.py").read_text()
+    assert "jnp.asarray(table)" in optimizer
+    data = (folder / "data.py").read_text()
+    assert "if (number + 1) % every == 0:\n            yield None" in data
+    assert not (folder / "rollouts.py").exists()  # the guard reads the loss, the batches do not
 
 
 def test_a_script_that_fails_in_its_first_updates_is_refused(tmp_path: Path) -> None:

@@ -245,3 +245,44 @@ def test_positions_are_those_of_the_scripts_folder() -> None:
     )
     text = "see https://pytorch.org; train.py:3"
     assert without_folder(text, Path("/train.py"), Path("/program")) == text
+
+
+DRAWING = '''import torch
+
+def micro_batches():
+    """Yield each micro-batch, and None where the weights are updated."""
+    torch.manual_seed(0)
+    restore_draws()
+    for epoch in range(2):
+        x = torch.randn(2)
+        yield {"x": x}
+        yield None
+'''
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["once", "each epoch"])
+def test_generators_are_restored_by_what_the_data_need(tmp_path: Path, *, inside: bool) -> None:
+    source = DRAWING
+    if inside:
+        line = "    restore_draws()\n"
+        source = source.replace(line, "").replace("        x =", f"    {line}        x =")
+    torch.manual_seed(7)
+    states = [torch.get_rng_state().numpy()]
+    expected = [torch.randn(2), torch.randn(2)]
+    if inside:
+        torch.manual_seed(9)
+        states.append(torch.get_rng_state().numpy())
+        expected[1] = torch.randn(2)
+    recorded = [{"x": np.zeros(2)}]
+    text = plain_data_text(source, "train.py", "F", recorded, tmp_path, states=len(states))
+    assert "random.setstate" not in text  # nothing but torch draws
+    assert ("RESTORED" in text) is inside
+    (tmp_path / "data.py").write_text(text)
+    np.savez(tmp_path / "draws.npz", torch=np.stack(states))
+    namespace: dict[str, Any] = {"__file__": str(tmp_path / "data.py")}
+    exec(text, namespace)
+    found = [micro["x"] for [micro] in namespace["batches"]()]
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    other = source.replace("import torch\n", "import random\nimport torch\n")
+    text = plain_data_text(other, "train.py", "F", recorded, tmp_path, states=1)
+    assert "random.setstate" in text

@@ -4,6 +4,7 @@ python train.py [--updates N] [--checkpoints FOLDER [--every N]] [--save FILE]
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import sys
@@ -71,48 +72,29 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
     add("--updates", type=int, default=sys.maxsize, help="updates of the weights in all")
-    folder = os.environ.get("CHECKPOINTS")
-    add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
+    add("--checkpoints", default=os.environ.get("CHECKPOINTS"), help="folder to resume from")
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
     add("--save", type=Path, help="file for the trained weights")
     asked = parser.parse_args()
     if asked.every < 1:
         parser.error(f"--every {asked.every}: at least 1")
-    from data import batches
+    import data
 
     if jax.process_index() > 0:
         sys.stdout = open(os.devnull, "w")  # the first host prints
 
-    kept, late = Checkpoints(asked.checkpoints, asked.every), Late()
-    state, rest = kept.resume(load(), batches())
+    kept = Checkpoints(asked.checkpoints, asked.every)
+    with contextlib.redirect_stdout(None):  # what the updates print that are skipped
+        state, rest = kept.resume(load(), data.batches())
     for micro in rest:
         if state.step >= asked.updates:
             break
         state, losses, rate = train_step(state, micro)
-        late(state.step - 1, losses, rate)
+        data.UPDATE.update(loss=losses[-1])
         kept.store(state, micro)
-    late()
     kept.close()
     if asked.save is not None and jax.process_index() == 0:
         save(state, asked.save)
-
-
-def report(number, losses, rate):
-    """Print one update."""
-    loss = sum(float(x) for x in losses)
-    print(f"update {number}: loss {loss:.6f}, learning rate {float(rate):.3e}", flush=True)
-
-
-class Late:
-    """Reports each update once the next one is under way: the device need not wait."""
-
-    def __init__(self):
-        self._update = ()
-
-    def __call__(self, *update):
-        if self._update:
-            report(*self._update)
-        self._update = update
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def lower_script(
                     "lines (XLA111), and `migrate check --explain XLA111` what to write instead",
                 )
             if code != 0 or not steps:
-                raise failure(code, said, shown, timeout, known, modules_of(script))
+                raise failure(code, said, shown, timeout, known, modules_of(script), devices)
             # It ends before a step repeats: its last one is taken, in a run of its own.
         raise FitError(
             f"{shown}: made {many(steps, 'step')} in a first run, and fewer in a second",
@@ -211,6 +211,7 @@ def failure(
     timeout: float,
     places: Callable[[str], str],
     modules: Sequence[str] = (),
+    devices: int = 1,
 ) -> FitError:
     """The error of a script that has made no step.
 
@@ -219,6 +220,7 @@ def failure(
         said: what it printed.
         shown, timeout, places: see `lower_script`.
         modules: see `modules_of`.
+        devices: see `lower_script`.
     """
     if code is None:
         return FitError(
@@ -244,7 +246,8 @@ def failure(
         + (f" (last output: {last})" if last else ""),
         f"if it is a model, name its class: {shown}:{modules[-1]}"
         if modules and shown.endswith(".py")
-        else "end each step with torch_xla.sync() or torch_xla.step()",
+        else "end each step with torch_xla.sync() or torch_xla.step()"
+        + (f", and give data for a batch on each of {devices} replicas" if devices > 1 else ""),
     )
 
 

@@ -222,7 +222,8 @@ class Analysis:
             for value in self.evaluator.imported(binding):
                 if isinstance(value, ProjectModule) and (module := self._module_at(value.path)):
                     yield module
-            place = self.project.find(scope.module.path, binding.module, binding.level)
+            importer = scope.module.path
+            place = self.project.find(importer, binding.module, binding.level, binding.name)
             if place is not None and (module := self._module_at(place)):
                 yield module
 

@@ -45,6 +45,8 @@ MODULE = Result("torch.nn.Module")
 # Accelerate methods wrap a model in it.
 MOVES_INPUTS = Result("torch.nn.parallel.DistributedDataParallel")
 MODULES = frozenset({MODULE, MOVES_INPUTS})
+# Functions that return what a file holds, never their argument.
+LOADS = frozenset({"torch.load", "torch.serialization.load"})
 PREPARES = frozenset(
     f"accelerate.{home}Accelerator().{name}"
     for home in ("", "accelerator.")
@@ -161,4 +163,6 @@ def handed_back(called: External, values: Values) -> Values:
     """Return those of its arguments `values` that `called` may return: a wrapped function or optimizer."""
     if SCHEDULER.search(called.name):
         return NOTHING  # made from an optimizer, and none itself
+    if called.name in LOADS:
+        return NOTHING  # what a file holds, whatever names the file
     return frozenset(v for v in values if isinstance(v, HANDED_BACK))

@@ -77,7 +77,7 @@ class Reexports:
         for name, bindings in top.bindings.items():
             for binding in bindings:
                 if binding.kind in ("import", "from"):
-                    place = self._project.find(path, binding.module, binding.level)
+                    place = self._project.find(path, binding.module, binding.level, binding.name)
                     if place is not None and self._acts(place):
                         imports.add(name)
         return frozenset(imports)
@@ -129,7 +129,8 @@ class Reexports:
         """Return what an import binds; None for other statements, and for names the file defines itself."""
         if binding.kind not in ("import", "from"):
             return None
-        place = self._project.find(binding.scope.module.path, binding.module, binding.level)
+        importer = binding.scope.module.path
+        place = self._project.find(importer, binding.module, binding.level, binding.name)
         if place is None:
             return None if binding.level else _spelled(binding)
         if binding.kind == "import":

@@ -4,7 +4,8 @@
 examples: the source does not show what `model.optimize_parameters()` runs. The loop has to be decided by hand
 if a project class that is made by name has a training method of that name. If a settings file has the class
 name, any class of the project counts. The loop also has to be decided by hand if it does the other half of
-the training itself, or if the method's name says that it trains.
+the training itself, or if the method's name says that it trains. An object of which the source shows nothing
+at all may be of any class of the project with such a method, if that takes the arguments.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Sco
 from migrate.model.calls.shelves import Shelves, Stored, shelves_of
 
 REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
+DISPLAYS = ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
+# Calls that make a container of Python, whose methods train nothing.
+CONTAINERS = frozenset({"dict", "defaultdict", "OrderedDict", "Counter", "set", "list", "deque"})
 # Functions that make an object of a class named by a string.
 MAKES_BY_NAME = re.compile(
     r"by_name$|^instantiate|^build_from|from_cfg$|^import_(class|object|string)|^load_obj|^locate$"
@@ -47,11 +51,13 @@ class Hidden:
         line: the line of the loop.
         call: the call that may train, as written.
         classes: the names of the classes whose method it may run.
+        by_method: whether only the method's name leads to these classes.
     """
 
     line: int
     call: str
     classes: tuple[str, ...]
+    by_method: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class _Open:
     call: ast.Call
     effect: Effect
     classes: tuple[str, ...]
+    by_method: bool = False
 
 
 @dataclass
@@ -117,7 +124,8 @@ class Registries:
             if ast.unparse(open_call.call.func) == name
             for class_ in open_call.classes
         }
-        return Hidden(region.loop.lineno, name, tuple(classes))
+        by_method = all(open_call.by_method for open_call in calls)
+        return Hidden(region.loop.lineno, name, tuple(classes), by_method)
 
     def marked(self, region: Region) -> Iterator[tuple[ast.Call, Effect]]:
         """Yield the calls of a loop marked by hand that train through an object made by name."""
@@ -134,6 +142,7 @@ class Registries:
 
     def _open_calls(self, region: Region) -> Iterator[_Open]:
         effect = self._plain(region)
+        trains = any(part in self.analysis.step_loops for part in self.analysis.regions(region))
         for call, scope in (entry for part in self._turn(region) for entry in part.calls):
             if not isinstance(call.func, ast.Attribute) or not self._is_open(call, scope):
                 continue
@@ -141,15 +150,62 @@ class Registries:
             methods = self._methods.get(method)
             if not methods and self._anyones.get(method) and self._made_by_name(call.func, scope):
                 methods = self._anyones[method]  # a configuration names the class
+            by_method = not methods and not trains
+            if by_method:
+                methods = self._of_anyone(call, scope)
             if methods:
                 known = Effect.NONE
                 for _, hidden in methods:
                     known |= hidden
-                yield _Open(call, known, tuple(class_.name for class_, _ in methods))
+                yield _Open(call, known, tuple(class_.name for class_, _ in methods), by_method)
             elif HIDDEN_TRAINING.fullmatch(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH, ())
             elif effect and HALF.search(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH & ~effect, ())
+
+    def _of_anyone(self, call: ast.Call, scope: Scope) -> list[tuple[Class, Effect]]:
+        """Return the classes with a method that does a whole step and that `call` may run."""
+        assert isinstance(call.func, ast.Attribute)
+        methods = [
+            (class_, effect)
+            for class_, effect in self._anyones.get(call.func.attr, ())
+            if effect == BOTH and (of := self.analysis.evaluator.method(class_, call.func.attr))
+            if fits(call, of)
+        ]
+        return methods if methods and not self._is_container(call.func.value, scope) else []
+
+    def _is_container(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether `node` is bound to a container of Python somewhere: `metrics = {}` has an `update`, too."""
+        evaluator = self.analysis.evaluator
+        match node:
+            case ast.Name(id=name):
+                bindings = evaluator.bindings_of(name, scope)
+            case ast.Attribute(value=owner, attr=name):
+                bindings = evaluator.members_of(owner, name, scope)
+            case _:
+                return not isinstance(node, ast.Subscript)
+        values = (
+            value.elts[binding.index]  # `metrics, done = {}, True`
+            if isinstance(value, ast.Tuple) and binding.index < len(value.elts)
+            else value
+            for binding in bindings
+            if (value := binding.value) is not None and binding.kind in ("value", "item")
+        )
+        return any(map(self._makes_container, values))
+
+    def _makes_container(self, value: ast.expr, follows: bool = True) -> bool:
+        """Whether `value` is a container, or what a function of the project returns as one."""
+        if isinstance(value, DISPLAYS):
+            return True
+        if not isinstance(value, ast.Call):
+            return False
+        if _last(value.func) in CONTAINERS:
+            return True
+        return follows and any(
+            self._makes_container(returned, follows=False)
+            for function in self.analysis.running[value].functions
+            for returned in function.returns
+        )
 
     def _turn(self, region: Region) -> Iterator[Region]:
         """Yield the regions that run in one turn of a loop: its body, blocks, and inner non-step loops."""
@@ -245,6 +301,10 @@ class Registries:
                     named += _closest(_last(func.value), self._called.get(func.attr, []))
                 methods = [method for _, method in named]
             fitting = [m for m in methods if fits(call, m) and not is_step_alone(m)]
+            if not fitting and isinstance(func, ast.Attribute):
+                trained = self._of_anyone(call, at)
+                named_so = (self.analysis.evaluator.method(of, func.attr) for of, _ in trained)
+                fitting = [method for method in named_so if method is not None]
             if fitting:
                 yield call, list(dict.fromkeys(fitting))
 

@@ -535,7 +535,7 @@ class Evaluator(Families):
             yield binding
             return
         importer = binding.scope.module.path
-        place = self._project.find(importer, binding.module, binding.level)
+        place = self._project.find(importer, binding.module, binding.level, binding.name)
         module = self._scope_at(place) if place is not None else None
         elsewhere = module.bindings.get(binding.name, ()) if module is not None else ()
         for other in elsewhere:
@@ -556,7 +556,7 @@ class Evaluator(Families):
     def _origins_elsewhere(self, imported: ValueBinding, depth: int = 0) -> Iterator[ValueBinding]:
         """Yield the assignments to an imported name in its own file."""
         importer = imported.scope.module.path
-        place = self._project.find(importer, imported.module, imported.level)
+        place = self._project.find(importer, imported.module, imported.level, imported.name)
         module = self._scope_at(place) if place is not None else None
         for binding in module.bindings.get(imported.name, ()) if module is not None else ():
             if binding.kind == "value":
@@ -597,7 +597,10 @@ class Evaluator(Families):
         used = {node.id for node in top.module.nodes if isinstance(node, ast.Name)}
         for name in sorted(used - BUILTINS - top.bindings.keys()):
             bindings = self._from_stars(name, top)
-            if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in bindings):
+            alone = len(bindings) == 1  # nothing else of the file can bind the name
+            if not alone and not all(
+                _is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in bindings
+            ):
                 continue  # the names in a star import of another library are unknown
             values = self._union(self._bound(b) for b in bindings)
             names = {value.name for value in values if isinstance(value, External)}
@@ -625,7 +628,7 @@ class Evaluator(Families):
     def imported(self, binding: ValueBinding) -> Values:
         """Return the module, or the name of a module, that an import binds."""
         importer = binding.scope.module.path
-        place = self._project.find(importer, binding.module, binding.level)
+        place = self._project.find(importer, binding.module, binding.level, binding.name)
         dotted = ".".join(filter(None, (binding.module, binding.name)))
         if place is None:
             return NOTHING if binding.level else frozenset([External(dotted)])

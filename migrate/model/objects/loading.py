@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from migrate.catalogue.words import OF_CHECKPOINTS, words
 from migrate.model.calls.callers import returning
+from migrate.model.calls.kinds import LOADS
 
 if TYPE_CHECKING:
     from migrate.model.calls.analysis import Analysis
     from migrate.model.calls.scopes import Scope
 
-LOADS = words("torch.load torch.serialization.load")
 LAST = words("load_state_dict_from_url load_url")
 DEEPEST = 8
 

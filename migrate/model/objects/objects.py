@@ -637,7 +637,7 @@ class Objects:
         """Whether `node` creates its object on an accelerator."""
         scope = step.scope
         for keyword in node.keywords:
-            if keyword.arg == "device":
+            if keyword.arg in ("device", "device_map"):
                 return may_be_accelerator(self._evaluator.values(keyword.value, scope))
             if keyword.arg is None:  # `Net(**options)`
                 held = self._evaluator.contents.at_key(keyword.value, "device", scope)

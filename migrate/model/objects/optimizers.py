@@ -72,6 +72,7 @@ OF_MODULES = frozenset(
 USED_AS_MODULE = OF_MODULES | {"state_dict"}
 # Methods of optimizers; their result is no optimizer.
 OF_OPTIMIZERS = frozenset({"add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"})
+ASKED_OPTIMIZERS = OF_OPTIMIZERS | {"backward", "defaults", "optimizer", "param_groups", "state"}
 BUILDS = ("__init__", "__post_init__", "setup")
 DEEPEST = 6  # maximum depth of calls down to a move, and up to the callers of a function
 MOST_GOALS = 8  # maximum number of distinct ways to an optimizer
@@ -977,8 +978,10 @@ class ProjectOptimizers:
         known = {is_optimizer_value(value, self._evaluator) for value in values} - {None}
         if known:
             return True in known
-        if (function, name) in self._used_as_optimizers or _has_groups(function, name):
+        if _has_groups(function, name):
             return True
+        if (function, name) in self._used_as_optimizers:
+            return not _holds_settings(function, name)
         return bool(OPTIMIZER.fullmatch(name)) and not _is_configuration(function, name)
 
     @cached_property
@@ -1004,7 +1007,18 @@ class ProjectOptimizers:
                 asked += [k.value for k in call.keywords if k.arg == "optimizer"]
             for node in asked:
                 parameters |= self._objects.origin(node, scope).unknown
-        return parameters
+        return parameters - self._settings
+
+    @cached_property
+    def _settings(self) -> set[tuple[Function, str]]:
+        """Parameters that are handed to an optimizer beside its weights, such as the learning rate."""
+        return {
+            (scope, arg.id)
+            for call, scope in self._made
+            if isinstance(scope, Function)
+            for arg in (*call.args[1:], *(k.value for k in call.keywords if k.arg != "optimizer"))
+            if isinstance(arg, ast.Name)
+        }
 
 
 @lru_cache(maxsize=2)
@@ -1033,6 +1047,22 @@ def _is_of_an_optimizer(function: ast.expr) -> bool:
 
 def _arguments(call: ast.Call) -> Iterable[ast.expr]:
     return (*call.args, *(keyword.value for keyword in call.keywords))
+
+
+def _holds_settings(function: Function, name: str) -> bool:
+    """Whether a function only asks `name` for what no optimizer has: `config.model`, `config.max_epoch`.
+
+    What is made with the settings has them in its origin, as `build(model, config)` has.
+    """
+    asked = {
+        node.attr
+        for definition in function.definitions
+        for node in walk(definition)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+    }
+    return bool(asked) and asked.isdisjoint(ASKED_OPTIMIZERS)
 
 
 def _has_groups(function: Function, name: str) -> bool:

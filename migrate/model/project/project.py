@@ -103,7 +103,7 @@ class Project:
         self.unread: dict[Path, str] = {}  # with the reason
         # Cached module locations: the disk does not change while a project is analyzed.
         self._places: dict[tuple[Path, str], Sequence[Path]] = {}
-        self._found: dict[tuple[Path, str, int], Path | None] = {}
+        self._found: dict[tuple[Path, str, int, str], Path | None] = {}
         self._imports: dict[Path, list[Path]] = {}
 
     @classmethod
@@ -213,21 +213,22 @@ class Project:
         """Yield the files of the project that the import statements among `nodes` of a file import."""
         for node in nodes:
             if isinstance(node, ast.Import):
-                names = [(alias.name, 0) for alias in node.names]
+                names = [(alias.name, 0, "") for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 base = node.module or ""
-                names = [(base, node.level)]
-                names += [(f"{base}.{a.name}".lstrip("."), node.level) for a in node.names]
+                names = [(base, node.level, a.name.strip("*")) for a in node.names]
+                names += [(f"{base}.{a.name}".lstrip("."), node.level, "") for a in node.names]
             elif isinstance(node, ast.Call):
                 files = map(file_of, self.imported_by_name(importer, node))
                 yield from (file for file in files if file is not None)
                 continue
             else:
                 continue
-            for name, level in names:
-                parts = name.split(".")
+            for module, level, taken in names:
+                parts = module.split(".")
                 for length in range(1, len(parts) + 1):
-                    place = self.find(importer, ".".join(parts[:length]), level)
+                    name = taken if length == len(parts) else ""
+                    place = self.find(importer, ".".join(parts[:length]), level, name)
                     file = place and file_of(place)
                     if file is not None:
                         yield file
@@ -249,25 +250,26 @@ class Project:
         places = (self.below(package, f"{entry.stem}{after}") for entry in package.iterdir())
         return sorted({place for place in places if place is not None})
 
-    def find(self, importer: Path, dotted: str, level: int = 0) -> Path | None:
+    def find(self, importer: Path, dotted: str, level: int = 0, name: str = "") -> Path | None:
         """Return the file or folder that `import dotted` means in the file `importer`.
 
         Args:
             importer: the file with the import.
             dotted: the name of a module, without leading dots.
             level: the number of leading dots; 0 for an absolute import.
+            name: what is imported from the module, if known. Of several places, one that has it counts.
 
         Returns:
             The result is a module's file or a package's folder; None for an external module.
         """
         if self.root is None:
             return None
-        asked = (importer.parent, dotted, level)
+        asked = (importer.parent, dotted, level, name)
         if asked not in self._found:
-            self._found[asked] = self._find(importer, dotted, level)
+            self._found[asked] = self._find(importer, dotted, level, name)
         return self._found[asked]
 
-    def _find(self, importer: Path, dotted: str, level: int) -> Path | None:
+    def _find(self, importer: Path, dotted: str, level: int, name: str) -> Path | None:
         if level:
             base: Path | None = importer.parent
             for _ in range(level - 1):
@@ -277,8 +279,24 @@ class Project:
         key = (importer.parent, first)
         if key not in self._places:
             self._places[key] = self._top_level(importer.parent, first)
-        modules = (self.below(place, rest) for place in self._places[key])
-        return next((place for place in modules if place is not None), None)
+        places = (self.below(place, rest) for place in self._places[key])
+        modules = [place for place in places if place is not None]
+        if name and len(modules) > 1:
+            # A script `net/net.py` beside `net/__init__.py`: started there, Python finds the script.
+            modules.sort(key=lambda place: not self._may_have(place, name))
+        return modules[0] if modules else None
+
+    def _may_have(self, place: Path, name: str) -> bool:
+        """Whether a module mentions `name` or imports all names of another, or a package has such a part."""
+        file = file_of(place)
+        if file is None or self.below(place, name) is not None:
+            return True
+        module = self.modules.get(file)
+        try:
+            data = module.data if module is not None else self._given.get(file) or file.read_bytes()
+        except OSError:
+            return True
+        return re.search(rb"\b%b\b|import\s*\*" % re.escape(name.encode()), data) is not None
 
     def below(self, package: Path, dotted: str) -> Path | None:
         """Return the module or package `dotted` in the folder `package`."""

@@ -35,6 +35,7 @@ def align(
     weights: Weights | None = None,
     explicit: Mapping[str, str] | None = None,
     rules: OutputRules | None = None,
+    tied: Mapping[str, str] = {},
 ) -> LayerAlignment:
     """Align a side's dump with the truth's.
 
@@ -43,6 +44,7 @@ def align(
         weights: the side's weight names → names of the truth's weights that each is made from.
         explicit: layers of the side → of the truth, from `load_alignment_file`.
         rules: the user's rules for the outputs of two models; None: both sides run one model.
+        tied: the truth's weight that no weight of the side is made from → the weight that is the same tensor.
 
     Raises:
         ParityError: `explicit` names layers that do not exist, or `rules` such outputs.
@@ -52,6 +54,7 @@ def align(
         for name, held in (weights or {}).items()
     }
     identity = {token: (token,) for held in names.values() for token in held}
+    identity |= {key: (token,) for key, token in tied.items()}
     tensors = Tensors(truth, mine)
     matching = Matching(Model(truth, identity), Model(mine, names), tensors)
     if explicit:

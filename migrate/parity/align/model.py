@@ -93,19 +93,22 @@ class Model:
 
     def _held(self, weights: Mapping[str, tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
         """Return for each layer the truth's names of its weights and of the weights inside it."""
-        owner = {
-            weight: layer.name for layer in self.dump.layers.values() for weight in layer.weights
-        }
+        # Several: the methods `__call__` and `attend` of an embedding are layers of their own.
+        owners: dict[str, list[str]] = defaultdict(list)
+        for layer in self.dump.layers.values():
+            for weight in layer.weights:
+                owners[weight].append(layer.name)
         held: dict[str, list[tuple[str, ...]]] = defaultdict(list)
         for weight, names in weights.items():
-            place: str | None = owner.get(weight)
-            if place is None or place not in self._calls:
-                place = self._above(weight if place is None else f"{place}.weight")
             seen: set[str] = set()
-            while place is not None and place not in seen:
-                seen.add(place)
-                held[place].append(names)
-                place = self.dump.layers[place].parent if place in self.dump.layers else None
+            places: list[str | None] = [*owners[weight]] if weight in owners else [None]
+            for place in places:
+                if place is None or place not in self._calls:
+                    place = self._above(weight if place is None else f"{place}.weight")
+                while place is not None and place not in seen:
+                    seen.add(place)
+                    held[place].append(names)
+                    place = self.dump.layers[place].parent if place in self.dump.layers else None
         return held
 
     def _above(self, weight: str) -> str | None:

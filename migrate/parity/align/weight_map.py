@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from converters.back.safetensors_output import write_leaves
 from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import ConversionError
 from converters.mapping.leaves import PlannedLeaf
+from converters.mapping.module_tree import Outcome
+from converters.mapping.plan import Plan
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.requests import TORCH
 from migrate.parity.sides import protocol
@@ -31,11 +33,13 @@ class WeightMap:
             blocks, or parts side by side).
         leaves: how a Flax side's weights are made; empty where the names are the same.
         notes: what else the user should know.
+        tied: the truth's name of a tied weight → the name in `names` of the same tensor.
     """
 
     names: Mapping[str, tuple[str, ...]]
     leaves: tuple[PlannedLeaf, ...] = ()
     notes: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -168,13 +172,14 @@ def _converted(
             flax.ported,
         )
     )
-    leaves = _leaves(state, rules)
+    plan = _plan(state, rules)
+    leaves = plan.leaves
     names = {leaf.path: tuple(dict.fromkeys(piece.key for piece in leaf.pieces)) for leaf in leaves}
     if flax.constants is not None:
         whole = work / "pytree-and-constants.safetensors"
         write_leaves(whole, [*_arrays(output), *_arrays(flax.constants)], {}, overwrite=True)
         output = whole
-    return WeightMap(names, leaves, notes), output
+    return WeightMap(names, leaves, notes, _tied(plan)), output
 
 
 def _without_constants(flax: ComparedSide, file: Path, work: Path) -> Path:
@@ -198,8 +203,14 @@ def _arrays(file: Path) -> list[PytreeLeaf]:
     ]
 
 
-def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:
+def _plan(state: Path, rules: Path) -> Plan:
     from converters.planning import planned
     from converters.request import PlanOptions
 
-    return planned(state, PlanOptions(mapping=rules)).plan.leaves
+    return planned(state, PlanOptions(mapping=rules)).plan
+
+
+def _tied(plan: Plan) -> dict[str, str]:
+    """Tied key → mapped key with the same tensor."""
+    mapped = {row.targets: row.key for row in plan.mapped}
+    return {row.key: mapped[row.targets] for row in plan.of(Outcome.TIED) if row.targets in mapped}

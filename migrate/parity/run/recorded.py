@@ -108,7 +108,11 @@ def _compared(
     if truth is not None:
         rules[source] = None
     judged = {
-        name: Judged(dump, None, align(measured, dump, weights.names, explicit, rules[name]))
+        name: Judged(
+            dump,
+            None,
+            align(measured, dump, weights.names, explicit, rules[name], tied=weights.tied),
+        )
         for name, dump in dumps.items()
         if dump is not measured
     }

@@ -130,7 +130,14 @@ class SideRun:
         return Captured(self.settings, joined(self._plain), self._alignment, local, self.measured)
 
     def _aligned(self, truth: Dump, folder: Path) -> LayerAlignment:
-        return align(truth, Dump(folder), self.weights.names, self.explicit, self.rules)
+        return align(
+            truth,
+            Dump(folder),
+            self.weights.names,
+            self.explicit,
+            self.rules,
+            tied=self.weights.tied,
+        )
 
 
 def part_of(numbers: Sequence[int], count: int) -> str:

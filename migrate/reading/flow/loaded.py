@@ -73,9 +73,9 @@ def _is_used_as_module(name: cst.Name, facts: Facts) -> bool:
     """Whether the script calls what `name` holds, or asks it for parameters: it is a saved module."""
     for mention in facts.context.mentions(name):
         above = facts.context.parent(mention)
-        if isinstance(above, cst.Call) and above.func is mention:
+        if type(above) is cst.Call and above.func is mention:
             return True
-        if isinstance(above, cst.Attribute) and above.attr.value in OF_MODULES:
+        if type(above) is cst.Attribute and above.attr.value in OF_MODULES:
             return isinstance(facts.context.parent(above), cst.Call)
     return False
 
@@ -98,7 +98,7 @@ def _is_number(node: cst.CSTNode, facts: Facts) -> bool:
         above.value
         for mention in facts.context.mentions(node)
         for above in [facts.context.parent(mention)]
-        if isinstance(above, cst.AugAssign) and above.target is mention
+        if type(above) is cst.AugAssign and above.target is mention
     ]
     if any(isinstance(value, cst.Integer) for value in added):
         return True

@@ -200,9 +200,9 @@ class Bindings:
         branches: dict[int, str] = {}
         below = node
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.FunctionDef | cst.Lambda):
+            if type(above) is cst.FunctionDef or type(above) is cst.Lambda:
                 break
-            if isinstance(above, cst.If) and below is not above.test:
+            if type(above) is cst.If and below is not above.test:
                 branches[id(above)] = "body" if below is above.body else "else"
             below = above
         return branches
@@ -211,7 +211,7 @@ class Bindings:
         """Return the parameter that `name` is, and its function."""
         for binding in self._context.bindings(name):
             function = binding.scope.node
-            if isinstance(binding.node, cst.Param) and isinstance(function, cst.FunctionDef):
+            if type(binding.node) is cst.Param and type(function) is cst.FunctionDef:
                 return function, binding.node
         return None
 

@@ -146,19 +146,19 @@ def _reason(test: cst.BaseExpression, value: tuple[object]) -> str:
 
 def _dead_parts(node: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
     """Yield the children of `node` that never run."""
-    if isinstance(node, cst.If | cst.IfExp):
+    if type(node) is cst.If or type(node) is cst.IfExp:
         value = constant(node.test, script)
         if value is not None:
             dead = node.orelse if value[0] else node.body
             if dead is not None:
                 yield dead
-    elif isinstance(node, cst.BooleanOperation):
+    elif type(node) is cst.BooleanOperation:
         value = constant(node.left, script)
         if value is not None and bool(value[0]) is isinstance(node.operator, cst.Or):
             yield node.right
-    elif isinstance(node, cst.IndentedBlock):
+    elif type(node) is cst.IndentedBlock:
         for index, statement in enumerate(node.body):
-            if isinstance(statement, cst.If) and _always_leaves(statement, script):
+            if type(statement) is cst.If and _always_leaves(statement, script):
                 yield from node.body[index + 1 :]
                 return
 

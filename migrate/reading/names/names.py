@@ -21,7 +21,9 @@ class Names:
                     name = alias.evaluated_name
                     self.roots.add(name.split(".")[0])
                     bound.add(alias.evaluated_alias or name.split(".")[0])
-            elif not isinstance(node.names, cst.ImportStar):
+            elif isinstance(node.names, cst.ImportStar):
+                bound.update(context.calls.stars)
+            else:
                 bound.update(alias.evaluated_alias or alias.evaluated_name for alias in node.names)
                 if node.module is not None and not node.relative:
                     self.roots.add(_root(node.module))

@@ -17,12 +17,13 @@ from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import NameBinding, Uses
 from migrate.syntax.source import Source, require_this_python
 from migrate.syntax.tree import TARGETED, assigned_by, code, compared_with_type, dotted, nodes_of
-from migrate.syntax.walk import order
+from migrate.syntax.walk import kinds_of, order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Other = TypeVar("Other", bound=cst.CSTNode)
 
 # Calls that ask for the attributes or the type of a class, or set one.
+STATEMENTS = kinds_of(cst.BaseStatement)
 OF_ATTRIBUTES = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "setattr"})
 
 
@@ -236,9 +237,9 @@ class Parsed:
     def loop_around(self, node: cst.CSTNode) -> cst.For | cst.While | None:
         """Return the innermost loop of its function that holds `node`, or None."""
         for above in self.ancestors(node):
-            if isinstance(above, cst.FunctionDef | cst.Lambda):
+            if type(above) is cst.FunctionDef or type(above) is cst.Lambda:
                 return None
-            if isinstance(above, cst.For | cst.While):
+            if type(above) is cst.For or type(above) is cst.While:
                 return above
         return None
 
@@ -294,13 +295,11 @@ class Parsed:
 
     def value_of(self, binding: NameBinding) -> cst.Param | cst.BaseExpression | None:
         """Return the parameter, or the value of `target = value` or `target: int = value`."""
-        if isinstance(binding.node, cst.Param):
+        if type(binding.node) is cst.Param:
             return binding.node
         above = self.parent(binding.node)
         assign = self.parent(above)
-        if isinstance(above, cst.Element) or (
-            isinstance(assign, cst.Assign) and len(assign.targets) != 1
-        ):
+        if type(above) is cst.Element or (type(assign) is cst.Assign and len(assign.targets) != 1):
             return None
         return self._value(binding.node)
 
@@ -326,12 +325,12 @@ class Parsed:
     def _value(self, target: cst.CSTNode) -> cst.BaseExpression | None:
         """Return the value assigned to `target` or to an element of it; None if not plain to see."""
         above = self.parent(target)
-        if isinstance(above, cst.AnnAssign):
+        if type(above) is cst.AnnAssign:
             return above.value
         assign = self.parent(above)
-        if isinstance(above, cst.AssignTarget) and isinstance(assign, cst.Assign):
+        if type(above) is cst.AssignTarget and type(assign) is cst.Assign:
             return assign.value
-        if isinstance(above, cst.Element) and isinstance(assign, cst.Tuple | cst.List):
+        if type(above) is cst.Element and isinstance(assign, cst.Tuple | cst.List):
             whole = self._value(assign)
             if isinstance(whole, cst.Tuple | cst.List) and len(whole.elements) == len(
                 assign.elements
@@ -418,14 +417,14 @@ class Parsed:
         """Yield the nodes above `node` up to the innermost statement, which is the last."""
         for above in self.ancestors(node):
             yield above
-            if isinstance(above, cst.BaseStatement):
+            if type(above) in STATEMENTS:
                 return
 
     def statement_around(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the statement line or compound statement that contains `node`."""
         parent_of = self._tree[1].get
         above: cst.CSTNode | None = node
-        while above is not None and not isinstance(above, cst.BaseStatement):
+        while above is not None and type(above) not in STATEMENTS:
             above = parent_of(id(above))
         return node if above is None else above
 
@@ -546,14 +545,14 @@ class Parsed:
     def _by_text(self) -> dict[str, list[cst.Name | cst.Attribute]]:
         nodes: dict[str, list[cst.Name | cst.Attribute]] = defaultdict(list)
         for node in self.all_of(cst.Name, cst.Attribute):
-            if isinstance(node, cst.Name):
+            if type(node) is cst.Name:
                 above = self.parent(node)
-                if isinstance(above, cst.Attribute) and above.attr is node:
+                if type(above) is cst.Attribute and above.attr is node:
                     continue  # the last part of `torch.cuda.stream` is no mention of `stream`
-                if isinstance(above, cst.Arg) and above.keyword is node:
+                if type(above) is cst.Arg and above.keyword is node:
                     continue
                 nodes[node.value].append(node)
-            elif isinstance(node.value, cst.Name):
+            elif isinstance(node, cst.Attribute) and type(node.value) is cst.Name:
                 nodes[f"{node.value.value}.{node.attr.value}"].append(node)
         return nodes
 

@@ -49,6 +49,9 @@ OF_MODULES = words(
     "apply backward buffers children cpu cuda double eval float forward half load_state_dict modules "
     "parameters register_buffer requires_grad_ state_dict step to train type zero_grad"
 )
+# Nodes around another that may keep it from running.
+_TESTS = (cst.If, cst.IfExp, cst.While, cst.BooleanOperation, cst.Match)
+_GUARDING = frozenset((*_TESTS, cst.IndentedBlock, cst.Module, cst.FunctionDef))
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
 
 # Calls that return the number of dimensions of a tensor, or of a matrix's independent rows.
@@ -91,7 +94,9 @@ class Guards:
     def _find_around(self, node: cst.CSTNode) -> Guard | None:
         below = node
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.If | cst.IfExp | cst.While):
+            if type(above) not in _GUARDING:
+                pass
+            elif isinstance(above, cst.If | cst.IfExp | cst.While):
                 in_branch = below is not above.test
                 if in_branch and self.asks(above.test):
                     return above
@@ -118,7 +123,9 @@ class Guards:
         """
         below = node
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.If | cst.IfExp):
+            if type(above) not in _GUARDING:
+                pass
+            elif isinstance(above, cst.If | cst.IfExp):
                 if below is above.body and any(map(self._held_by_some, _parts(above.test))):
                     return above
                 if below is above.orelse and self._missing_for_some(above.test):

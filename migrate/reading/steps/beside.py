@@ -68,7 +68,7 @@ def unconditional(node: cst.CSTNode, body: int, script: Script) -> bool:
             loop = script.parent(above)
             return not tests or (
                 isinstance(loop, cst.For | cst.While)
-                and all(_is_fixed(test, loop) for test in tests)
+                and all(is_fixed(test, loop) for test in tests)
             )
         if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda | cst.ExceptHandler):
             return False
@@ -80,34 +80,26 @@ def unconditional(node: cst.CSTNode, body: int, script: Script) -> bool:
     return False
 
 
-def is_option(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
-    """Whether `test` compares an option, which `loop` leaves alone, with None, 0 or a text."""
-    match test:
-        case cst.BooleanOperation(left=left, right=right):
-            return is_option(left, loop) and is_option(right, loop)
-        case cst.Comparison():
-            return _is_fixed(test, loop)
-    return False
-
-
-def _is_fixed(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
+def is_fixed(test: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
     """Whether `test` has the same result in all turns of `loop`: an option, or a variable set before it."""
     match test:
         case cst.UnaryOperation(operator=cst.Not(), expression=operand):
-            return _is_fixed(operand, loop)
+            return is_fixed(operand, loop)
         case cst.BooleanOperation(left=left, right=right):
-            return _is_fixed(left, loop) and _is_fixed(right, loop)
+            return is_fixed(left, loop) and is_fixed(right, loop)
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator, compared)]):
             if isinstance(compared, cst.Name) and compared.value == "None":
-                return _is_fixed(left, loop)
+                return is_fixed(left, loop)
             if isinstance(compared, cst.Integer | cst.Float) and float(compared.value) == 0:
-                return _is_fixed(left, loop) and not _calls_methods_of(left, loop)
+                return is_fixed(left, loop) and not _calls_methods_of(left, loop)
             is_equality = isinstance(operator, cst.Equal | cst.NotEqual | cst.In | cst.NotIn)
             held = compared.elements if isinstance(compared, cst.List | cst.Tuple) else ()
             values = [element.value for element in held] or [compared]
             texts = all(isinstance(value, cst.SimpleString) for value in values)
-            return is_equality and texts and _is_fixed(left, loop)
+            return is_equality and texts and is_fixed(left, loop)
         case cst.Name() | cst.Attribute():
+            if isinstance(test, cst.Attribute) and _calls_methods_of(test, loop):
+                return False
             root = dotted(test).partition(".")[0]
             return root not in ("", "self") and not any(
                 name.value == root

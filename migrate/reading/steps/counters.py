@@ -26,6 +26,9 @@ KEPT = frozenset({"astype", "round", "tolist", "copy"})
 # Functions that yield tuples with an element of each argument.
 TOGETHER = frozenset({"zip", "product"})
 PLAIN = frozenset({"int", "min", "max", "abs", "round", "slice"})
+_LOOPS_AND_FUNCTIONS = frozenset(
+    (cst.For, cst.While, cst.FunctionDef, cst.ListComp, cst.GeneratorExp, cst.SetComp, cst.Lambda)
+)
 DEEPEST = 10
 MOST_CALLS = 3  # maximum number of calls followed from a counter to a training loop
 
@@ -81,6 +84,9 @@ class Counters:
         """Whether a loop around `name` counts with it, or the function's argument changes."""
         below: cst.CSTNode = name
         for above in self._script.ancestors(name):
+            if type(above) not in _LOOPS_AND_FUNCTIONS:
+                below = above
+                continue
             if isinstance(above, cst.For | cst.While) and below is not getattr(above, "iter", None):
                 change = self._made_in(above, name, depth, graphs)
                 if change is not None:

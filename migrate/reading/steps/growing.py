@@ -1,4 +1,4 @@
-"""Lists that get one more tensor in each turn of a loop, and become one tensor there.
+"""Lists that get one more tensor in each turn of a loop, and become one tensor there; tensors that grow.
 
 Source: torch_xla 2.9 (measured: `sum(losses)` and `torch.stack(losses)` compile for each length; a tensor
 that each turn adds to does not).
@@ -12,12 +12,13 @@ import libcst as cst
 
 from migrate.catalogue.words import words
 from migrate.reading.steps.loops import Loop
-from migrate.syntax.tree import code
+from migrate.syntax.tree import code, targets
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
 JOINS = frozenset(f"torch.{name}" for name in words("cat concat hstack stack vstack"))
+LENGTHENS = JOINS - {"torch.stack"}
 EMPTIES = frozenset({"[]", "deque()", "list()"})
 SHORTENS = words("clear pop popleft")
 
@@ -46,6 +47,29 @@ def growing_list(call: cst.Call, facts: Facts) -> cst.Name | None:
         if _is_in(stored.value, loop, facts)
     ]
     return held if any(map(facts.values.is_tensor, put)) else None
+
+
+def grown_tensor(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
+    """Return the tensor that `call` makes longer in each turn: `ids = torch.cat((ids, next), dim=1)`.
+
+    None if the loop gives it another value, too, as one that cuts it to its last rows does.
+    """
+    held = call.args[0].value if call.args else None
+    assigned, loop = facts.context.parent(call), _loop_around(call, facts)
+    if facts.names.of(call.func) not in LENGTHENS or loop is None or not _is_in(call, loop, facts):
+        return None
+    if not isinstance(held, cst.Tuple | cst.List) or not isinstance(assigned, cst.Assign):
+        return None
+    target = assigned.targets[0].target
+    parts = [element.value for element in held.elements]
+    if len(parts) < 2 or code(target) not in map(code, parts):
+        return None
+    others = [
+        other
+        for other in targets(loop)
+        if other is not target and code(other) == code(target) and _is_in(other, loop, facts)
+    ]
+    return target if not others and any(map(facts.values.on_device, parts)) else None
 
 
 def _joins(call: cst.Call, facts: Facts) -> bool:

@@ -10,14 +10,14 @@ import libcst as cst
 
 from migrate.catalogue.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 from migrate.reading.script import Script
-from migrate.reading.steps.beside import EveryStepFunctions, is_option, unconditional
+from migrate.reading.steps.beside import EveryStepFunctions, is_fixed, unconditional
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained, given_batches
 from migrate.reading.values.entries import StepFunction
 from migrate.reading.values.values import is_forward, is_hook, is_update
-from migrate.syntax.tree import code, nodes, nodes_of
+from migrate.syntax.tree import code, last_part, nodes, nodes_of
 
 # Calls that may be inside of a step without being part of its work.
 APART = (Outside.SAVE, Outside.EVALUATION, Outside.STEPS)
@@ -112,12 +112,12 @@ class StepCode:
                 loop = self._context.parent(above)
                 every = not tests or (
                     isinstance(loop, cst.For | cst.While)
-                    and all(is_option(test, loop) for test in tests)
+                    and all(is_fixed(test, loop) for test in tests)
                 )
                 return When.EVERY_STEP if every else When.SOMETIMES
-            if isinstance(above, cst.FunctionDef | cst.ClassDef):
+            if type(above) is cst.FunctionDef or type(above) is cst.ClassDef:
                 return When.ELSEWHERE
-            if isinstance(above, cst.If) and below is not above.test and above is not node:
+            if type(above) is cst.If and below is not above.test and above is not node:
                 if self._asks_training and _evaluates(above, below):
                     return When.ELSEWHERE
                 if not self._asks_rank_alone(above.test):
@@ -297,7 +297,7 @@ class StepCode:
             return True
         below: cst.CSTNode = call
         for above in self._context.ancestors(call):
-            if isinstance(above, cst.If) and _evaluates(above, below):
+            if type(above) is cst.If and _evaluates(above, below):
                 return True
             if above is step:
                 return False
@@ -312,7 +312,7 @@ class StepCode:
         if isinstance(self._context.parent(call), cst.Return):
             return False
         effects = self._context.effects
-        name = code(call.func).rpartition(".")[2]
+        name = last_part(call.func)
         named = EVALUATION.fullmatch(name) or SAVE.fullmatch(name)
         if not named or effects.of(call) or not self._context.run_by(call):
             return False
@@ -394,8 +394,9 @@ class StepCode:
 
 def _is_of_cache(call: cst.Call) -> bool:
     """Whether a call is of a cache, or of its method: `self.kv_cache(k, v)`, `cache.get_pos()`."""
-    parts = code(call.func).split(".")
-    return any(CACHE.fullmatch(part) for part in parts[-2:] if part.isidentifier())
+    func = call.func
+    parts = [last_part(func), last_part(func.value) if isinstance(func, cst.Attribute) else ""]
+    return any(CACHE.fullmatch(part) for part in parts if part)
 
 
 def is_step(block: cst.With, context: Script) -> bool:
@@ -409,10 +410,16 @@ def is_step(block: cst.With, context: Script) -> bool:
 
 def _evaluates(condition: cst.If, branch: cst.CSTNode) -> bool:
     """Whether `branch` of `condition` runs only if a module does not train."""
-    test = code(condition.test)
-    if not test.endswith(".training"):
+    test = condition.test
+    for part in nodes_of(test, cst.Attribute):
+        if part.attr.value == "training":
+            break
+    else:
         return False
-    return branch is condition.body if test.startswith("not ") else branch is condition.orelse
+    text = code(test)
+    if not text.endswith(".training"):
+        return False
+    return branch is condition.body if text.startswith("not ") else branch is condition.orelse
 
 
 def _nodes(span: Span) -> Iterator[cst.CSTNode]:

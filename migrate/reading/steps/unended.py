@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Comprehension = cst.ListComp | cst.SetComp | cst.DictComp | cst.GeneratorExp
+_DEFINES = frozenset((cst.FunctionDef, cst.Lambda, cst.ClassDef))
 FEW = 4  # number of turns that one graph can hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
@@ -212,11 +213,11 @@ def models_in(
 def _own_calls(node: cst.CSTNode, facts: Facts) -> Iterator[cst.Call]:
     """Yield the calls below `node`, without those of functions defined there and of longer inner loops."""
     for child in children(node):
-        if isinstance(child, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+        if type(child) in _DEFINES:
             continue
-        if isinstance(child, cst.For | cst.While) and _turns(child, facts) > FEW:
+        if (type(child) is cst.For or type(child) is cst.While) and _turns(child, facts) > FEW:
             continue
-        if isinstance(child, cst.Call):
+        if type(child) is cst.Call:
             yield child
         yield from _own_calls(child, facts)
 
@@ -373,13 +374,33 @@ def _is_gradient_free_call(node: cst.CSTNode, facts: Facts) -> bool:
     if is_gradient_free(node, facts):
         return True
     for above in context.ancestors(node):
-        if isinstance(above, cst.FunctionDef) and any(
-            _evaluates(call, facts) for call in facts.below(above.body, cst.Call)
+        if isinstance(above, cst.FunctionDef) and (
+            is_in_eval_mode(node, above, context)
+            or any(_is_switched_off(call, facts) for call in facts.below(above.body, cst.Call))
         ):
             return True
     switches = _evaluates if context.function_around(node) is None else _is_switched_off
     module = (call for call in facts.calls if context.function_around(call) is None)
     return any(switches(call, facts) for call in module)
+
+
+def is_in_eval_mode(node: cst.CSTNode, function: cst.FunctionDef, context: Script) -> bool:
+    """Whether a function calls `eval()` of a model, and does not set it to train again before `node`.
+
+    A training step that sets the model back at its end, `model.train()` … `model.eval()`, is no evaluation.
+    """
+    line = context.position(node).line
+    trains: dict[str, bool] = {}  # whether a model trains at `node`, by its name
+    for call in context.below(function.body, cst.Call):
+        if not isinstance(call.func, cst.Attribute):
+            continue
+        model, mode = code(call.func.value), call.func.attr.value
+        comes_before = context.position(call).line < line
+        if mode == "eval" and not call.args and (comes_before or model not in trains):
+            trains[model] = False
+        elif mode == "train" and comes_before:
+            trains[model] = not call.args or code(call.args[0].value) == "True"
+    return False in trains.values()
 
 
 def is_gradient_free(node: cst.CSTNode, facts: Facts) -> bool:

@@ -43,6 +43,9 @@ OF_TENSORS = ONLY_TENSORS | {
     "sum",
 }
 # Nodes that bind a name to something other than an object of the script.
+_BINDING = frozenset(
+    (cst.Assign, cst.AugAssign, cst.NamedExpr, cst.AnnAssign, cst.For, cst.CompFor)
+)
 NO_OBJECT = cst.FunctionDef | cst.ClassDef | cst.Import | cst.ImportFrom
 
 
@@ -81,6 +84,8 @@ class DeviceValues:
         """Yield the names bound at and below `root`, with their values."""
         iterated = self._context.values.bindings.iterated
         for node in nodes(root):
+            if type(node) not in _BINDING:
+                continue
             if isinstance(node, cst.Assign):
                 yield [n for target in node.targets for n in _names(target.target)], node.value
             elif isinstance(node, cst.AugAssign | cst.NamedExpr | cst.AnnAssign):
@@ -257,8 +262,12 @@ def _names(target: cst.CSTNode) -> list[str]:
     return [name] if name else []
 
 
-def has_gradients(value: cst.CSTNode, script: Script) -> bool:
-    """Whether `value` is, or is computed from, a variable that starts a backward pass: `loss.backward()`."""
+def has_gradients(value: cst.CSTNode, script: Script, depth: int = 2) -> bool:
+    """Whether `value` is, or is computed from, a variable that starts a backward pass: `loss.backward()`.
+
+    So is a variable that is given another name first (`total = loss`), and one that the same call returns
+    beside the loss: `loss, accuracy = net.losses(x, y)`.
+    """
     while isinstance(value, cst.Call) and last_part(value.func) in OF_TENSORS:
         if not isinstance(value.func, cst.Attribute):
             return False
@@ -267,9 +276,30 @@ def has_gradients(value: cst.CSTNode, script: Script) -> bool:
         return False
     function = script.function_around(value)
     return any(
-        script.function_around(mention) is function and _is_backward(mention, script)
+        script.function_around(mention) is function
+        and (
+            _is_backward(mention, script)
+            or (
+                depth > 0
+                and any(has_gradients(n, script, depth - 1) for n in _beside(mention, script))
+            )
+        )
         for mention in script.mentions(value)
     )
+
+
+def _beside(mention: cst.CSTNode, script: Script) -> Iterator[cst.Name]:
+    """Yield the names that an assignment gives to `mention`, or binds beside it to what one call returns."""
+    above = script.parent(mention)
+    if isinstance(above, cst.Assign) and above.value is mention:
+        yield from (t.target for t in above.targets if isinstance(t.target, cst.Name))
+    held = script.parent(above) if isinstance(above, cst.Element) else None
+    target = script.parent(held) if isinstance(held, cst.Tuple) else None
+    assigned = script.parent(target) if isinstance(target, cst.AssignTarget) else None
+    called = isinstance(assigned, cst.Assign) and isinstance(assigned.value, cst.Call)
+    if isinstance(held, cst.Tuple) and called:
+        parts = (element.value for element in held.elements)
+        yield from (p for p in parts if isinstance(p, cst.Name) and p is not mention)
 
 
 def _is_backward(mention: cst.CSTNode, script: Script) -> bool:

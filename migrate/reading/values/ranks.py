@@ -50,15 +50,15 @@ class Ranks:
 
     def is_rank(self, node: cst.CSTNode | None) -> bool:
         """Whether the expression `node` is the replica index, or the index modulo the device count."""
-        if isinstance(node, cst.Name):
+        if type(node) is cst.Name:
             return self._name_is_rank(node)
-        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+        if type(node) is cst.BinaryOperation and isinstance(node.operator, cst.Modulo):
             return self.is_rank(node.left)  # rank % torch.cuda.device_count()
-        if isinstance(node, cst.Call):
+        if type(node) is cst.Call:
             return self._is_asked(node)
         if is_attribute_of_self(node):
             return (id(self._context.class_around(node)), node.attr.value) in self._attributes
-        if isinstance(node, cst.Attribute):
+        if type(node) is cst.Attribute:
             return code(node) in self._kept
         return False
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES
 TORCH_DATA = "torch.utils.data."
+GRAPH_DATA = "torch_geometric.data."
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 # Parameters of safetensors, each with the name of the same parameter in torch.save.
 OF_SAFETENSORS = {"tensors": "obj", "model": "obj", "filename": "f"}
@@ -100,7 +101,7 @@ def _is_in_dataset(call: cst.Call, context: Script) -> bool:
 
 
 def _is_dataset_class(name: str) -> bool:
-    return name.startswith((DATASETS, TORCH_DATA)) and name.endswith("Dataset")
+    return name.startswith((DATASETS, TORCH_DATA, GRAPH_DATA)) and name.endswith("Dataset")
 
 
 def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:

@@ -55,11 +55,15 @@ from migrate.syntax.tree import (
     nodes_of,
     string_value,
 )
+from migrate.syntax.walk import kinds_of
 
 FORWARDS = frozenset({"forward", "training_step"})
 # Kinds that other files may make, or pass.
 ASKED = cst.Name | cst.Attribute | cst.Subscript | cst.Call
 # Kinds that unpacking or indexing ends.
+_ENDS_EXPRESSION = frozenset(
+    {cst.Lambda, *kinds_of(cst.BaseStatement), *kinds_of(cst.BaseSmallStatement)}
+)
 HOLDERS = LOADERS | {Kind.MODEL, Kind.OPTIMIZER}
 MADE_LOADERS = names(*DATA_LOADERS)
 DEVICE_LOADERS = frozenset(
@@ -170,6 +174,10 @@ class Values:
         return self._devices.get(key, Kind.UNKNOWN)
 
     def _device_of(self, node: cst.CSTNode) -> Kind:
+        if type(node) is cst.Name:
+            return self._of_named(node)
+        if type(node) is cst.Attribute:
+            return self._device_of_attribute(node)
         if isinstance(node, cst.IfExp):
             return joined((self.device(node.body), self.device(node.orelse)))
         if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
@@ -190,11 +198,14 @@ class Values:
             if isinstance(index, cst.Index) and code(index.value) == "0":
                 return self.device(_type_before_colon(node.value))
             return Kind.INDEX if code(node) in _ENVIRONMENT else Kind.UNKNOWN
-        if isinstance(node, cst.Attribute) and node.attr.value in ("device", "type"):
+        return Kind.UNKNOWN
+
+    def _device_of_attribute(self, node: cst.Attribute) -> Kind:
+        if node.attr.value in ("device", "type"):
             return self._of_device_part(node)
-        if isinstance(node, cst.Attribute) and node.attr.value == "index":
+        if node.attr.value == "index":
             return Kind.INDEX if self._is_index_of_device(node) else Kind.UNKNOWN
-        return self._of_named(node) if isinstance(node, cst.Name | cst.Attribute) else Kind.UNKNOWN
+        return self._of_named(node)
 
     def _of_device_part(self, node: cst.Attribute) -> Kind:
         """Return the device of `x.to("xla").device`, or of `device.type`."""
@@ -310,11 +321,11 @@ class Values:
         """
         below: cst.CSTNode = node
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.Assign | cst.AnnAssign):
+            if type(above) is cst.Assign or type(above) is cst.AnnAssign:
                 if isinstance(below, cst.Call) and self._context.loop_around(above) is None:
                     return below
                 return None
-            if isinstance(above, cst.Lambda | cst.BaseStatement | cst.BaseSmallStatement):
+            if type(above) in _ENDS_EXPRESSION:
                 return None
             below = above
         return None
@@ -393,6 +404,31 @@ class Values:
         kind = self.kind(of)
         only = kind is Kind.UNKNOWN and v.COMPUTES_ONLY.fullmatch(func.attr.value)
         return kind is Kind.MODEL or named is not None or bool(only)
+
+    def generates(self, call: cst.Call) -> bool:
+        """Whether `call` is `model.generate(ids, max_length=9)` of transformers."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value != "generate":
+            return False
+        if not v.OF_GENERATION & {
+            arg.keyword.value for arg in call.args if arg.keyword is not None
+        }:
+            return False
+        if self._context.called(call) or self._context.run_by(call):
+            return False  # a method of the project
+        model = func.value
+        if v.CALLED_MODEL.fullmatch(last_part(model)) or self.kind(model) is Kind.MODEL:
+            return True
+        values = self.given_to(model) if isinstance(model, cst.Name | cst.Attribute) else ()
+        return any(map(self._is_made_by_transformers, values))
+
+    def _is_made_by_transformers(self, value: cst.BaseExpression) -> bool:
+        """Whether a class of transformers makes `value`: `AutoModel.from_pretrained(name).to(device)`."""
+        while isinstance(value, cst.Call):
+            if (self._context.qualified_name(value.func) or "").startswith("transformers."):
+                return True
+            value = value.func.value if isinstance(value.func, cst.Attribute) else value.func
+        return False
 
     def _is_item_a_model(self, item: cst.Subscript) -> bool:
         """Whether `models["encoder"]` is a module: by what the container holds, otherwise by its name."""
@@ -957,6 +993,7 @@ class Values:
         forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
         forward = forward or _is_given_weight(function, self._context)
         forward = forward or _is_given_by_hook(function, parameter, self._context)
+        forward = forward and (id(function), name) not in self._flags
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
@@ -983,6 +1020,23 @@ class Values:
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    @cached_property
+    def _flags(self) -> frozenset[tuple[int, str]]:
+        """Functions, by id, and names that Python compares with True or False: `if augment == True:`."""
+        flags: set[tuple[int, str]] = set()
+        for comparison in self._context.all_of(cst.Comparison):
+            compared = [target.comparator for target in comparison.comparisons]
+            named = isinstance(comparison.left, cst.Name) and len(compared) == 1
+            if named and code(compared[0]) in ("True", "False"):
+                below: cst.CSTNode = comparison
+                above = self._context.parent(below)
+                while isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+                    below, above = above, self._context.parent(above)
+                if isinstance(above, cst.If | cst.IfExp | cst.While) and above.test is below:
+                    function = self._context.function_around(comparison)
+                    flags.add((id(function), code(comparison.left)))
+        return frozenset(flags)
 
     def _handed(self, function: cst.FunctionDef, name: str) -> set[Kind]:
         """Return the kind of a parameter by the calls of this file, and by the steps of others."""
@@ -1040,12 +1094,12 @@ class Values:
 
     def is_number(self, node: cst.CSTNode | None, depth: int = 4) -> bool:
         """Whether `node` is plainly a Python number: a literal, a size, a counter, or computed from these."""
+        if type(node) is cst.Name:
+            if node.value in ("True", "False"):
+                return True
+            return depth > 0 and self._is_number_name(node, depth - 1)
         if isinstance(node, cst.BaseNumber):
             return True
-        if isinstance(node, cst.Name) and node.value in ("True", "False"):
-            return True
-        if isinstance(node, cst.Name):
-            return depth > 0 and self._is_number_name(node, depth - 1)
         if isinstance(node, cst.UnaryOperation):
             return self.is_number(node.expression, depth)
         if isinstance(node, cst.BinaryOperation):
@@ -1251,6 +1305,8 @@ class Values:
                 return Kind.ON_DEVICE
             if method in v.MODULE_METHODS or method in ("items", "values"):
                 return Kind.MODEL
+        if method == "generate" and self.generates(call):
+            return Kind.ON_DEVICE
         if base is Kind.OPTIMIZER:
             return Kind.ON_DEVICE if method == "state_dict" else Kind.HOST
         if base is Kind.DEVICE_LOADER:
@@ -1267,6 +1323,8 @@ class Values:
             return base
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
             return Kind.ON_DEVICE
+        if method in v.OVER_REPLICAS and call.args and self.kind(call.args[0].value) in TENSORS:
+            return self.kind(call.args[0].value)  # accelerator.gather(loss)
         return Kind.UNKNOWN
 
     def _handed_back(self, call: cst.Call) -> Kind | None:
@@ -1402,6 +1460,8 @@ _RULES: dict[type[cst.CSTNode], Callable[[Values, Any], Kind]] = {
 
 def names_cuda(node: cst.CSTNode | None) -> bool:
     """Whether `node` spells a CUDA device: 'cuda', 'cuda:0', f'cuda:{i}', 'cuda:%d' % i."""
+    if type(node) is cst.Name or type(node) is cst.Attribute:
+        return False
     if isinstance(node, cst.FormattedString) and node.parts:
         first = node.parts[0]
         text = first.value if isinstance(first, cst.FormattedStringText) else ""
@@ -1419,6 +1479,8 @@ def names_cuda(node: cst.CSTNode | None) -> bool:
 
 def type_with_index(node: cst.CSTNode) -> cst.BaseExpression | None:
     """Return the device type in `kind + ":" + str(rank)` and similar, as the analysis of calls sees it."""
+    if type(node) is not cst.BinaryOperation and type(node) is not cst.Call:
+        return None
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
         if _begins_with_colon(node.right):
             return node.left

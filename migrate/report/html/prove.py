@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ _VERDICTS: dict[ProofVerdict, tuple[str, State, str]] = {
     ProofVerdict.MATCH: (
         "Match",
         "fine",
-        "check that the training step fits on your TPU: `migrate fit {script} --tpu v5e-8`.",
+        "check that the training step fits on your TPU: `migrate fit {script} --tpu v5e-8{args}`.",
     ),
     ProofVerdict.DIFFERS: (
         "Different",
@@ -108,8 +109,10 @@ class StepRow:
         return _is_above(self.step.gradient_difference, self.gradient_limit)
 
 
-def write_prove_page(proof: Proof | ResumeProof, script: Path, path: Path) -> None:
-    """Write the page of the proof of `script` to `path`, replacing the file if it exists.
+def write_prove_page(
+    proof: Proof | ResumeProof, script: Path, path: Path, args: Sequence[str] = ()
+) -> None:
+    """Write the page of the proof of `script` with `args` to `path`, replacing the file if it exists.
 
     Raises:
         PageError: the folder or a package is missing.
@@ -117,10 +120,10 @@ def write_prove_page(proof: Proof | ResumeProof, script: Path, path: Path) -> No
     """
     directions = getattr(proof, "directions", None)
     if directions is None:
-        parts = [_part("", cast("Proof", proof), script)]
+        parts = [_part("", cast("Proof", proof), script, args)]
     else:
         parts = [
-            _part(direction.name, direction.proof, script, direction.sides)
+            _part(direction.name, direction.proof, script, args, direction.sides)
             for direction in directions
         ]
     write_page(
@@ -133,10 +136,14 @@ def write_prove_page(proof: Proof | ResumeProof, script: Path, path: Path) -> No
     )
 
 
-def _banner(proof: Proof, script: Path) -> Banner:
+def _banner(proof: Proof, script: Path, args: Sequence[str]) -> Banner:
     verdict, state, next_step = _VERDICTS[proof.verdict]
+    shown = f" -- {shlex.join(args)}" if args else ""
     return Banner(
-        state, verdict, sentence(proof.message), sentence(next_step.format(script=script))
+        state,
+        verdict,
+        sentence(proof.message),
+        sentence(next_step.format(script=script, args=shown)),
     )
 
 
@@ -152,7 +159,11 @@ def _resume_banner(parts: Sequence[dict[str, Any]]) -> Banner:
 
 
 def _part(
-    name: str, proof: Proof, script: Path, sides: tuple[str, str] = ("original", "rewrite")
+    name: str,
+    proof: Proof,
+    script: Path,
+    args: Sequence[str],
+    sides: tuple[str, str] = ("original", "rewrite"),
 ) -> dict[str, Any]:
     gates = Gates(proof.floor, proof.bfloat16)
     optimizers = sorted({step.optimizer for step in proof.steps})
@@ -160,7 +171,7 @@ def _part(
         "name": name,
         "sides": sides,
         "proof": proof,
-        "banner": _banner(proof, script),
+        "banner": _banner(proof, script, args),
         "limits": list(_limits(proof)),
         "optimizers": len(optimizers),
         "clipped": any(

@@ -195,7 +195,8 @@ def _parting(cases: Sequence[ProofCase]) -> list[str]:
         return ["", f"{case.name}: {case.error}"]
     said = ["", f"{case.name}: {case.sentence}"]
     if case.first is not None:
-        port = "" if case.first.b is None else f" (called at {case.first.b.called})"
+        called = "" if case.first.b is None else case.first.b.called  # nothing calls the model
+        port = f" (called at {called})" if called else ""
         said.append(f"the first module that differs: {case.first.name or 'the model'}{port}")
     return [*said, *(f"cause: {entry.text}; {entry.evidence}" for entry in case.parity.causes)]
 

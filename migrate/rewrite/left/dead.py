@@ -170,11 +170,11 @@ def _read(function: cst.FunctionDef) -> set[str]:
     waiting: list[cst.CSTNode] = [function]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, cst.Name):
+        if type(node) is cst.Name:
             names.add(node.value)
-        elif isinstance(node, cst.Attribute | cst.Arg):
+        elif type(node) is cst.Attribute or type(node) is cst.Arg:
             waiting.append(node.value)
-        elif isinstance(node, cst.AssignTarget):
+        elif type(node) is cst.AssignTarget:
             target = node.target
             parts = (
                 [e.value for e in target.elements] if isinstance(target, cst.Tuple) else [target]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from migrate.train.optimizer.functions import ModuleNames, Unportable, port
 from migrate.train.optimizer.points import far_points
 from migrate.train.optimizer.recorded import (
     RecordedCall,
+    RecordedFunction,
     RecordedOptimizer,
     RecordedSchedule,
 )
@@ -40,7 +41,7 @@ from migrate.train.optimizer.schedules import (
     python_text,
     table_text,
 )
-from migrate.train.optimizer.stepping import ScheduleSteps, steps_of
+from migrate.train.optimizer.stepping import Argument, ScheduleSteps, argument_of, steps_of
 
 # Updates over which a schedule is compared where the length of the training is unknown.
 HORIZON = 3000
@@ -89,9 +90,15 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
     Raises:
         TrainError: the rates follow from no schedule or function that can be written.
     """
+    reasons = []
+    if recorded.function is not None and recorded.function.sets:
+        try:
+            reference(recorded)
+        except TrainError as error:  # it sets other rates, or by more than its number
+            reasons.append(str(error).partition(": ")[2])
+            recorded = replace(recorded, function=None)
     expected = reference(recorded)
     far = _far_rates(recorded, expected)
-    reasons = []
     for draft in _drafts(recorded, lr_name):
         try:
             texts = draft()
@@ -110,7 +117,7 @@ def choose_rates(recorded: RecordedOptimizer, lr_name: str = "learning_rate") ->
                 texts.note,
             )
         reasons.append(f"differs from torch's by {worst:.1e}")
-    what = ", ".join(dict.fromkeys(reasons))
+    what = ", ".join(dict.fromkeys(reasons)) or "nothing that gives it was found"
     remedy = "use a scheduler of torch.optim.lr_scheduler, or a function of the step without loops"
     if recorded.updates is None:
         remedy += "; or record the whole training with a large --updates: the rates become a table"
@@ -261,10 +268,12 @@ def _far_rates(recorded: RecordedOptimizer, expected: Sequence[Any]) -> dict[int
     known = len(expected)
     if recorded.function is not None and not recorded.schedules:
         call = recorded.function
-        pythons = [_python(recorded, call)] * len(recorded.groups)
-        factors, functions = _scales(recorded, call), [call.function]
-        argument = _argument(recorded, call)
-        start, stride = argument(0), argument(1) - argument(0)
+        pythons = [_python(recorded, call, group) for group in range(len(recorded.groups))]
+        factors, functions = _scales(recorded, call), list(call.each or (call.function,))
+        number = _argument(recorded, call)
+        argument, start, stride = number.at, number.start, number.stride
+        if number.epochs is not None:
+            start, stride = number.epochs.offset, number.epochs.factor / number.epochs.every
     elif [item.name.rpartition(".")[2] for item in recorded.schedules] == ["LambdaLR"]:
         (item,) = recorded.schedules
         functions = list(item.functions)
@@ -294,22 +303,27 @@ def horizon(recorded: RecordedOptimizer) -> int:
 
 
 def _of_function(recorded: RecordedOptimizer, call: RecordedCall, expected: list[Any]) -> list[Any]:
-    python = _python(recorded, call)
+    pythons = [_python(recorded, call, group) for group in range(len(recorded.groups))]
     argument = _argument(recorded, call)
     scales = _scales(recorded, call)
     result = list(expected)
     for update in range(len(expected), horizon(recorded)):
+        number = argument.at(update)
         try:
-            rate = python(argument(update))
+            rates = [p(number) * scale for p, scale in zip(pythons, scales, strict=True)]
         except Failing as failing:
+            if failing.past_end and recorded.updates is None:
+                break  # the script ends there, or fails
             raise _failing(recorded, failing) from None
-        result.append([(rate * scale, None) for scale in scales])
+        result.append([(rate, None) for rate in rates])
     return result
 
 
-def _python(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[float], float]:
+def _python(
+    recorded: RecordedOptimizer, call: RecordedCall, group: int
+) -> Callable[[float], float]:
     try:
-        return python_function(call.function)
+        return python_function(call.of(group))
     except Unportable as reason:
         raise TrainError(
             f"{recorded.at}: the function {call.function.name} cannot be read ({reason})",
@@ -317,24 +331,27 @@ def _python(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[float]
         ) from None
 
 
-def _argument(recorded: RecordedOptimizer, call: RecordedCall) -> Callable[[int], float]:
-    """Return the function's argument at an update."""
+def _argument(recorded: RecordedOptimizer, call: RecordedCall) -> Argument:
     arguments = call.arguments
     if len(arguments) < 2:
         raise TrainError(
             f"{recorded.at}: one update does not show the argument of {call.function.name}",
             "record two updates or more",
         )
-    start, stride = arguments[0], arguments[1] - arguments[0]
-    for i, value in enumerate(arguments):
-        if not math.isclose(start + i * stride, value, rel_tol=1e-9, abs_tol=1e-12):
-            raise TrainError(
-                f"{recorded.at}: the argument of {call.function.name} does not grow evenly "
-                f"({', '.join(f'{a:g}' for a in arguments[:6])})",
-                "pass the number of the update",
-            )
-    whole = float(start).is_integer() and float(stride).is_integer()
-    return lambda i: int(start) + i * int(stride) if whole else start + i * stride
+    argument = argument_of(arguments, call.per_epoch)
+    if argument is None and len(set(arguments)) == 1:
+        raise TrainError(
+            f"{recorded.at}: the argument of {call.function.name} is {arguments[0]:g} in all "
+            f"{len(arguments)} recorded updates",
+            "record more updates than an epoch has (--updates N)",
+        )
+    if argument is None:
+        raise TrainError(
+            f"{recorded.at}: the argument of {call.function.name} does not grow evenly "
+            f"({', '.join(f'{a:g}' for a in arguments[:6])})",
+            "pass the number of the update",
+        )
+    return argument
 
 
 def _scales(recorded: RecordedOptimizer, call: RecordedCall) -> list[float]:
@@ -343,13 +360,13 @@ def _scales(recorded: RecordedOptimizer, call: RecordedCall) -> list[float]:
     Raises:
         TrainError: a group's rates are no multiple of the function's values.
     """
-    python = _python(recorded, call)
-    try:
-        values = [python(argument) for argument in call.arguments]
-    except Failing as failing:
-        raise _failing(recorded, failing) from None
     scales = []
     for group in range(len(recorded.groups)):
+        python = _python(recorded, call, group)
+        try:
+            values = [python(argument) for argument in call.arguments]
+        except Failing as failing:
+            raise _failing(recorded, failing) from None
         rates = [rates[group] for rates in recorded.rates]
         ratios = [rate / value for rate, value in zip(rates, values, strict=True) if value]
         scale = ratios[0] if ratios else 1.0
@@ -430,41 +447,37 @@ def _table_texts(recorded: RecordedOptimizer) -> RateTexts:
 
 def _function_texts(recorded: RecordedOptimizer, call: RecordedCall, *, host: int) -> RateTexts:
     names = ModuleNames()
-    argument = _affine(call, recorded)
-    if host:
-        name = python_text(call.function, names)
-        values = f"[{name}({argument}) for step in range({host})]"
-        table = table_text(f"{name}_values", f"jnp.asarray({values})", names)
-        inner = ScheduleText(table)
-    else:
-        ported = port(call.function, names)
+    number = _argument(recorded, call)
+    argument = number.text()
+    if number.epochs is not None and number.epochs.every > 1:
+        names.constant("updates_per_epoch", number.epochs.every)
+
+    def inner(function: RecordedFunction) -> ScheduleText:
+        if host:
+            name = python_text(function, names)
+            values = f"[{name}({argument}) for step in range({host})]"
+            return ScheduleText(table_text(f"{name}_values", f"jnp.asarray({values})", names))
+        ported = port(function, names)
         direct = argument == "step" and not ported.constants
-        inner = called(ported.name) if direct else ScheduleText(lambda _: ported.of(argument))
+        return called(ported.name) if direct else ScheduleText(lambda _: ported.of(argument))
+
     definitions: dict[str, str] = {}
     rates = []
-    for scale in _scales(recorded, call):
-        if scale == 1.0 and inner.call:
-            rates.append(inner.call)
+    for group, scale in enumerate(_scales(recorded, call)):
+        rate = inner(call.of(group))
+        if scale == 1.0 and rate.call:
+            rates.append(rate.call)
             continue
         factor = "" if scale == 1.0 else f"{scale!r} * "
-        label = "schedule" if scale == 1.0 else f"schedule_{len(definitions)}"
-        text = f"{factor}{inner.value('step')}"
+        text = f"{factor}{rate.value('step')}"
+        plain = scale == 1.0 and "schedule" not in definitions
+        label = "schedule" if plain else f"schedule_{len(definitions)}"
         label = next((k for k, v in definitions.items() if v == text), label)
         definitions[label] = text
         rates.append(label)
     statements = [f"def {name}(step):\n    return {text}" for name, text in definitions.items()]
     note = f"{call.function.name} is evaluated before training" if host else ""
     return RateTexts(names, tuple(statements), tuple(rates), ("",) * len(rates), note=note)
-
-
-def _affine(call: RecordedCall, recorded: RecordedOptimizer) -> str:
-    """Return the function's argument as an expression of the update's number."""
-    at = _argument(recorded, call)
-    start, stride = at(0), at(1) - at(0)
-    text = "step" if stride == 1 else f"step * {stride!r}"
-    if 0 < stride < 1 and math.isclose(1 / stride, round(1 / stride), rel_tol=1e-9):
-        text = f"step / {round(1 / stride)}"
-    return text if start == 0 else f"{text} + {start!r}"
 
 
 def _schedule_texts(recorded: RecordedOptimizer, style: ScheduleStyle, lr_name: str) -> RateTexts:

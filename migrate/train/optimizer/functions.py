@@ -396,9 +396,22 @@ class _JaxWriter:
                 return ast.Call(_name("jnp.where"), parts, [])
             case ast.Call():
                 return self._call(node, traced)
+            case ast.Subscript(ast.Name() | ast.Attribute() as table, index) if self._is_table(
+                table
+            ):
+                # behind its end it has no value, as in the script
+                held, number = (ast.unparse(self._expression(part)) for part in (table, index))
+                return _name(
+                    f'jnp.asarray({held}).at[{number}].get(mode="fill", fill_value=jnp.nan)'
+                )
             case ast.Tuple(elements) | ast.List(elements) if not traced:
                 return type(node)([self._expression(e) for e in elements], ast.Load())
         raise Unportable(f"it has an expression {type(node).__name__}")
+
+    def _is_table(self, node: ast.expr) -> bool:
+        """Whether a name holds a list of numbers."""
+        value = self._values.get(ast.unparse(node))
+        return isinstance(value, list | tuple) and all(type(v) in (int, float) for v in value)
 
     def _comparison(
         self, left: ast.expr, operators: list[ast.cmpop], rights: list[ast.expr], traced: bool

@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from migrate.train.optimizer.recorded import (
@@ -19,6 +19,10 @@ from migrate.train.optimizer.recorded import (
 
 # How deep functions that call functions are followed; recursion has no end.
 _DEPTH = 8
+# Turns of a loop in a function that are written one by one.
+_MOST_TURNS = 16
+# Entries of a table of the script that is written out.
+_MOST_ENTRIES = 4096
 
 
 def recorded_groups(optimizer: Any, names: Mapping[int, str]) -> tuple[RecordedGroup, ...]:
@@ -93,16 +97,7 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
         own = {node.args.args[0].arg: function.__self__}
         node = _as_function(node, own)
         source = ast.unparse(node)
-    values: dict[str, Any] = {}
-    functions: dict[str, RecordedFunction] = {}
-    for dotted in _read(node):
-        known, value = _value(function, dotted, own)
-        if not known:
-            continue
-        if is_plain(value):
-            values[dotted] = plain(value)
-        elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
-            functions[dotted] = recorded_function(value, depth + 1)
+    values, functions = _reads(node, lambda dotted: _value(function, dotted, own), depth)
     for text, value in _defaults(node, function).items():
         if is_plain(value):
             values.setdefault(text, plain(value))
@@ -115,6 +110,155 @@ def recorded_function(function: Callable[..., Any], depth: int = 0) -> RecordedF
         getattr(function, "__module__", "") or "",
         code.co_firstlineno,
     )
+
+
+def recorded_part(
+    node: ast.FunctionDef, local: Mapping[str, Any], of_module: Mapping[str, Any]
+) -> RecordedFunction:
+    """Return a function made of statements of another one, and the plain values that it reads.
+
+    Args:
+        node: the function; its own parameters have no values.
+        local: values of the other function's names when it is called.
+        of_module: those of its module.
+    """
+
+    value = _value_in(local, of_module, [argument.arg for argument in node.args.args])
+    node = _Unrolled(value).visit(copy.deepcopy(node))
+    values, functions = _reads(node, value, 0)
+    name = str(of_module.get("__name__", ""))
+    return RecordedFunction(
+        node.name, ast.unparse(node), values, functions, module=name, line=node.lineno
+    )
+
+
+def unrolled(
+    node: ast.FunctionDef, local: Mapping[str, Any], of_module: Mapping[str, Any], argument: str
+) -> ast.FunctionDef:
+    """Return a function without branches of another configuration, and without loops over known numbers.
+
+    Args:
+        node: the function.
+        local: values of its names when it is called.
+        of_module: those of its module.
+        argument: its parameter that changes, which has no value.
+    """
+    value = _value_in(local, of_module, [argument])
+    result = _Unrolled(value).visit(copy.deepcopy(node))
+    assert isinstance(result, ast.FunctionDef)
+    return result
+
+
+def _value_in(
+    local: Mapping[str, Any], of_module: Mapping[str, Any], without: Sequence[str]
+) -> Callable[[str], tuple[bool, Any]]:
+    """Give whether a dotted name has a value among names, and the value."""
+
+    def value(dotted: str) -> tuple[bool, Any]:
+        root, *path = dotted.split(".")
+        if root in without:
+            return False, None
+        try:
+            held = local[root] if root in local else of_module[root]
+            for step in path:
+                held = getattr(held, step)
+        except (KeyError, AttributeError):
+            return False, None
+        return not inspect.ismodule(held), held
+
+    return value
+
+
+class _Unrolled(ast.NodeTransformer):
+    """Statements without branches of another configuration, and without loops over known numbers.
+
+    Args:
+        value_of: gives whether a name has a value, and the value.
+    """
+
+    def __init__(self, value_of: Callable[[str], tuple[bool, Any]]) -> None:
+        self._value_of = value_of
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Keep the branch that runs, if the test is an option of the script."""
+        self.generic_visit(node)
+        runs = self._decided(node.test)
+        if runs is None:
+            return node
+        return node.body if runs else node.orelse
+
+    def _decided(self, test: ast.expr) -> bool | None:
+        """Whether options of the script alone decide a test, and how: `args.cos`, `table is not None`."""
+        match test:
+            case ast.UnaryOp(ast.Not(), operand):
+                decided = self._decided(operand)
+                return None if decided is None else not decided
+            case ast.BoolOp(operator, values):
+                decided_parts = [self._decided(value) for value in values]
+                ends = isinstance(operator, ast.Or)
+                if ends in decided_parts:
+                    return ends
+                return None if None in decided_parts else not ends
+            case ast.Compare(left, [ast.Is() | ast.IsNot() as compared], [ast.Constant(None)]):
+                known, value = self._value(left)
+                return (value is None) is isinstance(compared, ast.Is) if known else None
+            case ast.Compare(left, [ast.Eq() | ast.NotEq() as compared], [ast.Constant(str(text))]):
+                known, value = self._value(left)
+                return (value == text) is isinstance(compared, ast.Eq) if known else None
+        known, value = self._value(test)
+        return bool(value) if known and (value is None or isinstance(value, bool)) else None
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Write each turn of a loop over a few numbers: `for milestone in args.schedule`."""
+        self.generic_visit(node)
+        known, value = self._value(node.iter)
+        is_short = isinstance(value, list | tuple) and len(value) <= _MOST_TURNS
+        leaves = any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(node))
+        if not known or not is_short or leaves or node.orelse:
+            return node
+        if not isinstance(node.target, ast.Name) or not all(type(v) in (int, float) for v in value):
+            return node
+        turns = []
+        for number in value:
+            turn = _Number(node.target.id, number)
+            turns += [turn.visit(copy.deepcopy(statement)) for statement in node.body]
+        return turns
+
+    def _value(self, node: ast.expr) -> tuple[bool, Any]:
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return False, None
+        return self._value_of(ast.unparse(node))
+
+
+class _Number(ast.NodeTransformer):
+    """A name becomes a number."""
+
+    def __init__(self, name: str, number: float) -> None:
+        self._name, self._number = name, number
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Write the number where the name is read."""
+        is_read = node.id == self._name and isinstance(node.ctx, ast.Load)
+        return ast.Constant(self._number) if is_read else node
+
+
+def _reads(
+    node: ast.AST, value_of: Callable[[str], tuple[bool, Any]], depth: int
+) -> tuple[dict[str, Any], dict[str, RecordedFunction]]:
+    """Return plain values, and functions of the script, that a function reads, by their names."""
+    values: dict[str, Any] = {}
+    functions: dict[str, RecordedFunction] = {}
+    for dotted in _read(node):
+        known, value = value_of(dotted)
+        if not known:
+            continue
+        if is_plain(value):
+            values[dotted] = plain(value)
+        elif _is_table(value):
+            values[dotted] = value.tolist()
+        elif inspect.isfunction(value) and "." not in dotted and depth < _DEPTH:
+            functions[dotted] = recorded_function(value, depth + 1)
+    return values, functions
 
 
 def _defaults(node: ast.AST, function: Any) -> dict[str, Any]:
@@ -150,6 +294,20 @@ def plain(value: Any) -> Any:
 def _is_number(value: Any) -> bool:
     """Whether a value is a tensor or a NumPy number of a single element."""
     return hasattr(value, "item") and getattr(value, "ndim", None) == 0
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value is an array of a few numbers: the learning rate of each update."""
+    return (
+        hasattr(value, "tolist")
+        and getattr(value, "ndim", None) == 1
+        and len(value) <= _MOST_ENTRIES
+    )
+
+
+def definition(function: Any) -> ast.AST | None:
+    """Return the function's node; None where Python does not have its source."""
+    return _definition(function)[0]
 
 
 def _definition(function: Any) -> tuple[ast.AST | None, str]:

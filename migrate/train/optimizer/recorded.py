@@ -78,10 +78,21 @@ class RecordedCall:
     Attributes:
         function: the function.
         arguments: the number passed in each recorded update.
+        sets: whether it is what remains of a function that sets the rates itself: whether it gives them
+            shows in the rates alone.
+        per_epoch: as in `RecordedSchedule`.
+        each: the function of each group, if they differ.
     """
 
     function: RecordedFunction
     arguments: tuple[float, ...]
+    sets: bool = False
+    per_epoch: int = 0
+    each: tuple[RecordedFunction, ...] = ()
+
+    def of(self, group: int) -> RecordedFunction:
+        """Return the function of a group."""
+        return self.each[group] if self.each else self.function
 
 
 @dataclass(frozen=True)

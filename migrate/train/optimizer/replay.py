@@ -22,11 +22,17 @@ from migrate.train.optimizer.recorded import (
 
 # Options that choose how values are computed, not which.
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
-_SCHEDULERS = "torch.optim.lr_scheduler"
+SCHEDULERS, PLATEAU = "torch.optim.lr_scheduler", "ReduceLROnPlateau"
 
 
 class Failing(Unportable):
-    """The script's function has no value at a number."""
+    """The script's function has no value at a number.
+
+    Attributes:
+        past_end: whether it looks behind the end of a table.
+    """
+
+    past_end = False
 
 
 def python_function(function: RecordedFunction) -> Callable[[float], float]:
@@ -41,9 +47,9 @@ def python_function(function: RecordedFunction) -> Callable[[float], float]:
         try:
             result = python(step)
         except Exception as error:
-            raise Failing(
-                f"{function.name}({step:g}) raises {type(error).__name__}: {error}"
-            ) from None
+            failing = Failing(f"{function.name}({step:g}) raises {type(error).__name__}: {error}")
+            failing.past_end = isinstance(error, IndexError)
+            raise failing from None
         if result is None:
             raise Failing(f"{function.name}({step:g}) returns None")
         return result
@@ -192,8 +198,8 @@ def require_schedule(item: RecordedSchedule, recorded: RecordedOptimizer) -> Non
     from torch.optim import lr_scheduler
 
     module, _, name = item.name.rpartition(".")
-    known = module == _SCHEDULERS and hasattr(lr_scheduler, name)
-    if not known or name == "ReduceLROnPlateau" or item.options.get(SCALE):
+    known = module == SCHEDULERS and hasattr(lr_scheduler, name)
+    if not known or name == PLATEAU or item.options.get(SCALE):
         raise refused_schedule(item, recorded)
     for child in item.children:
         require_schedule(child, recorded)
@@ -207,7 +213,7 @@ def refused_schedule(item: RecordedSchedule, recorded: RecordedOptimizer) -> Tra
             f"{at}: CyclicLR scales by a function of the script (scale_fn)",
             "use one of its modes, or LambdaLR",
         )
-    if item.name == f"{_SCHEDULERS}.ReduceLROnPlateau":
+    if item.name == f"{SCHEDULERS}.{PLATEAU}":
         return TrainError(
             f"{at}: ReduceLROnPlateau sets the learning rate by a metric, which no schedule of steps has",
             "use a scheduler that depends on the step alone",

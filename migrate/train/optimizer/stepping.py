@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,58 @@ class ScheduleSteps:
         if self.every > 1:
             result = f"{result} // updates_per_epoch"
         return f"{result} + {self.offset}" if self.offset else result
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Number that the script passes to a function of the learning rate: `start + step * stride`.
+
+    Attributes:
+        start: before the first update.
+        stride: its growth in one update.
+        epochs: the same for a number that grows from epoch to epoch; None for another one.
+    """
+
+    start: float = 0
+    stride: float = 1
+    epochs: ScheduleSteps | None = None
+
+    def at(self, update: int) -> float:
+        """Return the number before an update."""
+        return self.epochs.count(update) if self.epochs else self.start + update * self.stride
+
+    def text(self) -> str:
+        """Return the number as an expression of the update's number, `step`."""
+        if self.epochs is not None:
+            return self.epochs.text("step")
+        stride = self.stride
+        text = "step" if stride == 1 else f"step * {stride!r}"
+        if 0 < stride < 1 and math.isclose(1 / stride, round(1 / stride), rel_tol=1e-9):
+            text = f"step / {round(1 / stride)}"
+        return text if self.start == 0 else f"{text} + {self.start!r}"
+
+
+def argument_of(numbers: Sequence[float], per_epoch: int = 0) -> Argument | None:
+    """Return the number that a function takes, if those before the first updates show it.
+
+    Args:
+        numbers: the number before each of them.
+        per_epoch: updates in an epoch, if the number is known to grow by one with each.
+    """
+    if len(numbers) < 2:
+        return None
+    start, stride = numbers[0], numbers[1] - numbers[0]
+    whole = float(start).is_integer() and float(stride).is_integer()
+    even = all(
+        math.isclose(start + i * stride, number, rel_tol=1e-9, abs_tol=1e-12)
+        for i, number in enumerate(numbers)
+    )
+    if even and stride:
+        return Argument(int(start), int(stride)) if whole else Argument(start, stride)
+    if not all(float(number).is_integer() for number in numbers):
+        return None
+    steps = shown_steps([int(number) for number in numbers], per_epoch)
+    return None if steps is None else Argument(epochs=steps)
 
 
 def steps_of(recorded: RecordedOptimizer, schedule: RecordedSchedule) -> ScheduleSteps:
@@ -72,7 +125,7 @@ def shown_steps(counts: Sequence[int], per_epoch: int = 0) -> ScheduleSteps | No
     candidates += [ScheduleSteps(factor=counts[1] - counts[0]), ScheduleSteps(offset=counts[0])]
     changes = [i for i in range(1, len(counts)) if counts[i] != counts[i - 1]]
     if len(changes) > 1:
-        candidates.append(ScheduleSteps(every=changes[0]))
+        candidates.append(ScheduleSteps(every=changes[0], offset=counts[0]))
     if per_epoch:
         candidates.append(ScheduleSteps(every=per_epoch, offset=counts[0]))
     for candidate in candidates:

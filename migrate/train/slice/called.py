@@ -37,6 +37,13 @@ def imported_as(tree: ast.Module, function: ast.expr) -> set[str]:
     return {".".join([path, *parts[1:]]) for path in paths}
 
 
+def only_imported_as(tree: ast.Module, function: ast.expr) -> str:
+    """Return the path of what an expression names by an import, if nothing else binds its name; else ""."""
+    parts = _parts(function)
+    paths = set(_bindings(tree, parts[0])) if parts else set()
+    return ".".join([*paths, *parts[1:]]) if len(paths) == 1 and paths != {""} else ""
+
+
 def _parts(function: ast.expr) -> list[str]:
     """["dist", "init_process_group"]; empty for what is no chain of names."""
     parts: list[str] = []

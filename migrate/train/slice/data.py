@@ -18,6 +18,14 @@ from migrate.train.frames import Frame
 from migrate.train.slice.emit import GIVEN, Emitter
 from migrate.train.slice.forwards import ForwardOf
 from migrate.train.slice.keep import Keeper, KeptPart, ReadsLossError, ReadsTrainedError
+from migrate.train.slice.logged import (
+    Logged,
+    UpdateNames,
+    last_return,
+    require_after_update,
+    same_block,
+    targets_of,
+)
 from migrate.train.slice.loops import (
     LOOPS,
     TrainingCalls,
@@ -139,6 +147,7 @@ def data_slice(
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
     places: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
     evaluations: Sequence[Sequence[Frame]] = (),
+    logged: Logged | None = None,
 ) -> DataSlice:
     """Cut the generator of micro-batches out of a script.
 
@@ -154,12 +163,17 @@ def data_slice(
             the statements of the loss compute: it runs them too.
         evaluations: frames of the calls that evaluate, innermost first. The script has the values of the
             program there.
+        logged: log lines that stay, with values of the program.
 
     Raises:
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
-    batch = batch_of(script, events, loss, names, places=None if evaluations else places)
-    return batches_slice(script, [batch], restore_before, trained, evaluations=evaluations)
+    script = logged.written(script) if logged else script
+    places = None if evaluations or logged else places
+    batch = batch_of(script, events, loss, names, places=places)
+    return batches_slice(
+        script, [batch], restore_before, trained, evaluations=evaluations, logged=logged
+    )
 
 
 def batches_slice(
@@ -169,6 +183,7 @@ def batches_slice(
     trained: Mapping[tuple[str, int], Collection[str]] | None = None,
     forwards: Sequence[ForwardOf] = (),
     evaluations: Sequence[Sequence[Frame]] = (),
+    logged: Logged | None = None,
 ) -> DataSlice:
     """Cut the generator of the micro-batches of all updates out of a script, as `data_slice` of one.
 
@@ -178,7 +193,7 @@ def batches_slice(
         TrainError: the loop depends on what a training step computes, or has a form that is not read.
     """
     places = any(batch.places for batch in batches)
-    parts = (script, batches, restore_before, trained or {}, forwards, evaluations)
+    parts = (script, batches, restore_before, trained or {}, forwards, evaluations, logged)
     again = False
     try:
         return _Slicer(*parts).slice()
@@ -215,6 +230,7 @@ class _Slicer:
         trained: Mapping[tuple[str, int], Collection[str]],
         forwards: Sequence[ForwardOf],
         evaluations: Sequence[Sequence[Frame]] = (),
+        logged: Logged | None = None,
         *,
         hands_over: bool = False,
         again: bool = False,
@@ -224,7 +240,7 @@ class _Slicer:
         self._script, self._batches = script, batches
         self._restore = set(restore_before)
         self._trained, self._forwards = trained, forwards
-        self._evaluations = evaluations
+        self._evaluations, self._logged = evaluations, logged
         self._keeper = Keeper(script)
         self._places: dict[tuple[str, int], dict[str, str]] = {}
         for batch in batches if hands_over else ():
@@ -248,8 +264,10 @@ class _Slicer:
             self._mark_forwards(scope, code)
             scope.dropped -= set(scope.marks)
             self._ask(scope, code)
+            self._give(scope, code)
             self._keeper.settle(scope, {argument.arg for argument in parameters(code)})  # type: ignore[arg-type]
             self._keeper.require_untrained(scope)
+            self._require_logs(scope)
             sliced[code] = scope
         module, lines = self._module(sliced)
         starts = self._start is not None
@@ -300,7 +318,13 @@ class _Slicer:
             scope.before[self._start[1]] = _hand_over(places)
         if n:  # a caller of the function with the loop
             statement = self._statement(code, frame.line)
-            scope.marks[statement] = self._delegated(frame, batch.frames[n - 1], sliced, scope)
+            text = self._delegated(frame, batch.frames[n - 1], sliced, scope)
+            called = self._script.code(batch.frames[n - 1].first, batch.frames[n - 1].function)
+            returns = self._logged is not None and self._logged.returns and last_return(called)
+            if returns and targets_of(statement):
+                assert isinstance(statement, ast.Assign)
+                text = f"{ast.unparse(statement.targets[0])} = {text}"
+            scope.marks[statement] = text
             return
         items = ", ".join(f"{name!r}: {value}" for name, value in batch.values.items())
         text = batch.yielded(f"{{{items}}}")
@@ -319,6 +343,9 @@ class _Slicer:
             at = self._statement(code, frame.line)
         if self._again and batch.level == 0:
             text = f"{text}\n{self._run_again(scope, code, at, batch.loss)}"
+        together = self._logged is not None and self._is_one_block(code, batch)
+        if self._logged and together:  # what reads the loss may stand before the step
+            text = f"{text}\n{batch.yielded('None')}\n{self._logged.assignments}".rstrip()
         scope.marks[at] = "\n".join((*filter(None, (scope.marks.get(at),)), text))
         updated: set[ast.stmt] = set()
         for step in events.steps:
@@ -333,8 +360,16 @@ class _Slicer:
             if statement in updated:
                 continue
             updated.add(statement)
+            if together:
+                scope.dropped.add(statement)
+                continue
             update = batch.yielded("None")
+            if self._logged:
+                update = f"{update}\n{self._logged.assignments}".rstrip()
             update = f"{update}\n{self._handed_over(scope, batch, position, line)}".rstrip()
+            if condition := events.when.get(first_line(statement)):
+                scope.need(loads(ast.parse(condition)))
+                update = f"if {condition}:\n{textwrap.indent(update, '    ')}"
             before = scope.marks.get(statement)
             scope.marks[statement] = f"{before}\n{update}" if before else update
         looped = {s for loop in loops_around(self._script, frame) for s in every_statement(loop)}
@@ -347,6 +382,66 @@ class _Slicer:
                 statement = self._statement(code, line)
                 if statement not in scope.marks:
                     scope.dropped.add(statement)
+
+    def _is_one_block(self, code: ast.AST, batch: BatchOf) -> bool:
+        """Whether the backward and the one step of an update stand in one block."""
+        backward, *others = (batch.events.backward, *batch.events.steps)
+        own = [(frames[0].function, frames[0].first) for frames in (backward, *others)]
+        lines = batch.loss.line, *(frames[0].line for frames in others)
+        return (
+            not batch.events.when
+            and len(others) == 1
+            and own[0] == own[1]
+            and not batch.level
+            and same_block(code, *lines)
+        )
+
+    def _give(self, scope: KeptPart, code: ast.AST) -> None:
+        """Keep log lines in a function around the training step, and note which names get values."""
+        if self._logged is None:
+            return
+        [batch] = self._batches
+        simple = {s for top in scope.body for s in every_statement(top) if not any(blocks(s))}
+        printing = {s for s in simple if first_line(s) in self._logged.lines}
+        scope.asked |= printing - {*scope.marks}
+        for statement in printing:
+            scope.ends.pop(statement, None)
+        if self._logged.returns and (last := last_return(code)):
+            scope.asked.add(last)
+        frame = batch.frames[0]
+        if self._script.code(frame.first, frame.function) is not code:
+            self._give_returned(scope, code)
+            return
+        together = self._is_one_block(code, batch)
+        region = {*every_statement(loops_around(self._script, frame)[-1])}
+        if not together:
+            block, index = path_to(code, batch.events.steps[0][0].line)[-1]
+            region = {s for top in block[index + 1 :] for s in every_statement(top)}
+        scope.of_update = UpdateNames(
+            frozenset(self._logged.values),
+            frozenset(region),
+            together,
+            frozenset({*scope.dropped, *scope.marks}),
+        )
+
+    def _give_returned(self, scope: KeptPart, code: ast.AST) -> None:
+        """Note which names of a caller get what the function with the loop returns."""
+        for frame in self._batches[0].frames[1:]:
+            if self._script.code(frame.first, frame.function) is code:
+                statement = self._whole(code, frame.line)
+                if " = yield from " in scope.marks.get(statement, ""):
+                    loops = loops_around(self._script, frame)
+                    region = every_statement(loops[-1]) if loops else ()
+                    trains = frozenset({*scope.dropped, *scope.marks})
+                    scope.of_update = UpdateNames(
+                        targets_of(statement), frozenset(region), True, trains
+                    )
+
+    def _require_logs(self, scope: KeptPart) -> None:
+        """Require that log lines read values of the update, and nothing else that is trained."""
+        if self._logged is not None:
+            require_after_update(self._script, scope.body, scope.kept, scope.of_update)
+            self._keeper.require_logs_untrained(scope)
 
     def _mark_forwards(self, scope: KeptPart, code: ast.AST) -> None:
         """Let calls of modules outside of the updates give their inputs."""
@@ -539,6 +634,7 @@ class _Slicer:
         after = body[index + 1 :]
         scope.body = [*scope.body, *after]
         self._ask(scope, tree)
+        self._give(scope, tree)
         asked = [s for s in after if any(n in scope.asked for n in ast.walk(s))]
         scope.body = [s for s in scope.body if s not in after or s in asked]
         emitter = Emitter(self._script, self._restore, sliced)
@@ -554,6 +650,7 @@ class _Slicer:
         scope.body = [*scope.body, *(s for s in later if s not in scope.body)]
         self._settle_module(scope, emitter, sliced)
         self._keeper.require_untrained(scope)
+        self._require_logs(scope)
         ordered = [s for s in tree.body if s in scope.kept and s is not main and s not in asked]
         if inside:
             ordered += [s for s in body[:index] if s in scope.kept]

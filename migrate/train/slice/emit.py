@@ -127,7 +127,7 @@ class Emitter:
             return "\n".join(self.emit(scope, s, indent) for s in block if s in scope.kept)
         inner_statements = [n for n in every_statement(statement) if n is not statement]
         if not inner_statements or isinstance(statement, FunctionNode | ast.ClassDef):
-            return self._verbatim(statement, indent)
+            return self._verbatim(statement, indent, keeps_value=statement in scope.asked)
         replaced = {
             *scope.marks,
             *scope.opened,
@@ -137,9 +137,9 @@ class Emitter:
             return self._verbatim(statement, indent)
         return self._partial(scope, statement, indent)
 
-    def _verbatim(self, statement: ast.stmt, indent: str) -> str:
+    def _verbatim(self, statement: ast.stmt, indent: str, *, keeps_value: bool = False) -> str:
         self.lines |= set(range(first_line(statement), (statement.end_lineno or 0) + 1))
-        if isinstance(statement, ast.Return):
+        if isinstance(statement, ast.Return) and not keeps_value:
             return f"{indent}return"
         return textwrap.indent(_as_if(self._script.text(statement)), indent)
 

@@ -10,7 +10,7 @@ import ast
 import copy
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from migrate.train.frames import Frame
 from migrate.train.slice.text import (
@@ -21,6 +21,7 @@ from migrate.train.slice.text import (
     loads,
     path_to,
     stores,
+    with_text,
 )
 
 # Name in `data.py` of the function that gives values of evaluations.
@@ -396,7 +397,7 @@ def evaluating_text(
     """
     text = script
     for first, last, new in edits:
-        text = _put(text, first, last, new)
+        text = with_text(text, first, last, new)
     functions = {(frame.function, frame.first): None for chain in chains for frame in chain}
     defined: dict[tuple[str, int], int] = {}
     for name, first in functions:
@@ -410,15 +411,6 @@ def evaluating_text(
             if line is not None:
                 text = _without_arguments(text, caller.line, called.function, line)
     return text
-
-
-def _put(script: ScriptText, first: int, last: int, text: str) -> ScriptText:
-    """The script with another text in some lines."""
-    lines = [*script.lines]
-    indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
-    own = [f"{indent}{text}"] if text else []
-    lines[first - 1 : last] = [*own, *[""] * (last - first + 1 - len(own))]
-    return replace(script, source="\n".join(lines) + "\n")
 
 
 def _function(script: ScriptText, name: str, line: int) -> FunctionNode | None:
@@ -445,7 +437,7 @@ def _without_modes(script: ScriptText, name: str, line: int, lines: Collection[i
         text = "pass" if len(modes) == len(block) else ""
         gone += [(s.lineno, s.end_lineno or 0, text) for s in modes]
     for first, last, text in gone:
-        script = _put(script, first, last, text)
+        script = with_text(script, first, last, text)
     return script
 
 
@@ -499,4 +491,4 @@ def _without_arguments(script: ScriptText, line: int, name: str, defined: int) -
     if not changed:
         return script
     text = ast.unparse(ast.fix_missing_locations(statement))
-    return _put(script, statement.lineno, statement.end_lineno or 0, text)
+    return with_text(script, statement.lineno, statement.end_lineno or 0, text)

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.objects.objects import KEEPS
 from migrate.train.errors import TrainError
+from migrate.train.slice.logged import UpdateNames
 from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.statements import (
     every_statement,
     is_exit,
+    is_guard,
     is_in_inert,
     loop_targets,
     names_read,
@@ -24,6 +26,7 @@ from migrate.train.slice.text import (
     ScriptText,
     blocks,
     first_line,
+    free_names,
     loads,
     root,
     stores,
@@ -58,6 +61,7 @@ class KeptPart:
         marks: statement → what stands in its place.
         dropped: statements that train.
         needed: names that kept statements read.
+        valued: those of which they read more than whether they are None.
         inside: those that are read in the loops that train, or by functions, which may run there. What a
             statement in these loops binds matters to them alone.
         kept: kept statements.
@@ -68,6 +72,7 @@ class KeptPart:
         bound_together: names that kept statements bind, read or not: a sampler beside its loader.
         asked: statements that evaluate, and those that read their values.
         opened: kept statements whose block alone is kept: a `with` without an effect on the batches.
+        of_update: names that get values of an update from the program.
     """
 
     body: list[ast.stmt]
@@ -76,6 +81,7 @@ class KeptPart:
     before: dict[ast.stmt, str] = field(default_factory=dict)
     dropped: set[ast.stmt] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
+    valued: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
     kept: set[ast.stmt] = field(default_factory=set)
     ends: dict[ast.stmt, str] = field(default_factory=dict)
@@ -84,10 +90,20 @@ class KeptPart:
     bound_together: set[str] = field(default_factory=set)
     asked: set[ast.stmt] = field(default_factory=set)
     opened: set[ast.stmt] = field(default_factory=set)
+    of_update: UpdateNames = field(default_factory=UpdateNames)
 
-    def need(self, names: Collection[str], *, inside: bool = True) -> None:
-        """Note names that are read, also in the loops or only before them."""
+    def need(
+        self, names: Collection[str], *, inside: bool = True, tested: Collection[str] = ()
+    ) -> None:
+        """Note names that are read, also in the loops or only before them.
+
+        Args:
+            names: the names.
+            inside: whether they are read in the loops.
+            tested: those that are only compared with None.
+        """
         self.needed |= set(names)
+        self.valued |= set(names) - set(tested)
         if inside:
             self.inside |= set(names)
 
@@ -146,7 +162,7 @@ class Keeper:
             )
         }
         for statement in (*scope.dropped, *scope.marks):
-            lost = stores(statement)[0] & scope.needed - kept - set(bound)
+            lost = stores(statement)[0] & scope.needed - kept - set(bound) - scope.of_update.names
             if lost:
                 raise ReadsLossError(
                     f"{self._script.at(first_line(statement))}: the batches depend on {min(lost)}, "
@@ -195,6 +211,27 @@ class Keeper:
                 )
                 raise ReadsTrainedError(refusal)
 
+    def require_logs_untrained(self, scope: KeptPart) -> None:
+        """Report log lines that read what is trained, themselves or in a function of the script."""
+        own = {
+            inner
+            for top in scope.body
+            for loop in every_statement(top)
+            if isinstance(loop, LOOPS) and scope.trains(loop)
+            for inner in every_statement(loop)
+        }
+        trains = {*scope.marks, *scope.dropped}
+        for statement in scope.kept & (scope.asked | own) - trains:
+            # What a block holds is looked at by itself.
+            called = [] if any(blocks(statement)) else self._called(statement)
+            read = names_read(statement).union(*map(free_names, called))
+            if read & scope.trained:
+                raise TrainError(
+                    f"{self._script.at(first_line(statement))}: this log line reads "
+                    f"{min(read & scope.trained)}, which is trained",
+                    "log it after the training",
+                )
+
     def _called(self, statement: ast.stmt) -> list[ast.stmt]:
         """Functions of the script that a statement may call, and those that they may call."""
         functions: dict[str, list[ast.stmt]] = {}
@@ -232,6 +269,8 @@ class Keeper:
         if statement in scope.asked:
             self.keep(scope, statement, whole=True, inside=bool(around))
             return True
+        if around and is_guard(statement) and not scope.trains(statement):
+            return False  # the batches are the same until there
         inner = [child for block in blocks(statement) for child in block]
         if inner and not isinstance(statement, FunctionNode | ast.ClassDef):
             trains = scope.trains(statement)
@@ -264,6 +303,8 @@ class Keeper:
         if around:  # model.require_backward_grad_sync = … is no part of the data
             changes -= scope.trained
         read = scope.inside if around else scope.needed
+        if statement not in scope.of_update.region:
+            read = read - scope.of_update.names
         if (
             (binds | changes) & read
             or self._fills(scope, statement)
@@ -298,7 +339,7 @@ class Keeper:
     ) -> None:
         """Keep a statement; names that it reads are needed, in the loops that train or before them."""
         scope.kept.add(statement)
-        read = set[str]()
+        read, tested = set[str](), set[str]()
         if isinstance(statement, ast.Assign):
             scope.bound_together |= stores(statement)[0] - scope.needed - scope.trained
         if whole:
@@ -315,7 +356,8 @@ class Keeper:
                 part = getattr(statement, name, None)
                 for node in part if isinstance(part, list) else [part] if part is not None else []:
                     read |= loads(node)
-        scope.need(read, inside=inside or first_line(statement) > scope.line)
+                    tested |= _compared_with_none(node)
+        scope.need(read, inside=inside or first_line(statement) > scope.line, tested=tested)
 
     def loop_names(self, scope: KeptPart) -> set[str]:
         """Names that the loops around the training step bind."""
@@ -394,9 +436,24 @@ class Keeper:
             return True
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         if receiver not in scope.bound_together:
-            return receiver in scope.needed - self._modules
+            # `scaler.update()` changes nothing that `if scaler is not None` asks.
+            return receiver in scope.valued - self._modules
         trains = set[str]().union(*(stores(s)[0] for s in (*scope.dropped, *scope.marks)))
         return not loads(statement) & (trains | scope.trained)
+
+
+def _compared_with_none(test: ast.AST) -> set[str]:
+    """Names that an expression compares with None, and of which it reads nothing else."""
+    compared = [
+        node.left
+        for node in ast.walk(test)
+        if isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Name)
+        and all(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops)
+        and all(isinstance(c, ast.Constant) and c.value is None for c in node.comparators)
+    ]
+    others = (n for n in ast.walk(test) if isinstance(n, ast.Name) and n not in compared)
+    return {name.id for name in compared} - {name.id for name in others}
 
 
 def _takes_from_method(statement: ast.stmt) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from migrate.model.calls.rank_tests import last_part
 from migrate.train.errors import TrainError
@@ -37,6 +39,9 @@ class TrainingCalls:
         clips: lines that clip the gradients of this update.
         optimizer: its number among the optimizers that the script builds; -1 if there is no other update.
         others: lines of the backwards and steps of other updates.
+        handed: functions that get a loss and call its backward, by name and first line. The frames are
+            without them.
+        when: line of a statement whose function steps the optimizer under a condition → the condition there.
     """
 
     backward: tuple[Frame, ...]
@@ -46,6 +51,8 @@ class TrainingCalls:
     clips: tuple[int, ...] = ()
     optimizer: int = -1
     others: tuple[int, ...] = ()
+    handed: tuple[tuple[str, int], ...] = ()
+    when: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def backwards(self) -> list[int]:
@@ -224,6 +231,57 @@ def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call
     arguments: list[ast.expr] = [ast.Constant(values[name]) for name in parameters]
     call = ast.Call(ast.Name(called.function, ast.Load()), arguments, [])
     return ast.fix_missing_locations(ast.copy_location(call, statement))
+
+
+def handed_to(script: ScriptText, caller: Frame, called: Frame, parameter: str) -> str:
+    """Source of the argument that a frame hands to the next one as a parameter; "" if it is not written."""
+    function = script.code(called.first, called.function)
+    assert isinstance(function, FunctionNode)
+    return _bound(function, call_of(script, caller, called)).get(parameter, "")
+
+
+def condition_of(script: ScriptText, caller: Frame, called: Frame) -> str:
+    """Condition under which a called function runs its line, with the arguments of the call; "" for none.
+
+    Raises:
+        TrainError: it depends on more than the arguments.
+    """
+    function = script.code(called.first, called.function)
+    assert isinstance(function, FunctionNode)
+    path = path_to(function, called.line)
+    tests = []
+    for (block, index), (inner, _) in itertools.pairwise(path):
+        if isinstance(statement := block[index], ast.If):
+            is_body = inner is statement.body
+            tests.append(statement.test if is_body else ast.UnaryOp(ast.Not(), statement.test))
+    listed = [*function.args.posonlyargs, *function.args.args]
+    defaults = zip(reversed(listed), reversed(function.args.defaults), strict=False)
+    values = {argument.arg: ast.unparse(value) for argument, value in defaults}
+    values |= _bound(function, call_of(script, caller, called))
+    bound = {name for statement in function.body for name in stores(statement)[0]}
+    texts = []
+    for test in tests:
+        unknown = loads(test) - (set(values) - bound)
+        if unknown or any(isinstance(node, ast.Attribute | ast.Call) for node in ast.walk(test)):
+            raise TrainError(
+                f"{script.at(called.line)}: whether {called.function} does this depends on more than its "
+                "arguments",
+                "write the condition in the training loop, around the call",
+            )
+        texts.append(ast.unparse(_Substituted(values).visit(copy.deepcopy(test))))
+    texts = [text for text in texts if text not in ("True", "not False")]
+    return " and ".join(f"({text})" for text in texts) if len(texts) > 1 else "".join(texts)
+
+
+class _Substituted(ast.NodeTransformer):
+    """Names become expressions."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Write the expression."""
+        return ast.parse(self._values[node.id], mode="eval").body
 
 
 def _bound(function: FunctionNode, call: ast.Call) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from migrate.catalogue.drawing import MAKERS
 from migrate.draws import LIKES
@@ -102,7 +103,7 @@ def loss_slice(
             "call loss.backward() in a statement of the training function",
         )
     block, index = path[-1]
-    result = _started(script, block[index], frame.line)
+    result = _started(script, block[index], frame)
     for earlier in reversed(before):
         result = _with_earlier(script, code, earlier, result)
     cut = _Cut(script, loads(result), changing, {*computed, *loads(result)})
@@ -134,20 +135,59 @@ def loss_slice(
     )
 
 
-def _started(script: ScriptText, statement: ast.stmt, line: int) -> ast.expr:
+def handed_loss(function: ast.AST | None, frame: Frame) -> str:
+    """Parameter of a function that is the loss on which it calls `backward`; "" if the loss is another thing.
+
+    Args:
+        function: the function.
+        frame: its frame.
+    """
+    path = path_to(function, frame.line) if isinstance(function, FunctionNode) else []
+    if not path or not isinstance(function, FunctionNode):
+        return ""
+    if any(isinstance(block[index], ast.For | ast.While) for block, index in path):
+        return ""
+    statement = path[-1][0][path[-1][1]]
+    starts = [_start_of(n) for n in ast.walk(statement) if _is_backward(n, frame.line)]
+    starts += [ast.parse(frame.loss, mode="eval").body] if frame.loss else []
+    loss = _unscaled(starts[0]) if starts else None
+    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    name = loss.id if isinstance(loss, ast.Name) else ""
+    bound = {n for statement in function.body for n in stores(statement)[0]}
+    return name if name in {a.arg for a in arguments} - bound else ""
+
+
+def starts_backward(function: ast.AST | None, line: int) -> bool:
+    """Whether the statement at a line of a function calls `backward` itself."""
+    path = path_to(function, line) if function is not None else []
+    nodes = ast.walk(path[-1][0][path[-1][1]]) if path else ()
+    return any(_is_backward(node, line) for node in nodes)
+
+
+def _is_backward(node: ast.AST, line: int) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "backward"
+        and node.lineno <= line <= (node.end_lineno or 0)
+    )
+
+
+def _start_of(call: ast.Call) -> ast.expr:
+    """The loss of loss.backward(), accelerator.backward(loss) or torch.autograd.backward(loss)."""
+    assert isinstance(call.func, ast.Attribute)
+    return call.args[0] if call.args else call.func.value
+
+
+def _started(script: ScriptText, statement: ast.stmt, frame: Frame) -> ast.expr:
     """The expression that `backward` starts from; a loss scaler around it is stripped."""
+    if frame.loss:
+        return _unscaled(ast.parse(frame.loss, mode="eval").body)
     for node in ast.walk(statement):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "backward"
-            and node.lineno <= line <= (node.end_lineno or 0)
-        ):
-            # loss.backward(), or accelerator.backward(loss), torch.autograd.backward(loss)
-            value = node.args[0] if node.args else node.func.value
-            return _unscaled(value)
+        if _is_backward(node, frame.line):
+            return _unscaled(_start_of(node))
     raise TrainError(
-        f"{script.at(line)}: this statement runs a backward, but calls none",
+        f"{script.at(frame.line)}: this statement runs a backward, but calls none",
         "call loss.backward() in the training function",
     )
 
@@ -161,7 +201,7 @@ def _with_earlier(
         TrainError: both have one name, or the earlier one is no plain name.
     """
     block, index = path_to(code, earlier.line)[-1]  # type: ignore[arg-type]
-    first = _started(script, block[index], earlier.line)
+    first = _started(script, block[index], earlier)
     if not isinstance(first, ast.Name) or loads(first) & loads(result):
         raise TrainError(
             f"{script.at(earlier.line)}: a later backward of the same update starts from the same name",

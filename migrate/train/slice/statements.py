@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 
+from migrate.model.calls.rank_tests import last_part
 from migrate.train.slice.called import is_call_of
 from migrate.train.slice.text import FunctionNode, blocks, loads, stores
 
 _GROUP = "torch.distributed.init_process_group"
 # Calls that end the script.
+_NOT_FINITE = ("isfinite", "isinf", "isnan")
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 
 
@@ -186,6 +188,18 @@ def _opens_group(tree: ast.Module, name: str) -> bool:
         if isinstance(function, FunctionNode) and function.name == name
         for node in ast.walk(function)
     )
+
+
+def is_guard(statement: ast.stmt) -> bool:
+    """Whether a statement ends the script where a number is not finite: `if not isfinite(x): sys.exit(1)`."""
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return False
+    asks = any(
+        isinstance(node, ast.Call) and last_part(node.func) in _NOT_FINITE
+        for node in ast.walk(statement.test)
+    )
+    last = statement.body[-1]
+    return asks and (is_exit(last) or isinstance(last, ast.Raise))
 
 
 def is_exit(statement: ast.stmt) -> bool:

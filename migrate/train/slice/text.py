@@ -6,7 +6,7 @@ import ast
 import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 # Names of a statement's lists of statements.
@@ -137,6 +137,15 @@ class WrittenIf(ast.If):
         return f"if {ast.unparse(self.test)}:"
 
 
+def with_text(script: ScriptText, first: int, last: int, text: str) -> ScriptText:
+    """The script with another text in some lines; the lines after them stay where they are."""
+    lines = [*script.lines]
+    indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
+    own = [f"{indent}{text}"] if text else []
+    lines[first - 1 : last] = [*own, *[""] * (last - first + 1 - len(own))]
+    return replace(script, source="\n".join(lines) + "\n")
+
+
 def first_line(statement: ast.stmt) -> int:
     """First line of a statement, decorators included."""
     decorators = getattr(statement, "decorator_list", [])
@@ -225,6 +234,8 @@ def _outside(statement: ast.stmt) -> tuple[set[str], set[str]]:
     if isinstance(statement, ast.If):
         reads, binds = outside(statement.body)
         others, also = outside(statement.orelse)
+        if _raises(statement.body) or _raises(statement.orelse):  # nothing runs after that branch
+            return loads(statement.test) | reads | others, binds | also
         return loads(statement.test) | reads | others, binds & also
     if isinstance(statement, ast.For | ast.AsyncFor):
         targets = _targets(statement.target)
@@ -236,6 +247,10 @@ def _outside(statement: ast.stmt) -> tuple[set[str], set[str]]:
     if any(blocks(statement)):  # `while`, `match` and `try` may leave a name as it was
         return loads(statement), set()
     return loads(statement), stores(statement)[0]
+
+
+def _raises(block: Sequence[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Raise)
 
 
 def _targets(*nodes: ast.AST | None) -> set[str]:

@@ -47,6 +47,11 @@ def _files(script: str) -> Iterator[str]:
         frame = frame.f_back
 
 
+def _names(frame: FrameType, value: Any) -> list[str]:
+    """Names of a frame that hold a value."""
+    return [n for n, held in {**frame.f_globals, **frame.f_locals}.items() if held is value]
+
+
 class _Finder:
     """Calls that train, with the script's frames.
 
@@ -81,8 +86,8 @@ class _Finder:
         )
         atexit.register(self._write)
 
-    def _note(self, kind: str, which: int = 0) -> None:
-        frames, _, between = script_frames(self._script)
+    def _note(self, kind: str, which: int = 0, loss: Any = None) -> None:
+        frames, frame, between = script_frames(self._script)
         self._events.append(
             {
                 "kind": kind,
@@ -90,11 +95,12 @@ class _Finder:
                 "between": between,
                 "files": list(_files(self._script)),
                 "which": which,
+                "names": [] if frame is None or loss is None else _names(frame, loss),
             }
         )
 
     def _backward(self, loss: Any, run: Any) -> None:
-        self._note(listening.BACKWARD)
+        self._note(listening.BACKWARD, loss=loss)
         self._backwards += 1
         run()
         if self._backwards >= _MOST and not self._updates:

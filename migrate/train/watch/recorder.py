@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from migrate.prove.record.noise.elements import divides
-from migrate.train.frames import script_frames
+from migrate.train.frames import leave_out, script_frames
 from migrate.train.noise import StatementNoise
 from migrate.train.watch import listening
 from migrate.train.watch.averages import Averages
@@ -39,11 +39,13 @@ from migrate.train.watch.modes import follow_modes
 from migrate.train.watch.optimizers import OptimizerRecorder
 from migrate.train.watch.runner import (
     BEGINS,
+    CALLS,
     DRAWN,
     ENDS,
     LOOP,
     PASSED,
     QUESTION,
+    SETS_RATE,
     STATEMENT,
     TURN,
 )
@@ -85,8 +87,11 @@ class _Recorder:
         self._gate: Gate | None = None
         self._expected: dict[str, torch.Tensor | None] = {}
         self._zeroed = False
+        leave_out((name, first) for name, first in self._question["handed"])
         rate = self._question["rate"]
-        self._optimizers = OptimizerRecorder(script, tuple(rate) if rate else None)
+        self._optimizers = OptimizerRecorder(
+            script, tuple(rate) if rate else None, self._question["setters"]
+        )
         self._optimizer: Any = None
         self._built: list[Any] = []  # all optimizers, in the order in which the script builds them
         self._steps = 0  # of all optimizers
@@ -157,6 +162,8 @@ class _Recorder:
         setattr(builtins, TURN, self._turn)
         setattr(builtins, DRAWN, self._drawn)
         setattr(builtins, PASSED, self._passed)
+        setattr(builtins, SETS_RATE, self._sets_rate)
+        setattr(builtins, CALLS, self._calls)
         setattr(builtins, ENDS, self._write_port)
 
     # ------------------------------------------------------------------ lines of the script
@@ -246,6 +253,15 @@ class _Recorder:
     def _stepped_schedule(self, scheduler: Any) -> None:
         self._optimizers.stepped_schedule(scheduler)
         self._epochs.step(id(scheduler))
+
+    def _sets_rate(
+        self, name: str, first: int, line: int, local: dict[str, Any], of_module: dict[str, Any]
+    ) -> None:
+        self._epochs.step(self._optimizers.called_setter((name, first, line), local, of_module))
+
+    def _calls(self, name: str, local: dict[str, Any], of_module: dict[str, Any]) -> None:
+        """Follow a function of another file that the loop is about to call, if it sets rates."""
+        self._optimizers.follow(name, local, of_module, self._epochs.step)
 
     def _backward(self, loss: Any, run: Any) -> None:
         if self._evaluations is not None and self._evaluations.runs_again:
@@ -745,7 +761,6 @@ class _Recorder:
         # A script that ended has shown all of its steps.
         self._record["idle"] = [] if self._record.get("ended") else self._optimizers.idle_lines()
         self._record["modes"] = sorted(self._modes)
-        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         if self._evaluations is not None and "refused" not in self._record:
             self._record["evaluations"] = self._evaluations.recorded()
             self._record["evaluated_states"] = self._evaluations.states
@@ -756,6 +771,7 @@ class _Recorder:
             )
             self._record["draws"], self._record["loops"] = self._states, self._loops
             self._record["builder"] = self._builders.get(id(self._optimizer))
+        self._record["schedule_lines"] = sorted(self._optimizers.lines)
         self._dump()
 
     def _dump(self) -> None:

@@ -23,6 +23,7 @@ QUESTION, ECHO, PORT = "question.json", "echo.json", "port.pickle"
 BEGINS, STATEMENT = "__migrate_begins__", "__migrate_statement__"
 LOOP, TURN = "__migrate_loop__", "__migrate_turn__"
 DRAWN, ENDS, PASSED = "__migrate_drawn__", "__migrate_ends__", "__migrate_passed__"
+SETS_RATE, CALLS = "__migrate_sets_rate__", "__migrate_calls__"
 
 
 def main() -> None:
@@ -40,6 +41,8 @@ def main() -> None:
         DRAWN,
         ENDS,
         PASSED,
+        SETS_RATE,
+        CALLS,
     ):  # until torch is imported, and with it the recorder
         setattr(builtins, name, lambda *values: None)
     question = Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / QUESTION
@@ -74,6 +77,14 @@ def _insert(script: ScriptText, tree: ast.Module, question: dict[str, Any]) -> N
     places += [
         (name, first, line, f"{PASSED}({line}, locals(), globals())")
         for name, first, line in question["passed"]
+    ]
+    places += [
+        (name, first, line, f"{SETS_RATE}({name!r}, {first}, {line}, locals(), globals())")
+        for name, first, line, _ in question["setters"]
+    ]
+    places += [
+        (name, first, line, f"{CALLS}({called!r}, locals(), globals())")
+        for name, first, line, called in question["callees"]
     ]
     for name, first, line, call in places:
         code = twin.code(first, name)

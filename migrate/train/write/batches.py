@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from migrate.train.slice.data import MICRO
+from migrate.train.slice.emit import RESTORE
 from migrate.train.write.evaluation import with_evaluations
+from migrate.train.write.logged import with_logged
+from migrate.train.write.texts import restore_text
 
 # Names that `data.py` has beside those of its script.
 _OWN = ("batches", "micro", "np", "jax", "Path", "sys", "FOLDER")
@@ -24,6 +27,8 @@ def plain_data_text(
     *,
     on_gpu: bool = False,
     evaluations: Sequence[Mapping[str, Any]] = (),
+    logged: Sequence[str] = (),
+    states: int = 0,
 ) -> str:
     """`data.py` of a loop that gives arrays in one function; "" for another one.
 
@@ -37,6 +42,8 @@ def plain_data_text(
         at: the script's folder.
         on_gpu: whether it trains on a GPU.
         evaluations: the script's evaluations, whose values the loop asks for.
+        logged: values of an update that log lines of the loop read.
+        states: number of recorded states of the random generators; 0: they are not restored.
     """
     tree = ast.parse(source)
     words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -50,22 +57,59 @@ def plain_data_text(
         return ""
     if evaluations:
         generator = with_evaluations(generator, evaluations)
+    generator = with_logged(generator, logged)
+    restore = ""
+    if states:
+        once = states == 1 and _is_called_once(tree)
+        torch_alone = _draws_from_torch_alone(tree)
+        restore = restore_text(script, once=once, torch_alone=torch_alone)
     imports = [
         *(["import jax"] if any(nested) else []),
         "import numpy as np",
         *(["import math", "import torch"] if evaluations else []),
+        *(["import torch"] if logged else []),
         *(["import torch.distributed"] if re.search(r"\btorch\.distributed\b", source) else []),
     ]
     path = ""
+    standard = []
+    if restore:
+        used = [name for name in ("itertools", "json", "random") if f"{name}." in restore]
+        standard = [
+            *(f"import {name}" for name in used),
+            "from pathlib import Path",
+            "import torch",
+        ]
     if _has_modules(tree, at):
-        imports = ["import sys", "from pathlib import Path", "", *imports]
+        standard = ["import sys", *standard, "from pathlib import Path"]
         path = f"\n\nsys.path.append(str({folder}))  # the folder of {script}, with its modules"
     if on_gpu:
         imports.append("from shims import patches")
         path += f"\n\n# {script} trains on a GPU. Here its tensors stay in the memory of the host."
         path += '\npatches.install("cpu", 1)'
     head = f'"""The batches of {script}: its own loop, without what trains."""\n\n'
-    return f"{head}{chr(10).join(imports)}{path}\n\n{generator}\n"
+    imports = [*standard, "", *imports] if standard else imports
+    return f"{head}{chr(10).join(imports)}{path}{restore and chr(10)}{restore}\n\n{generator}\n"
+
+
+def _is_called_once(tree: ast.Module) -> bool:
+    """Whether the generators are restored at one place, outside of loops."""
+    micro = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == MICRO)
+    own = [statement for statement in micro.body if ast.unparse(statement) == f"{RESTORE}()"]
+    return len(own) == 1
+
+
+def _draws_from_torch_alone(tree: ast.Module) -> bool:
+    """Whether the source imports nothing but torch."""
+    return all(
+        name.partition(".")[0] in ("torch", "math", "argparse")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+    )
 
 
 def has_single_batches(text: str) -> bool:

@@ -67,7 +67,7 @@ class Evaluations:
         before: what to do before an evaluation.
     \"\"\"
 
-    def __init__(self, state, values, before):
+    def __init__(self, state, values, before=lambda: None):
         self.state, self._values, self._before, self._count = state, values, before, 0
 
     def __call__(self, name, **batch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from migrate.train.slice.evaluation import EVALUATED
+from migrate.train.write.logged import logged_texts
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class LoopTexts:
 
 
 _CHECKPOINTS = """
-    folder = os.environ.get("CHECKPOINTS")
-    add("--checkpoints", default=folder, help="folder to store the state in, and to resume from")
+    add("--checkpoints", default=os.environ.get("CHECKPOINTS"), help="folder to resume from")
     add("--every", type=int, default=500, help="updates between two checkpoints; default: 500")
 """.strip("\n")
 _NO_CHECKPOINTS = """
@@ -75,6 +76,7 @@ def loop_texts(
     forwards: bool = False,
     evaluates: bool = False,
     norm: bool = False,
+    logged: Sequence[str] = (),
 ) -> LoopTexts:
     """Parts of `train.py`.
 
@@ -84,6 +86,7 @@ def loop_texts(
         forwards: whether there are calls of modules between them.
         evaluates: whether the loop evaluates.
         norm: whether reports have the norm of the gradients.
+        logged: values of an update that log lines in `data.py` read; no update is reported beside them.
     """
     name = "name, " if several else ""
     count = "sum(state.counts.values())" if several else "state.step"
@@ -104,33 +107,53 @@ def loop_texts(
 """
         imports = "from converters.reverse import by_torch_names\n"
         return LoopTexts("", imports, _IN_TORCH, _NO_CHECKPOINTS, loop.strip("\n"), "")
-    imported = evaluator = moved = ""
-    data = "from data import batches"
-    resumed = "\n    state, rest = kept.resume(load(), batches())"
+    imported = evaluator = moved = started = ""
+    data = "import data" if evaluates or logged else "from data import batches"
+    named = "data.batches()" if evaluates or logged else "batches()"
+    fresh = "load()"
     if evaluates:
         imported = "\n    from evaluate import Evaluations"
-        data = "import data"
-        evaluator = f"\n    evaluations = data.{EVALUATED} = Evaluations(load(), kept.values, late)"
-        resumed = """
-    with contextlib.redirect_stdout(None):  # what the updates print that are skipped
-        state, rest = kept.resume(evaluations.state, data.batches())
-    evaluations.state = state"""
+        before = "" if logged else ", late"
+        fresh = "evaluations.state"
+        evaluator = (
+            f"\n    evaluations = data.{EVALUATED} = Evaluations(load(), kept.values{before})"
+        )
         moved = "\n        evaluations.state = state"
+    resumed = f"state, rest = kept.resume({fresh}, {named})"
+    if evaluates or logged:
+        resumed = f"""\
+with contextlib.redirect_stdout(None):  # what the updates print that are skipped
+        {resumed}"""
     more = ", state.norm" if norm else ""
-    late = f"late({count} - 1, {name}losses, rate{more})"
+    update, last = f"{count} - 1, {name}losses, rate{more}", ""
+    if logged:
+        started, late = logged_texts(logged)
+    elif evaluates or forwards:
+        late, last = f"late({update})", "\n    late()"
+    else:
+        late = f"""\
+if shown:  # the update before this one: the device need not wait
+            report(*shown)
+        shown = {update}"""
+        last = "\n    if shown:\n        report(*shown)"
     if forwards:  # a call between the updates is none: the loop counts the updates alone
         late = f"if name in UPDATES:\n            {late}"
+    kept = "kept = Checkpoints(asked.checkpoints, asked.every)"
+    if late.startswith("late") or forwards:
+        kept = f"{kept.replace('kept', 'kept, late', 1)}, Late()"
+    elif not logged:
+        kept = f"{kept.replace('kept', 'kept, shown', 1)}, ()"
     loop = f"""
     if asked.every < 1:
         parser.error(f"--every {{asked.every}}: at least 1")
     {data}{imported}
 {_FIRST_HOST}
-    kept, late = Checkpoints(asked.checkpoints, asked.every), Late(){evaluator}{resumed}
+    {kept}{evaluator}
+    {resumed}{moved.replace("        ", "    ")}{started}
     for {name}micro in rest:{ends}
         state, losses, rate = train_step(state, {name}micro){moved}
         {late}
-        kept.store(state, {"(name, micro)" if several else "micro"})
-    late()
+        kept.store(state, {"(name, micro)" if several else "micro"}){last}
     kept.close()
 """
     return LoopTexts(
@@ -139,5 +162,5 @@ def loop_texts(
         "",
         _CHECKPOINTS,
         loop.strip("\n"),
-        _LATE,
+        _LATE if last.endswith("late()") else "",
     )

@@ -66,6 +66,9 @@ def readme_text(
     ]
     if facts.log is not None:
         rows.append((script.at(facts.log.line), "`train.py`", "what is printed of an update"))
+    if facts.logged:
+        where = ", ".join(map(script.at, facts.logged_lines))
+        rows.append((where, "`data.py`", "what is printed, with values of the last update"))
     rows += [evaluation_row(script, site) for site in facts.evaluations]
     lines = [
         f"# {facts.script} in JAX",

@@ -17,11 +17,13 @@ from converters.graph.expression import NOISE
 from migrate.train.optimizer.write import WrittenOptimizer
 from migrate.train.options import TrainOptions
 from migrate.train.slice.data import ARGUMENTS, HAND_OVER
-from migrate.train.slice.emit import DECORATED, GIVEN
+from migrate.train.slice.emit import DECORATED, GIVEN, RESTORE
+from migrate.train.slice.logged import NORM
 from migrate.train.write.counts import CountedSource
 from migrate.train.write.evaluation import with_evaluations
 from migrate.train.write.factor import UNSCALED, ScaledGradients
 from migrate.train.write.log import Log
+from migrate.train.write.logged import with_logged
 from migrate.train.write.loops import loop_texts
 from migrate.train.write.means import COUNTS, SHARES, count_text
 from migrate.train.write.shadow import GUARD
@@ -85,6 +87,8 @@ class ProgramFacts:
         single: whether each update has one micro-batch, whatever the script's options are.
         evaluations: the script's evaluations that the program has.
         log: what prints an update, if it is the script's own.
+        logged: values of an update that log lines in `data.py` read.
+        logged_lines: these lines of the script.
     """
 
     script: str
@@ -109,6 +113,8 @@ class ProgramFacts:
     single: bool = False
     evaluations: tuple[Mapping[str, Any], ...] = ()
     log: Log | None = None
+    logged: tuple[str, ...] = ()
+    logged_lines: tuple[int, ...] = ()
 
     @property
     def same_names(self) -> bool:
@@ -209,6 +215,41 @@ def loss_text(source: str, facts: ProgramFacts) -> str:
     )
 
 
+def restore_text(script: str, *, once: bool = False, torch_alone: bool = False) -> str:
+    """The function of `data.py` that sets the random generators as they were in the script.
+
+    Args:
+        script: name of the script.
+        once: whether it is called once.
+        torch_alone: whether the data draw from torch's generator alone.
+    """
+    which = 0 if once else "number"
+    lines = [f'draws = np.load(Path(__file__).with_name("{DRAWS}"), allow_pickle=False)']
+    if not once:
+        lines = [
+            "number = next(RESTORED)",
+            *lines,
+            'if number >= len(draws["torch"]):',
+            "    return",
+        ]
+    lines.append(f'torch.set_rng_state(torch.from_numpy(draws["torch"][{which}]))')
+    if not torch_alone:
+        lines += [
+            f'kind, keys, gauss = json.loads(str(draws["python"][{which}]))',
+            "random.setstate((kind, tuple(keys), gauss))",
+            'if "numpy" in draws:',
+            f'    position = json.loads(str(draws["position"][{which}]))',
+            f'    np.random.set_state(("MT19937", draws["numpy"][{which}], *position))',
+        ]
+    count = "" if once else "\nRESTORED = itertools.count()\n\n"
+    later = "" if once else "\n\n    After the recorded times they go on from where they are.\n   "
+    head = (
+        f"Set the random generators as they were in {script} here: other parts of it drew before."
+    )
+    body = "".join(f"    {line}\n" for line in lines)
+    return f'{count}\ndef {RESTORE}():\n    """{head}{later}"""\n{body}'
+
+
 def data_text(
     source: str,
     script: str,
@@ -223,13 +264,14 @@ def data_text(
     several: bool = False,
     bfloat16: bool = False,
     evaluations: Sequence[Mapping[str, Any]] = (),
+    logged: Sequence[str] = (),
 ) -> str:
     """`data.py`: the script's loop, and its batches as NumPy arrays.
 
     With `several` updates each has its name beside its batches. Imports of modules in `hidden` are inside
     `with script_modules():`. `ranks` are variables of torchrun, `args` the arguments of the script. With
     `on_gpu`, what the script puts on a GPU stays in host memory. With `bfloat16` there are such tensors,
-    which torch does not hand to NumPy.
+    which torch does not hand to NumPy. `logged` are the values of an update that log lines of the loop read.
     """
     host = shims = halves = ""
     if bfloat16:
@@ -267,26 +309,7 @@ def {GUARD}():
 
 {GUARD}.known = {{}}
 '''
-    restore = f'''
-RESTORED = itertools.count()
-
-
-def restore_draws():
-    """Set the random generators as they were in {script} here: other parts of it drew before.
-
-    After the recorded times they go on from where they are.
-    """
-    number = next(RESTORED)
-    draws = np.load(Path(__file__).with_name({DRAWS!r}), allow_pickle=False)
-    if number >= len(draws["torch"]):
-        return
-    torch.set_rng_state(torch.from_numpy(draws["torch"][number]))
-    kind, keys, gauss = json.loads(str(draws["python"][number]))
-    random.setstate((kind, tuple(keys), gauss))
-    if "numpy" in draws:
-        position = json.loads(str(draws["position"][number]))
-        np.random.set_state(("MT19937", draws["numpy"][number], *position))
-'''
+    restore = restore_text(script)
     hand_over = f'''
 WEIGHTS = []  # the function that gives the program's weights, as `batches` got it
 
@@ -418,7 +441,7 @@ def arrays(value):
         text = with_evaluations(text, evaluations).replace(
             "import json\n", "import json\nimport math\n"
         )
-    return text
+    return with_logged(text, logged)
 
 
 def has_rollouts(source: str) -> bool:
@@ -484,15 +507,20 @@ def train_text(facts: ProgramFacts) -> str:
     numbers = "\nKEY = jax.random.key(0)  # of random numbers" if draws else ""
     fields = "\n    average: Any" if facts.average else ""
     norm = norm_of = start_norm = new_norm = settings = ""
-    report = _REPORT
+    report = "" if facts.logged else _REPORT
     if facts.log is not None:
         report, settings = facts.log.function, facts.log.settings
-        if facts.log.norm:
-            fields += "\n    norm: Any  # of the gradients of the last update"
-            norm, norm_of = ", norm", "\n    norm = optax.global_norm(grads)"
-            start_norm, new_norm = ", norm=replicated(jnp.zeros(()))", ", norm=norm"
+    if NORM in facts.logged or (facts.log is not None and facts.log.norm):
+        fields += "\n    norm: Any  # of the gradients of the last update"
+        norm, norm_of = ", norm", "\n    norm = optax.global_norm(grads)"
+        start_norm, new_norm = ", norm=replicated(jnp.zeros(()))", ", norm=norm"
     fields += "\n    others: Any = None  # weights of modules that only rollouts run" * starts
-    texts = loop_texts(rollouts=facts.rollouts, evaluates=bool(facts.evaluations), norm=bool(norm))
+    texts = loop_texts(
+        rollouts=facts.rollouts,
+        evaluates=bool(facts.evaluations),
+        norm=bool(norm),
+        logged=facts.logged,
+    )
     averaged = moved = option = stored = start_average = moved_field = ""
     copied = refreshed = ""
     if facts.copies_every:

@@ -185,3 +185,26 @@ def test_what_a_line_computes_for_a_function_has_the_function_s_names(
     found = load(made).apply(variables(model, made, inputs), **arrays)
     for one, other in zip(found, model(**inputs), strict=True):
         np.testing.assert_allclose(one, other.detach(), rtol=1e-5, atol=1e-5)
+
+
+class Named(nn.Module):
+    """A list of layers with the name of an argument that is read after the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        x = text
+        for block in self.text:
+            x = torch.tanh(block(x))
+        return x * (text > 0).sum(dim=-1, keepdim=True)
+
+
+def test_a_loop_over_layers_does_not_hide_an_argument(load: Callable[[Port], Any]) -> None:
+    torch.manual_seed(0)
+    model, inputs = Named().eval(), {"text": torch.randn(2, 6)}
+    made = port(model, inputs)
+    assert "for text_part in self.text:" in made.modeling
+    found = load(made).apply(variables(model, made, inputs), text=inputs["text"].numpy())
+    np.testing.assert_allclose(found, model(**inputs).detach(), rtol=1e-5, atol=1e-6)

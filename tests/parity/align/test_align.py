@@ -15,6 +15,7 @@ from tests.parity.numpy_attention import (
     BLOCKS,
     HEADS,
     INPUTS,
+    RNG,
     WEIGHTS,
     WIDTH,
     flax_like,
@@ -120,6 +121,31 @@ def test_a_layer_of_the_truth_that_is_called_for_every_block(tmp_path: Path) -> 
     )
     numbers = {pair.layer: pair.truth_number for pair in alignment.pairs if pair.layer}
     assert numbers == {f"Dense_{at}": at for at in range(BLOCKS)}
+
+
+def test_a_tied_head_is_the_other_method_of_the_embedding(tmp_path: Path) -> None:
+    """`head.weight = embed.weight` in torch, `embed.attend` in Flax: two layers with one weight."""
+
+    def model(embed: str, head: str, kinds: tuple[str, str], held: tuple[str, str]) -> Model:
+        def run_it(run: Run, x: Array) -> Array:
+            x = run.layer(embed, kinds[0], lambda x: x @ run.weights["w"], x, weights=held[:1])
+            return run.layer(head, kinds[1], lambda x: x @ run.weights["w"].T, x, weights=held[1:])
+
+        return lambda run, x: run.layer("", "Net", lambda x: run_it(run, x), x)
+
+    torch = model("embed", "head", ("Embedding", "Linear"), ("embed.weight", "head.weight"))
+    key = "params/embed/embedding"
+    flax = model("embed", "embed.attend", ("PaddedEmbed", "PaddedEmbed.attend"), (key, key))
+    weights = {"w": RNG.standard_normal((WIDTH, 6))}
+    alignment = align(
+        capture(tmp_path / "truth", torch, weights, INPUTS, "float64"),
+        capture(tmp_path / "mine", flax, weights, INPUTS, framework="linen"),
+        {key: "embed.weight"},
+        tied={"head.weight": "embed.weight"},
+    )
+    assert found(alignment)["embed"] == ("embed", "weights")
+    assert found(alignment)["embed.attend"] == ("head", "weights")
+    assert not alignment.alone
 
 
 def test_without_weights_values_and_order_decide(tmp_path: Path) -> None:

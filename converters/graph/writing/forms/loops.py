@@ -73,7 +73,10 @@ def _rolled(
             continue
         turns = [body[low + i * step : low + (i + 1) * step] for i in range(count)]
         lists = _lists(turns, order, arguments)
-        turned = [_turn(turn, lists, order[number], arguments) for number, turn in enumerate(turns)]
+        members = _member_names(lists, body, arguments)
+        turned = [
+            _turn(turn, members, order[number], arguments) for number, turn in enumerate(turns)
+        ]
         before: list[ast.stmt] = []
         renamed = _carried(turned, aliases)
         if renamed:
@@ -84,14 +87,14 @@ def _rolled(
         before += sums
         forms = {"\n".join(map(ast.dump, turn)) for turn in turned}
         if len(forms) == 1 and goes_on(turned[0]):
-            loop = _loop(turned[0], lists, order, arguments)
+            loop = _loop(turned[0], members, order, arguments)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
         counter = next(
             (name for name in _COUNTERS if all(node.id != name for node in names_in(body))), ""
         )
         numbered = by_number(turned, counter) if counter and len(turned) > 2 else None
         if numbered is not None and goes_on(numbered):
-            loop = _loop(numbered, lists, order, arguments, counter)
+            loop = _loop(numbered, members, order, arguments, counter)
             return [*body[:low], *before, loop, *body[high:]], set(lists)
     return body, set()
 
@@ -239,27 +242,43 @@ def singular(name: str, arguments: Collection[str] = ()) -> str:
     return name[:-1] if name.endswith("s") and len(name) > 3 else name
 
 
+def _member_names(
+    lists: Sequence[str], body: Sequence[ast.stmt], arguments: Collection[str]
+) -> dict[str, str]:
+    """The name of a member of each list: `text_part` of `self.text` where `text` is something else."""
+    loops = [node for s in body for node in ast.walk(s) if isinstance(node, ast.For)]
+    of_loops = {
+        name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name)
+    }
+    taken = {name.id for name in names_in(body)} - of_loops
+    names = {name: singular(name, arguments) for name in lists}
+    return {  # a turn gives the member of an argument its new value by the same name
+        name: f"{own}_part" if own in taken and name not in arguments else own
+        for name, own in names.items()
+    }
+
+
 class _Members(ast.NodeTransformer):
-    def __init__(self, lists: Sequence[str], index: int, arguments: Collection[str]) -> None:
-        self.lists, self.index, self.arguments = lists, index, arguments
+    def __init__(self, names: Mapping[str, str], index: int, arguments: Collection[str]) -> None:
+        self.names, self.index, self.arguments = names, index, arguments
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         member = member_of(node, self.arguments)
-        if member and member[0] in self.lists and member[1] == self.index:
-            return ast.Name(singular(member[0], self.arguments), ast.Load())
+        if member and member[0] in self.names and member[1] == self.index:
+            return ast.Name(self.names[member[0]], ast.Load())
         return self.generic_visit(node)
 
 
 def _turn(
-    turn: Sequence[ast.stmt], lists: Sequence[str], index: int, arguments: Collection[str]
+    turn: Sequence[ast.stmt], names: Mapping[str, str], index: int, arguments: Collection[str]
 ) -> list[ast.stmt]:
-    members = _Members(lists, index, arguments)
+    members = _Members(names, index, arguments)
     return [members.visit(fill(statement, lambda hole: hole)) for statement in turn]
 
 
 def _loop(
     turn: Sequence[ast.stmt],
-    lists: Sequence[str],
+    members: Mapping[str, str],
     order: Sequence[int],
     arguments: Collection[str],
     counter: str = "",
@@ -267,13 +286,13 @@ def _loop(
     itself = ast.Name("self", ast.Load())
     sources: list[ast.expr] = [
         ast.Name(name, ast.Load()) if name in arguments else ast.Attribute(itself, name, ast.Load())
-        for name in lists
+        for name in members
     ]
     if order[0] > 0:
         sources = [call("reversed", source) for source in sources]
-    names: list[ast.expr] = [ast.Name(singular(name, arguments), ast.Store()) for name in lists]
-    over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
-    target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())
+    names: list[ast.expr] = [ast.Name(name, ast.Store()) for name in members.values()]
+    over = sources[0] if len(members) == 1 else call("zip", *sources, strict=True)
+    target = names[0] if len(members) == 1 else ast.Tuple(names, ast.Store())
     if counter:
         over = call("enumerate", over)
         target = ast.Tuple([ast.Name(counter, ast.Store()), target], ast.Store())

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import ASK_TENSORS
 from migrate.check.asked_type import is_no_tensor
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, is_read, reads_device
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import Loop
+from migrate.reading.values.values import is_forward
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, keyword, nodes_of
 
@@ -301,7 +304,9 @@ def _on_values(
         name = facts.names.of(test.func) or ""
         argument = test.args[0].value if test.args else test
         checked = name in CHECKS and (reads_device(argument, facts) or is_read(argument, facts))
-        computed = _computes(test) and _is_there(test, facts, in_loop)
+        computed = _computes(test) and (
+            _is_there(test, facts, in_loop) or _asks_in_forward(test, facts)
+        )
         if checked or computed or is_read(test, facts) or name in ("torch.allclose", "torch.equal"):
             yield test
 
@@ -316,6 +321,23 @@ def _of_each(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
 
 def _is_there(part: cst.BaseExpression, facts: Facts, in_loop: bool) -> bool:
     return reads_device(part, facts) or (in_loop and facts.values.is_tensor(part))
+
+
+def _asks_in_forward(call: cst.Call, facts: Facts) -> bool:
+    """Whether a forward asks `(targets == -100).any()` of a value of which nothing is known.
+
+    The forward of a module computes with tensors; arrays of NumPy and lists are known where they are made.
+    """
+    function = facts.context.function_around(call)
+    return (
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in ASK_TENSORS
+        and facts.names.of(call.func) is None
+        and facts.values.kind(call.func.value) is Kind.UNKNOWN
+        and isinstance(function, cst.FunctionDef)
+        and is_forward(function, facts.context)
+        and facts.steps.inside(call)
+    )
 
 
 def _computes(call: cst.Call) -> bool:

@@ -693,6 +693,9 @@ def _is_of_samples(value: cst.BaseExpression, function: cst.FunctionDef, facts: 
         return not _has_one_row(value.elt)
     if isinstance(value, cst.Call) and code(value.func) in ("list", "tuple") and value.args:
         return _is_of_samples(value.args[0].value, function, facts)
+    if isinstance(value, cst.Subscript | cst.Attribute):
+        appended = list(_appended_to(value, function))
+        return bool(appended) and not any(map(_has_one_row, appended))
     if not isinstance(value, cst.Name):
         return False
     put = facts.bindings.put_into(value)
@@ -709,6 +712,17 @@ def _is_of_samples(value: cst.BaseExpression, function: cst.FunctionDef, facts: 
         )
     parameters = function.params.params
     return any(parameter.name.value == value.value for parameter in parameters)
+
+
+def _appended_to(
+    value: cst.BaseExpression, function: cst.FunctionDef
+) -> Iterator[cst.BaseExpression]:
+    """Yield what the function appends to a list that an object holds: `batch[key].append(item)`."""
+    held = code(value)
+    for call in nodes_of(function.body, cst.Call):
+        appends = isinstance(call.func, cst.Attribute) and call.func.attr.value == "append"
+        if appends and call.args and code(cst.ensure_type(call.func, cst.Attribute).value) == held:
+            yield call.args[0].value
 
 
 def _has_one_row(part: cst.BaseExpression) -> bool:

@@ -13,10 +13,11 @@ from migrate.reading.steps.batch_sizes import drawn_size, is_first_use
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.evaluating import evaluating_loop
-from migrate.reading.steps.growing import JOINS, growing_list
+from migrate.reading.steps.growing import JOINS, growing_list, grown_tensor
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import SIZED
-from migrate.syntax.tree import code, keyword, string_value
+from migrate.reading.steps.unended import without_gradients
+from migrate.syntax.tree import code, keyword, nodes, nodes_of, string_value
 
 # Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
 PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}
@@ -37,7 +38,8 @@ class StepNumber(Hazard):
     The positions of a sliding window are such numbers: each is compiled once, and again for images of
     another size. So is the length of a list that gets one tensor more in each turn: `sum(losses)` and
     `torch.stack(losses)` in the loop compile for each length. A running total, `total += loss.detach()`, is
-    one graph, in whatever turn it is read.
+    one graph, in whatever turn it is read. A tensor that gets longer in each turn of a loop that generates,
+    `ids = torch.cat((ids, next), dim=1)`, makes the whole model compile for each length.
 
     A random number that each replica draws for itself makes the replicas' graphs differ as well: the next
     collective hangs. So does a size that the `collate_fn` of the loader draws for its batch, or the data set.
@@ -45,7 +47,8 @@ class StepNumber(Hazard):
     **What to do.** Make the number a tensor on the device, and the position a lookup:
     `t = torch.tensor(i, device="xla")`, then `betas[t]`, `x.index_copy_(1, t.view(1), new)`. For an exponent
     `torch.tensor(float(i), device="xla")`. Numbers that a table can give are read on the host, before the
-    loop: `betas = betas.tolist()`. A sliding window is `x.index_select(3, left + torch.arange(width,
+    loop: `betas = betas.tolist()`. What gets longer is made once for the longest, with a mask:
+    `ids.index_copy_(1, t.view(1), next)`. A sliding window is `x.index_select(3, left + torch.arange(width,
     device="xla"))`, where `left` is a tensor on the device.
 
     Source: torch_xla 2.9 (measured, compilations for six numbers: `table[i]`, `x[:i]`, `x[i:i + 2]`,
@@ -59,6 +62,46 @@ class StepNumber(Hazard):
     severity = Severity.WARNING
     nodes = (cst.Subscript, cst.Call, cst.BinaryOperation)
     examples = (
+        example(
+            """
+            import torch
+
+
+            class Language(torch.nn.Module):
+                def forward(self, ids, features):
+                    for layer in self.layers:
+                        features = torch.cat((features, layer(features)), 1)
+                    return self.head(ids, features)
+
+                @torch.no_grad()
+                def generate(self, ids, features, turns):
+                    for _ in range(turns):
+                        scores = self(ids[:, -64:], features)[:, -1]
+                        drawn = torch.multinomial(torch.softmax(scores, -1), 1)
+                        ids = torch.cat((ids, drawn), dim=1)  # XLA112
+                    return ids
+
+                @torch.no_grad()
+                def window(self, ids, features, turns):
+                    shown = []
+                    for _ in range(turns):
+                        drawn = self(ids, features).argmax(-1)
+                        ids = torch.cat((ids[:, 1:], drawn), dim=1)
+                        shown = torch.cat((shown, drawn.cpu()), dim=1)
+                    return shown
+
+
+            @torch.no_grad()
+            def evaluate(model, loader):
+                model.cuda()
+                outputs, numbers = torch.zeros(0, 8, device="cuda"), torch.zeros(0, 8)
+                for x, y in loader:
+                    out = model(x.cuda())
+                    outputs = torch.cat([outputs, out])  # XLA112
+                    numbers = torch.cat([numbers, out.cpu()])
+                return outputs, numbers
+            """
+        ),
         example(
             """
             import torch
@@ -274,6 +317,9 @@ class StepNumber(Hazard):
         if held is not None:
             yield from self._grown(node, held, facts)
             return
+        if joins and (longer := grown_tensor(node, facts)) is not None:
+            yield from self._lengthened(node, longer, facts)
+            return
         sizes = made_sizes(node, facts)
         if sizes:
             if keyword(node, "device") is None or not facts.values.on_device(node):
@@ -316,6 +362,32 @@ class StepNumber(Hazard):
             "compilation for each; add to one tensor, `total += x.detach()`, and read that"
         )
         yield self.hit(node, message, Severity.INFO if when is When.SOMETIMES else self.severity)
+
+    def _lengthened(
+        self, node: cst.Call, longer: cst.BaseExpression, facts: Facts
+    ) -> Iterator[Hit]:
+        """Yield what makes a tensor longer in each turn of a loop that generates or evaluates."""
+        loop = facts.context.loop_around(node)
+        if facts.steps.when(node) is not When.ELSEWHERE or loop is None:
+            return
+        if not without_gradients(node, facts) or facts.context.effects.on_cpu(loop) == 0:
+            return
+        name = code(longer)
+        kept = {id(below) for below in (longer, *nodes(node))}
+        read = any(
+            code(mention) == name and id(mention) not in kept
+            for mention in nodes_of(loop.body, cst.Name | cst.Attribute)  # type: ignore[arg-type]
+        )
+        mend = (
+            "make it once for the longest, write at a position that is a tensor (index_copy_), mask the rest"
+            if read
+            else "append to a list, and join that once after the loop"
+        )
+        message = (
+            f"`{name}` is longer in each turn, and each length is a compilation of what computes with it; "
+            f"{mend}"
+        )
+        yield self.hit(node, message)
 
     def _said(
         self, node: cst.CSTNode, number: cst.BaseExpression, what: str, numbers: Numbers

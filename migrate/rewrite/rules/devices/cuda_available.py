@@ -15,6 +15,7 @@ from migrate.model.calls.devices import COUNTS
 from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.values.devices import is_device_count, is_move, names_cuda
+from migrate.reading.values.shown import is_shown
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.gpu_conditions import (
     ASKED,
@@ -39,7 +40,7 @@ from migrate.rewrite.rule import (
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
 from migrate.rewrite.rules.devices.availability import insists, question
-from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
+from migrate.rewrite.rules.devices.gpu_test_severity import SHOWN, as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.origins import at_line
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
@@ -79,7 +80,8 @@ class CudaAvailable(Rule):
     which goes by another rule; `pin_memory and torch.cuda.is_available()`: only CUDA pins memory, and False
     is right.
 
-    **Reported.** Every other use, as in `print(torch.cuda.is_available())`, a choice of the backend
+    **Reported.** Every other use, as in `start(torch.cuda.is_available())` (information if the answer is only
+    printed), a choice of the backend
     (`"nccl" if … else "gloo"`), an answer that only another library gets (`faiss.Kmeans(gpu=…)`). A branch
     that asks CUDA for memory figures or the properties of the GPU stays: nothing on XLA answers, and it is
     well skipped; with it stays a branch of the same function that prepares for it. So does one that lists the
@@ -347,6 +349,15 @@ class CudaAvailable(Rule):
 
             print(torch.cuda.is_available())
             """,
+            "is only shown",
+        ),
+        reported(
+            """
+            import torch
+            from runs import start
+
+            start(torch.cuda.is_available())
+            """,
             "is False on a TPU",
         ),
         reported(
@@ -432,6 +443,11 @@ class CudaAvailable(Rule):
             return
         if decides_about_pinned(node, context):
             return  # False on a TPU, which is right
+        if is_shown(node, context):
+            there = "0" if is_device_count(node, context) else "False"
+            message = f"{code(node)} {SHOWN.format(there)}"
+            yield from self.report(node, message, Severity.INFO)
+            return
         is_part = not isinstance(context.parent(node), cst.Arg | cst.DictElement)
         if not (context.portable and is_part) and chooses_the_code(node, context):
             return  # the argument goes, is left to CUDA, or is told

@@ -375,8 +375,15 @@ class DeviceRule(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edits of one place that names a CUDA device."""
-        if isinstance(node, cst.Call):
+        if type(node) is cst.Call:
             yield from self._call(node, context)
+        elif type(node) is cst.SimpleString:
+            if not names_cuda(node):
+                return
+            if context.devices.is_moved_to(node) or _is_choice_of_type(node, context):
+                xla = context.vocabulary.device_type(like=node)
+                message = f"device {code(node)} → {code(xla)}"
+                yield self.edit(node, lambda _: xla, message, consumes=[node])
         elif isinstance(node, cst.Param) and node.default is not None:
             yield from self._kept(node.default, node.name, context)
         elif isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
@@ -396,13 +403,6 @@ class DeviceRule(Rule):
                     yield from self._named(node.value, context, is_argument=is_argument)
                 else:
                     yield from self._spelled(node.value, context)
-        elif isinstance(node, cst.SimpleString):
-            if not names_cuda(node):
-                return
-            if context.devices.is_moved_to(node) or _is_choice_of_type(node, context):
-                xla = context.vocabulary.device_type(like=node)
-                message = f"device {code(node)} → {code(xla)}"
-                yield self.edit(node, lambda _: xla, message, consumes=[node])
         elif isinstance(node, cst.Integer):
             if context.devices.is_moved_to(node) and _is_kept_as_device(node, context):
                 yield self._literal(node, context)

@@ -14,6 +14,9 @@ from migrate.reading.facts import facts_of
 from migrate.rewrite.edit import Edit, RuleFinding
 from migrate.rewrite.workspace import Workspace
 
+# What a question tells that decides nothing.
+SHOWN = "is only shown: it says {} on a TPU"
+
 
 def as_bad_as_it_is(
     changes: Iterable[Edit | RuleFinding], call: cst.Call, context: Workspace

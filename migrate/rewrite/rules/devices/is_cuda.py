@@ -27,7 +27,7 @@ class IsCuda(Rule):
     torch.cuda depend on the answer, or a faster way to compute the same, this is information.
 
     **What it does.** `x.is_cuda` becomes `x.device.type == 'xla'` where it decides whether something is
-    moved.
+    moved. An attribute `is_cuda` that a class of the project sets is its own option, and stays.
 
     **Reported.** Other questions: where the answer may choose a kernel written for CUDA, the way for the CPU
     is the right one.
@@ -73,6 +73,20 @@ class IsCuda(Rule):
                 return y.to(x.device) if is_cuda else y
             """
         ),
+        left_alone(
+            """
+            import torch
+
+
+            class Cutout:
+                def __init__(self, device, is_cuda=True):
+                    self.device, self.is_cuda = device, is_cuda
+
+                def mask(self, batch):
+                    mask = torch.ones(batch.shape)
+                    return mask.to(self.device) if self.is_cuda else mask
+            """
+        ),
         reported(
             """
             def filtered(x, kernel, plain):
@@ -112,6 +126,8 @@ class IsCuda(Rule):
         assert isinstance(node, cst.Attribute)
         if node.attr.value != "is_cuda" or context.qualified_name(node) is not None:
             return
+        if context.place(node) in context.calls.own_flags or _is_set(node, context):
+            return  # an option of the project's own class, which has no device
         severity = Severity.INFO if goes_well(node, facts_of(context)) else Severity.WARNING
         above = context.parent(node)
         test: cst.CSTNode = node
@@ -140,6 +156,14 @@ class IsCuda(Rule):
         )
         gone = [node.attr]
         yield self.edit(test, replace, message, consumes=gone, wrong=WRONG, severity=severity)
+
+
+def _is_set(node: cst.Attribute, context: Workspace) -> bool:
+    """Whether a statement assigns to `node`: `self.width, self.is_cuda = width, is_cuda`."""
+    above = context.parent(node)
+    while isinstance(above, cst.Element | cst.Tuple | cst.List):
+        above = context.parent(above)
+    return isinstance(above, cst.AssignTarget | cst.AnnAssign)
 
 
 def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:

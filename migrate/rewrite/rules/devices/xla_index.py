@@ -132,7 +132,7 @@ class XlaIndex(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:
         """Yield the edit of one question for an index, or the finding; or the finding on one literal."""
-        if isinstance(node, cst.SimpleString | cst.FormattedString):
+        if type(node) is cst.SimpleString or type(node) is cst.FormattedString:
             if _has_index(node):
                 yield from self.report(node, 'a replica sees one device: "xla", without an index')
             return

@@ -696,8 +696,12 @@ def around_move(
 
 
 def is_switched_off(line: cst.SimpleStatementLine, context: Workspace) -> bool:
-    """Whether the switch is on for the move in `line` only."""
-    return context.calls.ties.loads and not isinstance(line.body[-1], cst.Return)
+    """Whether the switch is on for the move in `line` only.
+
+    So it is in a notebook: a cell that is run later, or written later, may load a state dict.
+    """
+    loads = context.calls.ties.loads or context.source.is_notebook
+    return loads and not isinstance(line.body[-1], cst.Return)
 
 
 def _switch(swap: str, *, on: bool) -> cst.SimpleStatementLine:

@@ -10,9 +10,10 @@ from migrate.catalogue.prescan import named
 from migrate.check.hazard import Severity
 from migrate.model.calls.devices import COUNTS
 from migrate.reading.values.devices import is_device_count
+from migrate.reading.values.shown import is_shown
 from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.gpu_test_severity import as_bad_as_it_is
+from migrate.rewrite.rules.devices.gpu_test_severity import SHOWN, as_bad_as_it_is
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -151,7 +152,11 @@ class DeviceCount(Rule):
         return as_bad_as_it_is(self._found(node, context), node, context)
 
     def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | RuleFinding]:
-        if not is_device_count(node, context) or not context.launch.in_replica(node):
+        if not is_device_count(node, context):
+            return
+        if not context.launch.in_replica(node):
+            if is_shown(node, context):
+                yield from self.report(node, f"{code(node)} {SHOWN.format(0)}", Severity.INFO)
             return
         if is_asked(node, context):
             return  # whether there is a GPU: another rule answers

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.target import BOTH
-from migrate.catalogue.words import LOGGING_METHODS
 from migrate.check.hazard import Severity
 from migrate.reading.values.environment import access, environment_name, is_read
+from migrate.reading.values.shown import is_shown
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Rule, RuleFinding, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -120,7 +120,7 @@ class VisibleDevices(Rule):
             return  # in the portable style CUDA goes on seeing what it says
         used = access(node, context)
         assert used is not None
-        if isinstance(used, cst.Call) and is_read(node, context) and _is_shown(used, context):
+        if isinstance(used, cst.Call) and is_read(node, context) and is_shown(used, context):
             return
         statement = context.parent(used)
         if isinstance(statement, cst.AssignTarget):
@@ -140,22 +140,6 @@ class VisibleDevices(Rule):
             return
         message = f"remove `{code(statement)}`: it has no effect on a TPU"
         yield self.edit(statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement])
-
-
-def _is_shown(value: cst.CSTNode, context: Workspace) -> bool:
-    """Whether a value is only printed or logged."""
-    above = context.parent(value)
-    while isinstance(
-        above,
-        cst.Arg | cst.FormattedString | cst.FormattedStringExpression | cst.ConcatenatedString,
-    ):
-        above = context.parent(above)
-    if not isinstance(above, cst.Call) or above.func is value:
-        return False
-    if isinstance(above.func, cst.Name):
-        return above.func.value == "print" and not context.bindings(above.func)
-    name = context.qualified_name(above.func) or ""
-    return name.startswith("logging.") and name.rpartition(".")[2] in LOGGING_METHODS
 
 
 def _is_about_torch(context: Workspace) -> bool:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import EXITS
 from migrate.model.pure import PURE_CALLS, is_pure
 from migrate.reading.replicas.own_values import own_value
 from migrate.reading.steps.leaving import ends_program, leaves_turn
 from migrate.syntax.origins import at_line
-from migrate.syntax.tree import code, last_part
+from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -47,7 +48,7 @@ def ways_out(
     body = cst.ensure_type(function.body, cst.IndentedBlock).body
     last = max((i for i, statement in enumerate(body) if saves(statement)), default=0)
     for statement in body[:last]:
-        if _leaves(statement) and not saves(statement):
+        if _leaves(statement) and not saves(statement) and not _only_asserts(statement):
             if not _take(statement, ways_out, context):
                 line = context.position(statement).line
                 name = function.name.value
@@ -92,6 +93,19 @@ def _take(statement: cst.BaseStatement, ways_out: WaysOut, context: Workspace) -
     if only:
         ways_out.guarded.append((statement.body, only))
     return True
+
+
+def _only_asserts(statement: cst.CSTNode) -> bool:
+    """Whether only assertions leave a loop or a block, which the first replica goes on to run alone.
+
+    One that fails ends the replica with an error, as before.
+    """
+    return (
+        not isinstance(statement, cst.SimpleStatementLine)
+        and not leaves_turn(statement)
+        and next(nodes_of(statement, cst.Raise), None) is None
+        and not any(code(call.func) in EXITS for call in nodes_of(statement, cst.Call))
+    )
 
 
 def _is_same(test: cst.BaseExpression, context: Workspace) -> bool:

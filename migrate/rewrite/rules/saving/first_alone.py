@@ -20,8 +20,8 @@ def with_nothing_pending(rule: Rule, guard: cst.If, context: Workspace) -> Edit:
     message = f"{sync}: nothing is pending where the first replica saves alone"
     behind = "behind" if off_first(guard.test, context) is not None else "below"
     wrong = (
-        f"{behind} `if {code(guard.test)}:` the first replica alone would run what is pending for its save, "
-        f"and wait for the others: {sync} before it"
+        f"only the first replica saves, {behind} `if {code(guard.test)}:`. Pending operations would run "
+        f"there alone, and wait for the other replicas: {sync} before the `if`"
     )
     return rule.edit(
         guard,

@@ -21,7 +21,7 @@ from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.leaving import leaves_turn, yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.steps.unended import is_unknown_callee, unended_call
+from migrate.reading.steps.unended import is_in_eval_mode, is_unknown_callee, unended_call
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.parameters import goes_over_weights, is_in_optimizer
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
@@ -393,7 +393,7 @@ def _without_gradients(loop: Loop, context: Workspace) -> bool:
             items.extend(item.item for item in above.items)
         elif isinstance(above, cst.FunctionDef):
             items.extend(decorator.decorator for decorator in above.decorators)
-            if any(_is_eval(call) for call in context.below(above.body, cst.Call)):
+            if is_in_eval_mode(loop, above, context):
                 return True
     return context.names_any(items, NO_GRADIENTS)
 

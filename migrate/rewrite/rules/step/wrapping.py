@@ -72,9 +72,11 @@ class Wrapping:
             end = cut.tail
             count = len(end.statements)
             ending = "the last statement" if count == 1 else f"the last {count} statements"
-            message = f"the step ends before {ending} of the block"
+            message = f"{ending} of the block: moved below the step"
+            verb = "belongs" if count == 1 else "belong"
+            wrong = f"{ending} of the block {verb} below the step, which computes the values first"
             yield Wrap(
-                self.rule, end.block, end.statements[0], end.statements[-1], cut.cut, message
+                self.rule, end.block, end.statements[0], end.statements[-1], cut.cut, message, wrong
             )
         statements = body.block.body
         yield Wrap(
