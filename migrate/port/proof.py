@@ -345,13 +345,13 @@ def _named_finally(parity: Parity, folder: Path, shown: Path) -> Parity:
     def said(text: str) -> str:
         for old, new in names.items():
             text = text.replace(old, new)
-        return with_sides(text)
+        return text
 
     first = parity.first
     if first is not None and first.b is not None:
         b = replace(first.b, defined=said(first.b.defined), called=said(first.b.called))
         first = replace(first, b=b)
-    return replace(parity, sentence=said(parity.sentence), first=first)
+    return replace(parity, sentence=with_sides(said(parity.sentence)), first=first)
 
 
 def _line(error: Exception, folder: Path, shown: Path) -> str:

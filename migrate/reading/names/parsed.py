@@ -22,8 +22,8 @@ from migrate.syntax.walk import kinds_of, order
 Node = TypeVar("Node", bound=cst.CSTNode)
 Other = TypeVar("Other", bound=cst.CSTNode)
 
-# Calls that ask for the attributes or the type of a class, or set one.
 STATEMENTS = kinds_of(cst.BaseStatement)
+# Calls that ask for the attributes or the type of a class, or set one.
 OF_ATTRIBUTES = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "setattr"})
 
 

@@ -410,16 +410,12 @@ def is_step(block: cst.With, context: Script) -> bool:
 
 def _evaluates(condition: cst.If, branch: cst.CSTNode) -> bool:
     """Whether `branch` of `condition` runs only if a module does not train."""
-    test = condition.test
-    for part in nodes_of(test, cst.Attribute):
-        if part.attr.value == "training":
-            break
-    else:
+    if not any(part.attr.value == "training" for part in nodes_of(condition.test, cst.Attribute)):
+        return False  # before its text is made, which takes longer
+    test = code(condition.test)
+    if not test.endswith(".training"):
         return False
-    text = code(test)
-    if not text.endswith(".training"):
-        return False
-    return branch is condition.body if text.startswith("not ") else branch is condition.orelse
+    return branch is condition.body if test.startswith("not ") else branch is condition.orelse
 
 
 def _nodes(span: Span) -> Iterator[cst.CSTNode]:

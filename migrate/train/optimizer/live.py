@@ -122,9 +122,7 @@ def recorded_part(
         local: values of the other function's names when it is called.
         of_module: those of its module.
     """
-
     value = _value_in(local, of_module, [argument.arg for argument in node.args.args])
-    node = _Unrolled(value).visit(copy.deepcopy(node))
     values, functions = _reads(node, value, 0)
     name = str(of_module.get("__name__", ""))
     return RecordedFunction(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import copy
-import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from migrate.model.calls.option_defaults import COMPARED
 from migrate.train.frames import Frame
 from migrate.train.slice.loops import LOOPS, loops_around
 from migrate.train.slice.statements import every_statement
@@ -117,14 +117,12 @@ def _setting(block: Sequence[ast.stmt], bound: Collection[str]) -> list[int]:
     """
     result = []
     for statement in block:
-        inner = [s for part in blocks(statement) for s in part]
-        is_other_loop = isinstance(statement, ast.For) and _groups_of(statement) is None
-        if isinstance(statement, ast.If) and not _is_fixed(statement.test, bound):
-            is_other_loop = False
-        elif isinstance(statement, ast.While | ast.With | ast.Try | ast.If):
-            is_other_loop = True
-        if is_other_loop:
-            result += _setting(inner, bound)
+        if (
+            isinstance(statement, ast.While | ast.With | ast.Try)
+            or (isinstance(statement, ast.For) and _groups_of(statement) is None)
+            or (isinstance(statement, ast.If) and _is_fixed(statement.test, bound))
+        ):
+            result += _setting([s for part in blocks(statement) for s in part], bound)
         elif any(_sets(node) for node in _own(statement)):
             result.append(first_line(statement))
     return result
@@ -190,9 +188,8 @@ def rate_statements(
 
 def _begin(function: ast.FunctionDef) -> ast.stmt:
     """First statement of a function that computes."""
-    plain = ast.Import | ast.ImportFrom
-    texts = [ast.get_docstring(function) is not None and function.body[0]]
-    computes = (s for s in function.body if not isinstance(s, plain) and s not in texts)
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    computes = (s for s in body if not isinstance(s, ast.Import | ast.ImportFrom))
     return next(computes, function.body[0])
 
 
@@ -372,18 +369,6 @@ def _index(node: ast.Subscript) -> int | None:
     return value if is_groups and isinstance(value, int) else None
 
 
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-}
-
-
 class _Options(ast.NodeTransformer):
     """Statements about a group with its own options in them.
 
@@ -437,10 +422,14 @@ class _Options(ast.NodeTransformer):
             return ast.Constant(is_in is isinstance(node.ops[0], ast.In))
         self.generic_visit(node)
         held = [s.value for s in (node.left, *node.comparators) if isinstance(s, ast.Constant)]
-        compared = [_COMPARED[type(op)] for op in node.ops if type(op) in _COMPARED]
-        if len(held) != len(node.ops) + 1 or len(compared) != len(node.ops):
+        if len(held) != len(node.ops) + 1:
             return node
-        return ast.Constant(all(c(a, b) for c, a, b in zip(compared, held, held[1:], strict=False)))
+        compared = [COMPARED[type(op)] for op in node.ops]
+        try:
+            holds = all(c(a, b) for c, a, b in zip(compared, held, held[1:], strict=False))
+        except TypeError:  # None > 0, which the script asks behind `is not None`
+            return node
+        return ast.Constant(holds)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Decide `"fix_lr" in group and group["fix_lr"]`."""

@@ -13,7 +13,7 @@ import pytest
 
 from migrate.train.frames import Frame
 from migrate.train.optimizer.choice import choose_rates
-from migrate.train.optimizer.live import recorded_part
+from migrate.train.optimizer.live import recorded_part, unrolled
 from migrate.train.optimizer.recorded import RecordedCall, RecordedGroup, RecordedOptimizer
 from migrate.train.optimizer.stepping import Argument, ScheduleSteps, argument_of
 from migrate.train.slice.rate import as_rate, as_rates, callees, rate_setters, rate_statements
@@ -66,9 +66,10 @@ def rates_by_running(text: str, args: Any, numbers: list[float], scales: list[fl
 
 def recorded(text: str, args: Any, numbers: list[float], scales: list[float]) -> RecordedOptimizer:
     """The record of a run whose learning rates the function sets."""
-    part = as_rate(setter(text), "epoch")
+    local, of_module = {"args": args, "epoch": 0}, {"math": math}
+    part = as_rate(unrolled(setter(text), local, of_module, "epoch"), "epoch")
     assert part is not None
-    function = recorded_part(part, {"args": args, "epoch": 0}, {"math": math})
+    function = recorded_part(part, local, of_module)
     rates = rates_by_running(text, args, numbers, scales)
     groups = [
         RecordedGroup((f"p{i}",), {"lr": rate, "lr_scale": scale})
@@ -201,6 +202,12 @@ def test_where_the_functions_are() -> None:
             ["a", "b"],
         ),
         ('for g in optimizer.param_groups[1:]:\n g["lr"] = a', ["0.5", "a"]),
+        (  # what no group has is compared behind a test alone
+            "for g in optimizer.param_groups:\n"
+            ' if g.get("warm") is not None and g.get("warm") > 0:\n  g["lr"] = b\n'
+            ' else:\n  g["lr"] = a',
+            ["a", "a"],
+        ),
         ('for g in optimizer.param_groups:\n g["lr"] *= a', None),
         ('for g in optimizer.param_groups:\n if e > 3:\n  g["lr"] = a', None),
         ('if e > 3:\n for g in optimizer.param_groups:\n  g["lr"] = a', None),
