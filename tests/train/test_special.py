@@ -15,7 +15,7 @@ from migrate.train.proof.program import RECORD, data_difference
 from migrate.train.slice.data import MICRO
 from migrate.train.write.batches import has_single_batches, plain_data_text
 from migrate.train.write.special import specialized
-from migrate.train.write.split import with_called_methods
+from migrate.train.write.split import split, with_called_methods
 from migrate.train.write.texts import without_folder
 from tests.waiting import LIMIT
 
@@ -286,3 +286,31 @@ def test_generators_are_restored_by_what_the_data_need(tmp_path: Path, *, inside
     other = source.replace("import torch\n", "import random\nimport torch\n")
     text = plain_data_text(other, "train.py", "F", recorded, tmp_path, states=1)
     assert "random.setstate" in text
+
+
+def test_a_table_with_a_type_is_in_the_file_that_reads_it() -> None:
+    """`GATES: dict[str, int] = …` of a recurrent layer."""
+    modeling = """
+GATES: dict[str, int] = {"GRU": 3}
+
+SCALE: float = 2.0
+
+
+class Cell:
+    def __call__(self, x):
+        return GATES["GRU"] * x
+
+
+class Step:
+    def setup(self):
+        self.cell = Cell()
+
+    def __call__(self, x):
+        return self.cell(x) * SCALE
+"""
+    sources = split(modeling, "t.py")
+    assert "GATES: dict" in sources.model
+    assert "GATES: dict" not in sources.loss
+    assert "SCALE: float" in sources.loss
+    with pytest.raises(AssertionError, match="no place in the program"):
+        split(f"{modeling}\n\nprint(1)\n", "t.py")

@@ -210,8 +210,7 @@ def zeros(
 
 
 def _wide(x: Array) -> Any:
-    """Return the dtype-widened value in which gates are computed: float32 for bfloat16, as in torch's
-    kernels."""
+    """Return the dtype in which gates are computed: float32 for bfloat16, as in torch's kernels."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 

@@ -14,7 +14,7 @@ from converters.modules.functional import recurrent
 from converters.modules.functional.recurrent import Carry, Kind
 
 
-def _parameters(module: _Stack | _Cell, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+def _parameters(module: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
     """Return the weights, initialized as in torch: uniform within 1 / sqrt(hidden_size)."""
     bound = module.hidden_size**-0.5
 
@@ -32,7 +32,7 @@ def _parameters(module: _Stack | _Cell, shapes: dict[str, tuple[int, ...]]) -> d
 
 
 def _promoted(
-    module: _Stack | _Cell, inputs: Array, shapes: dict[str, tuple[int, ...]]
+    module: Any, inputs: Array, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[Array, dict[str, Array]]:
     """Return the input and the weights in the dtype of the computation."""
     weights = _parameters(module, shapes)

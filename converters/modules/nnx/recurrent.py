@@ -16,7 +16,7 @@ from converters.modules.functional.recurrent import Carry, Kind
 
 
 def _make(
-    module: _Stack | _Cell,
+    module: Any,
     shapes: dict[str, tuple[int, ...]],
     param_dtype: DTypeLike,
     rngs: nnx.Rngs,
@@ -33,7 +33,7 @@ def _make(
         setattr(module, name, nnx.Param(init(rngs.params(), shape, param_dtype)))
 
 
-def _promoted(module: _Stack | _Cell, inputs: Array) -> tuple[Array, dict[str, Array]]:
+def _promoted(module: Any, inputs: Array) -> tuple[Array, dict[str, Array]]:
     """Return the input and the weights in the dtype of the computation."""
     weights = (getattr(module, name)[...] for name in module.names)
     inputs, *arrays = dtypes.promote_dtype((inputs, *weights), dtype=module.dtype)

@@ -53,14 +53,19 @@ def split(
     apart = [*groups[0], *groups[1]]
     lines = modeling.splitlines()
     head: list[str] = []
-    nodes: dict[str, ast.FunctionDef | ast.ClassDef | ast.Assign] = {}
+    nodes: dict[str, ast.stmt] = {}
     for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            head.append(ast.unparse(node).replace("from .config", "from model"))
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            nodes[node.name] = node
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            nodes[node.targets[0].id] = node
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                head.append(ast.unparse(node).replace("from .config", "from model"))
+            case ast.FunctionDef(name=defined) | ast.ClassDef(name=defined):
+                nodes[defined] = node
+            case ast.Assign([ast.Name(defined)]) | ast.AnnAssign(ast.Name(defined)):
+                nodes[defined] = node
+            case ast.Expr(ast.Constant()):
+                pass  # the docstring: each file has its own
+            case _:
+                raise AssertionError(f"no place in the program for {ast.unparse(node)}")
     step = nodes[step_name]
     assert isinstance(step, ast.ClassDef)
     step.body = [member for member in step.body if member not in apart]

@@ -150,3 +150,10 @@ def test_a_cell_in_a_loop_of_the_original() -> None:
         "            scores.append(self.head(state))\n"
         "        return jnp.stack(scores, axis=1)\n"
     ) in source
+
+
+def test_a_cell_brings_nothing_of_the_stacks_of_layers() -> None:
+    source = port(Steps(), {"x": torch.randn(2, 5, 3)}).modeling
+    assert "class _Cell(" in source
+    assert "Stack" not in source
+    assert "jax.lax.scan" not in source
