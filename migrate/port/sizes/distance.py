@@ -31,6 +31,19 @@ def distance(outputs: Sequence[Array], instance: SizedModel) -> tuple[float, flo
     return worst, max(LIMIT, _ROUNDING * own)
 
 
+def difference(outputs: Sequence[Array], instance: SizedModel, apart: float) -> str:
+    """Return how outputs differ that are `apart` from the original's: "are 1.0e-03 from …"."""
+    wanted = instance.outputs
+    if len(outputs) != len(wanted):
+        return f"are {len(outputs)}, the original's {len(wanted)}"
+    for mine, theirs in zip(outputs, wanted, strict=True):
+        if mine.shape != theirs.shape:
+            return f"have the shape {list(mine.shape)}, the original's {list(theirs.shape)}"
+    if np.isinf(apart):
+        return "are NaN or infinite in other elements than the original's"
+    return f"are {apart:.1e} from the original's"
+
+
 def _relative(output: Array, wanted: Array) -> float:
     if output.shape != wanted.shape:
         return float("inf")

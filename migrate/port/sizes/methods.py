@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from converters.graph.merging.methods import as_forward
-from migrate.port.sizes.distance import distance
+from migrate.port.sizes.distance import difference, distance
 from migrate.port.sizes.flax import PortRefusesError
 from migrate.port.sizes.instance import Arrays, Axis, SizeChange, SizedModel, resized, run
 from migrate.port.sizes.question import SizeQuestion
@@ -41,7 +41,7 @@ def method_apart(
     except PortRefusesError as error:
         return str(error)
     apart, limit = distance(outputs, there)
-    return "" if apart <= limit else f"is {apart:.1e} from the original's"
+    return "" if apart <= limit else f"gives outputs that {difference(outputs, there, apart)}"
 
 
 def _taken(

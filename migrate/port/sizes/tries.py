@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from migrate.port.sizes.distance import distance
+from migrate.port.sizes.distance import difference, distance
 from migrate.port.sizes.flax import PortAtSize, PortRefusesError, origin
 from migrate.port.sizes.instance import SizeChange, SizedModel, alive
 from migrate.port.sizes.question import SizeQuestion
@@ -132,6 +132,6 @@ class Tries:
         outputs = there.outputs()
         apart, limit = distance(outputs, instance)
         if not apart <= limit:
-            return f"the outputs are {apart:.1e} from the original's"
+            return f"the outputs {difference(outputs, instance, apart)}"
         self.distance = apart
         return ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from migrate.port.sizes.distance import distance
+from migrate.port.sizes.distance import difference, distance
 from migrate.port.sizes.flax import computes_weights
 from migrate.port.sizes.instance import SizeChange, run
 from migrate.port.sizes.question import SizeQuestion
@@ -39,8 +39,9 @@ class Unseen:
             return ""
         alone.module.load_state_dict(state)
         alone = replace(alone, outputs=run(alone.module, alone.inputs))
-        apart, limit = distance(run(base.module, base.inputs), alone)
-        return "" if apart <= limit else f"the outputs are {apart:.1e} from the original's"
+        unchanged = run(base.module, base.inputs)
+        apart, limit = distance(unchanged, alone)
+        return "" if apart <= limit else f"the outputs {difference(unchanged, alone, apart)}"
 
 
 def _shapes(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:

@@ -76,10 +76,10 @@ def _sizes(ported: Ported) -> tuple[str, ...]:
     if sizes is None:
         return ()
     proven = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.changed)
-    held = [f"not changed: {entry.name}={entry.value}, {entry.why}" for entry in sizes.held]
+    held = [f"fixed: {entry.name}={entry.value}, {entry.why}" for entry in sizes.held]
     if len(held) > _HELD:
         rest = ", ".join(f"{entry.name}={entry.value}" for entry in sizes.held[_HELD:])
-        held[_HELD:] = [f"not changed: {rest} (why: README.md)"]
+        held[_HELD:] = [f"fixed: {rest} (why: README.md)"]
     rates, starts = (
         ", ".join(f"{name} {here} → {there}" for name, here, there in numbers)
         for numbers in (sizes.rates, sizes.starts)
