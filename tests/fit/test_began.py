@@ -26,11 +26,22 @@ optimizer = torch.optim.AdamW(net.parameters())
 def step():
     x = torch.randn(8, 4).to(device)
     with torch_xla.step():
-        loss = net(x).square().mean()
+        loss = FORWARD.square().mean()
         optimizer.zero_grad()
         loss.backward()
         CUT
         xm.optimizer_step(optimizer)
+
+
+class Synced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        torch_xla.sync()
+        return 2 * grad
 
 
 GRAD
@@ -55,9 +66,14 @@ for epoch in range(5):
 
 
 def taken(folder: Path, steps: int, cut: str = "", grad: str = "@torch.no_grad()",
-          evaluation: str = "if True:"):  # fmt: skip
+          evaluation: str = "if True:", forward: str = "net(x)"):  # fmt: skip
     text = textwrap.dedent(SCRIPT)
-    for word, code in (("CUT", cut or "pass"), ("GRAD", grad), ("EVALUATION", evaluation)):
+    for word, code in (
+        ("CUT", cut or "pass"),
+        ("GRAD", grad),
+        ("EVALUATION", evaluation),
+        ("FORWARD", forward),
+    ):
         text = text.replace(word, code)
     script = folder / "train.py"
     script.write_text(text.replace("STEPS", str(steps)))
@@ -88,6 +104,13 @@ def test_reads_of_an_evaluation_do_not_cut_the_step(
 def test_a_read_in_the_step_cuts_it(tmp_path: Path) -> None:
     step = taken(tmp_path, 2, "loss.item()")
     assert [cut.rpartition("/")[2] for cut in step.cuts] == ["train.py:18"]
+
+
+def test_a_sync_in_the_backward_pass_leaves_the_forward_pass_in_the_step(tmp_path: Path) -> None:
+    """The backward pass runs in a thread of its own, whose nodes autograd counts from 0."""
+    step = taken(tmp_path, 3, forward="Synced.apply(net(x))")
+    assert step.cuts == ()
+    assert [part.times for part in step.parts] == [1, 1]
 
 
 @pytest.mark.long

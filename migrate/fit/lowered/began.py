@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _NO_ORDER = 1 << 62  # the number of nodes that stand for leaves
+# The moment at which each backward pass that is under way was called.
+_UNDER_WAY: list[int] = []
 
 
 def moment() -> int:
-    """Number that autograd would give to a node now."""
+    """Number that autograd would give to a node now; during a backward pass, when that was called.
+
+    A backward pass runs in threads of its own, and each thread counts from 0.
+    """
     import torch
 
+    if _UNDER_WAY:
+        return _UNDER_WAY[-1]
     with torch.inference_mode(False), torch.enable_grad():
         node = (torch.zeros(1, device="cpu", requires_grad=True) * 1).grad_fn
     assert node is not None
@@ -75,7 +82,11 @@ class Began:
             if first is not None:
                 self.backward = self._line()
                 self.first = first if self.first is None else min(first, self.first)
-            return differentiate(tensors, *args, **kwargs)
+            _UNDER_WAY.append(moment())
+            try:
+                return differentiate(tensors, *args, **kwargs)
+            finally:
+                _UNDER_WAY.pop()
 
         return watched
 
