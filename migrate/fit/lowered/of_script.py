@@ -78,7 +78,7 @@ def lower_script(
     with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
         folder = Path(name).resolve()
         extra = (as_torchrun(devices) if torchrun else {}) | {CHANGED: changed}
-        steps = 0
+        steps, read_at = 0, ""
         for first in (True, False):
             place = _place(folder, script)
             known = _known(script, folder, place, places)
@@ -93,14 +93,20 @@ def lower_script(
                         (folder / PROGRAM.format(number)).read_bytes(), script, folder
                     )
                 return _step(facts, shown, known, [str(path) for path in place.changed()])
+            made = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
             if (folder / WHY).exists():
-                where = known((folder / WHY).read_text())
+                # An evaluation that exchanges values came before the step: the next one is taken.
+                read_at, steps = known((folder / WHY).read_text()), made + 2
+                (folder / WHY).unlink()
+                if first:
+                    continue
+            if read_at:
                 raise FitError(
-                    f"{shown}: {where} reads a value in the recorded step only, not in earlier steps",
-                    "run more steps: use smaller batches or more data",
+                    f"{shown}: {read_at} reads a value before the recorded step, not before earlier steps",
+                    "run more steps between evaluations: use smaller batches or more data",
                 )
             if first:
-                steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
+                steps = made
             on_host = (folder / ON_HOST).read_text() if (folder / ON_HOST).exists() else ""
             if on_host and code and (code < 0 or "BrokenProcessPool" in said):
                 raise FitError(
