@@ -93,8 +93,7 @@ def rewritten_project(done: FolderRewrite, script: Path) -> Iterator[Ready]:
             outside = place.text_outside(text)
             if not os.path.isabs(outside):
                 return outside
-            shown = os.path.relpath(outside)
-            return outside if shown.startswith("..") else shown
+            return min(os.path.relpath(outside), outside, key=len)
 
         yield Ready(place, script, original, tuple(beyond), tuple(inside for inside, _ in maps))
 

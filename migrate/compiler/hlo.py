@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -305,12 +306,11 @@ def users(places: Iterable[str]) -> Iterator[str]:
 
 
 def from_here(location: str) -> str:
-    """Return `file.py:line` with a path from the working directory, if the file is in it."""
+    """Return `file.py:line` with a path from the working directory, if that is shorter."""
     file, colon, line = location.rpartition(":")
-    path = Path(file)
-    if not colon or not path.is_absolute() or not path.is_relative_to(Path.cwd()):
+    if not colon or not os.path.isabs(file):
         return location
-    return f"{path.relative_to(Path.cwd())}:{line}"
+    return f"{min(os.path.relpath(file), file, key=len)}:{line}"
 
 
 class SourceTable:
