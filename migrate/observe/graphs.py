@@ -99,12 +99,12 @@ def _is_torchs(function: str, place: str) -> bool:
 
 @cache
 def _files_of_torch() -> dict[str, list[Path]]:
-    """Return the files of torch's layers, functions and optimizers, by name."""
+    """Return the files of torch's layers, functions, optimizers and replicas, by name."""
     spec = find_spec("torch")
     files: dict[str, list[Path]] = {}
     if spec is None or spec.origin is None:
         return files
-    for folder in ("nn", "optim", "_decomp"):
+    for folder in ("nn", "optim", "distributed", "_decomp"):
         for path in (Path(spec.origin).parent / folder).rglob("*.py"):
             files.setdefault(path.name, []).append(path)
     return files

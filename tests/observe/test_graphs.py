@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from torch.distributed.utils import _sync_params_and_buffers
 
 import shims
 from migrate.observe.divergences import divergence_remedy
@@ -114,6 +118,16 @@ class TestWhatDiffers:
         before = [node("aten::relu", "f32[3]")]
         after = [*before, node("aten::mul", "f32[3]", "location=f@train.py:9")]
         assert differences(before, after) == ("1 more: aten::mul (train.py:9)",)
+
+    @pytest.mark.parametrize("function", [torch.optim.Adam.step, _sync_params_and_buffers])
+    def test_a_line_of_torch_is_not_named(self, function: Callable[..., Any]) -> None:
+        """A `utils.py:321` of torch would look like a line of the user's `utils.py`."""
+        code = inspect.unwrap(function).__code__
+        file, line = Path(code.co_filename).name, code.co_firstlineno + 2
+        before = [node("aten::relu", "f32[3]")]
+        place = f"location={code.co_name}@{file}:{line}"
+        after = [*before, node("aten::mul", "f32[3]", place)]
+        assert differences(before, after) == ("1 more: aten::mul",)
 
     def test_the_most_similar_graph_is_the_one_to_compare_with(self) -> None:
         update = [node("aten::relu", "f32[3]"), *[node("aten::mul", "f32[3]")] * 4]
