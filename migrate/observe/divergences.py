@@ -43,6 +43,8 @@ _Known = Sequence[Mapping[str, Sequence[str]]]
 
 
 _NONE = (None, None)
+# Changes that a Python number alone makes: 0 and 1 are constants of a graph, other numbers are inputs.
+_OF_A_NUMBER = re.compile(r"\d+ (more|fewer): (inputs|prim::Constant)\b|\w+ of \S+: ")
 _READ_BESIDE_SYNC = "the same graph, which one replica reads and the other synchronizes"
 
 
@@ -84,6 +86,11 @@ def divergence_remedy(changes: Sequence[str]) -> str:
         return (
             "give all replicas batches of the same shape: pad to one length, or to a few that all take "
             "together (docs/shims/static-shapes.md)"
+        )
+    if changes and all(map(_OF_A_NUMBER.match, changes)):
+        return (
+            "if that line computes with the replica's index, make the index a tensor (migrate check "
+            "--explain XLA307); else run the same computation on every replica"
         )
     return "run the same computation on every replica, and print or save the result on one"
 
@@ -207,9 +214,19 @@ def _changes(here: Execution | None, there: Execution | None, known: _Known) -> 
     """Return what the second graph has and the first has not."""
     assert here is not None
     assert there is not None
-    graphs = known[0].get(here.graph, ()), known[1].get(there.graph, ())
-    same = without_places(graphs[0]) == without_places(graphs[1])
-    return (_READ_BESIDE_SYNC,) if same else differences(*graphs)
+    if _same_graph(here, there, known):
+        return (_READ_BESIDE_SYNC,)
+    return differences(known[0].get(here.graph, ()), known[1].get(there.graph, ()))
+
+
+def _same_graph(here: Execution, there: Execution, known: _Known) -> bool:
+    """Whether two replicas ran the same graph, by its text.
+
+    The text has no positions of slices and no constants. The hash has them, and differs in torch_xla's own
+    sharded training, which slices by the replica's index.
+    """
+    texts = known[0].get(here.graph, ()), known[1].get(there.graph, ())
+    return without_places(texts[0]) == without_places(texts[1])
 
 
 def _unlike(
@@ -230,9 +247,9 @@ def _unlike(
     for execution, another in zip_longest(ours, theirs):
         if execution is None or another is None:
             return execution, another
-        here, there = known[0].get(execution.graph, ()), known[1].get(another.graph, ())
-        same_graph = without_places(here) == without_places(there)
-        if not same_graph or (reading and reads(execution) != reads(another)):
+        if not _same_graph(execution, another, known) or (
+            reading and reads(execution) != reads(another)
+        ):
             return execution, another
     return _NONE
 

@@ -25,6 +25,8 @@ _ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
 _NOT_ATTRIBUTES = frozenset({"location", "xla_shape", "ROOT", "dynamic_dims", "device"})
 INPUT = "xla::device_data"
 CONSTANT = "prim::Constant"
+# Operations whose position is not in the text of a graph.
+_SLICES = frozenset({"xla::select", "xla::unselect", "xla::generic_slice", "xla::update_slice"})
 # Casts around sums of bfloat16 (`shims._simulated`), which a TPU does not need.
 _SIMULATED_SUMS = "half_sums.py"
 # Begins the difference that only batches of other shapes make.
@@ -99,14 +101,16 @@ def _is_torchs(function: str, place: str) -> bool:
 
 @cache
 def _files_of_torch() -> dict[str, list[Path]]:
-    """Return the files of torch's layers, functions, optimizers and replicas, by name."""
-    spec = find_spec("torch")
+    """Return the files of torch's layers, functions, optimizers and replicas, and of torch_xla, by name."""
+    parts = {"torch": ("nn", "optim", "distributed", "_decomp"), "torch_xla": (".",)}
     files: dict[str, list[Path]] = {}
-    if spec is None or spec.origin is None:
-        return files
-    for folder in ("nn", "optim", "distributed", "_decomp"):
-        for path in (Path(spec.origin).parent / folder).rglob("*.py"):
-            files.setdefault(path.name, []).append(path)
+    for package, folders in parts.items():
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        for folder in folders:
+            for path in (Path(spec.origin).parent / folder).rglob("*.py"):
+                files.setdefault(path.name, []).append(path)
     return files
 
 
@@ -163,10 +167,13 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
             return (*said[:_TOLD], *more)
     constants = [node for node in new if node.op == CONSTANT and node.own_place]
     # An index is a whole number.
-    whole = [node for node in constants if node.shape in ("s64[]", "s32[]")] or constants
-    places = list(dict.fromkeys(node.place for node in whole))
+    whole = [node for node in constants if node.shape in ("s64[]", "s32[]")]
+    slices = [node for node in new if node.op in _SLICES]
+    hidden = [*whole, *slices] or constants
+    places = list(dict.fromkeys(node.own_place for node in hidden if node.own_place))
+    what = "the value of a constant" + (", or the position of a slice" if slices else "")
     where = f", at {' or '.join(places[:_TOLD])}" if places else ""
-    return (f"the value of a constant (a Python number that became part of the graph{where})",)
+    return (f"{what} (a Python number that became part of the graph{where})",)
 
 
 def nearest(graphs: Sequence[Sequence[str]], nodes: Sequence[str]) -> Sequence[str]:

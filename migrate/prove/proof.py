@@ -491,10 +491,12 @@ def _in_words(parting: GraphDivergence) -> str:
         f"{Path(frame.file).name}:{frame.line}" if frame else "nothing more"
         for frame in parting.frames
     )
-    where = " and ".join(
-        f"replica {rank} runs {line}" for rank, line in zip(parting.ranks, lines, strict=True)
-    )
-    return where + (f" ({parting.changes[0]})" if parting.changes else "")
+    first, other = parting.ranks
+    here, there = lines
+    change = f": {parting.changes[0]}" if parting.changes else ""
+    if here == there:
+        return f"replicas {first} and {other} both run {here}, replica {other} with another graph{change}"
+    return f"replica {first} runs {here} and replica {other} runs {there}{change}"
 
 
 _BFLOAT16 = "both sides multiplied matrices in bfloat16, so small faults may stay unseen: "

@@ -226,6 +226,22 @@ def test_a_constant_and_a_rendezvous_are_the_same_program(tmp_path: Path) -> Non
     assert observed(tmp_path).divergences == ()
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_number"),
+    [
+        (["1 more: inputs (train.py:3)"], True),
+        (["1 more: inputs (train.py:3)", "1 fewer: prim::Constant"], True),
+        (["1 more: inputs (train.py:3)", "1 more: aten::mul"], False),
+        (["1 more: aten::mul"], False),
+    ],
+)
+def test_a_number_of_one_replica_is_to_be_made_a_tensor(
+    changes: list[str], is_number: bool
+) -> None:
+    """`x + rank`: 0 and 1 are constants of the graph, other numbers are inputs."""
+    assert ("XLA307" in divergence_remedy(changes)) is is_number
+
+
 def test_each_replica_against_the_first(tmp_path: Path) -> None:
     written(
         tmp_path,

@@ -119,6 +119,13 @@ class TestWhatDiffers:
         after = [*before, node("aten::mul", "f32[3]", "location=f@train.py:9")]
         assert differences(before, after) == ("1 more: aten::mul (train.py:9)",)
 
+    def test_a_slice_whose_position_is_not_shown(self) -> None:
+        nodes = [node("xla::select", "f32[3]", "location=f@train.py:7")]
+        assert differences(nodes, nodes) == (
+            "the value of a constant, or the position of a slice (a Python number that became part of "
+            "the graph, at train.py:7)",
+        )
+
     @pytest.mark.parametrize("function", [torch.optim.Adam.step, _sync_params_and_buffers])
     def test_a_line_of_torch_is_not_named(self, function: Callable[..., Any]) -> None:
         """A `utils.py:321` of torch would look like a line of the user's `utils.py`."""
