@@ -47,7 +47,7 @@ def waste_as_written(program: CompiledProgram, memory: Memory, chip: Generation)
         operation for operation in program.written.operations if operation.kind == "product"
     ]
     total = sum(product.amount for product in products) or 1.0
-    yield from _wide(program)
+    yield from wide_values(program, memory)
     yield from _halves(program, products, total)
     yield from _forgotten(program, products, total)
     yield from _looked_up(program, products, total)
@@ -67,21 +67,28 @@ def _by_line(
     yield from flops_by_line.items()
 
 
-def _wide(program: CompiledProgram) -> Iterator[Waste]:
-    """Values of float64 or complex128, which the chip does not have: it computes them from pieces."""
-    lines: Counter[tuple[str, str]] = Counter()
+def wide_values(program: CompiledProgram, memory: Memory) -> Iterator[Waste]:
+    """Values of float64 or complex128, which the chip does not have: it computes them from pieces.
+
+    Small arrays without a line are torch's own: the backward pass of `F.normalize` compares with a float64.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    sizes: dict[tuple[str, str], float] = defaultdict(float)
     for operation in program.written.operations:
         if operation.kind == "wide":
             name = "complex128" if "complex" in operation.dtypes[0] else "float64"
-            lines[name, program.shown(place_in(operation.where))] += 1
-    for (name, source), count in lines.items():
-        yield Waste(
-            "float64",
-            source,
-            f"{many(count, 'array')} of {name}, which a TPU computes from pieces at many times the cost",
-            "compute in float32 (a double loss, a NumPy float or a Python constant often brings it in)",
-            0.0,
-        )
+            key = name, program.shown(place_in(operation.where))
+            counts[key] += 1
+            sizes[key] += operation.amount
+    for (name, source), count in counts.items():
+        if source or sizes[name, source] >= OF_THE_STEP * memory.peak:
+            yield Waste(
+                "float64",
+                source,
+                f"{many(count, 'array')} of {name}, which a TPU computes from pieces at many times the cost",
+                "compute in float32 (a double loss, a NumPy float or a Python constant often brings it in)",
+                0.0,
+            )
 
 
 def _halves(
