@@ -9,6 +9,9 @@ from migrate.assess.facts import AssessmentFacts, Code, Todo
 from migrate.assess.hours import Hours
 from migrate.catalogue.target import TPU, XLA, Target
 
+# Hours are assumptions: a smaller difference is none.
+_SAME_HOURS = 0.5
+
 
 @dataclass(frozen=True)
 class TargetEffort:
@@ -42,13 +45,17 @@ def _effort(target: Target, code: Code, other: Code, hours: Hours) -> TargetEffo
 
 
 def easier(targets: Sequence[TargetEffort]) -> Target | None:
-    """Return the target that needs less by hand, None if both need the same.
+    """Return the target that needs less by hand, None if both need about the same.
 
-    Work that keeps every run from a TPU decides, then the assumed hours.
+    Work that keeps every run from a TPU decides, then the assumed hours: half an hour less is no difference.
     """
-    first, second = sorted(targets, key=_weight)
-    return first.target if _weight(first) < _weight(second) else None
+    first, second = targets
+    for one, other in ((first, second), (second, first)):
+        if _is_easier(one, other):
+            return one.target
+    return None
 
 
-def _weight(effort: TargetEffort) -> tuple[bool, float]:
-    return bool(effort.code.blocking), effort.hours
+def _is_easier(one: TargetEffort, other: TargetEffort) -> bool:
+    blocked, also = bool(one.code.blocking), bool(other.code.blocking)
+    return blocked < also or (blocked == also and one.hours + _SAME_HOURS < other.hours)

@@ -14,7 +14,7 @@ from migrate.assess.targets import efforts
 from migrate.catalogue.target import TARGETS, Target
 from migrate.check.config import Config
 from migrate.check.manual_work import ManualWork
-from migrate.report.text.assess import target_lines
+from migrate.report.text.assess import code_sentence, target_lines
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import RewriteOptions
 from tests.assess.sample_assessments import assessment, code, todo
@@ -30,7 +30,8 @@ KERNELS = todo(ManualWork.KERNELS)
         (code(), code(STEP), "torch_xla"),
         (code(STEP), code(STEP), None),
         (code(STEP), code(todo(ManualWork.CALLS)), "torch_tpu"),
-        (code(STEP, todo(look=True)), code(STEP), "torch_tpu"),
+        # A place to look at is a few minutes.
+        (code(STEP, todo(look=True)), code(STEP), None),
         # What keeps every run from a TPU decides before the hours.
         (
             code(KERNELS),
@@ -44,6 +45,19 @@ def test_less_by_hand(on_xla: Code, on_tpu: Code, easier: Target | None) -> None
     assert found.decision.easier == easier
     *_, said = target_lines(found)
     assert said.startswith(f"{easier or 'both targets'} need")
+
+
+@pytest.mark.parametrize(
+    ("files", "rewritten", "edits", "says"),
+    [
+        (3, 1, 9, "3 files, 9 edits in 1 of them are made by `migrate rewrite`"),
+        (3, 3, 9, "3 files, 9 edits in all 3 are made by `migrate rewrite`"),
+        (1, 1, 1, "1 file, 1 edit in it is made by `migrate rewrite`"),
+        (4, 0, 0, "4 files, nothing in them is left to `migrate rewrite`"),
+    ],
+)
+def test_files_and_edits_in_words(files: int, rewritten: int, edits: int, says: str) -> None:
+    assert code_sentence(replace(code(), files=files, rewritten=rewritten, edits=edits)) == says
 
 
 def test_places_of_one_target_only_are_named() -> None:

@@ -33,8 +33,8 @@ def assess_summary(assessment: Assessment) -> Iterator[RenderableType]:
     yield from (f"  unknown: {escape(entry)}" for entry in decision.unsaid)
     code = known.code
     yield (
-        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs {code.reached} of them. Manual "
-        "work in these:"
+        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs "
+        f"{_share(code.reached, code.files)}. Manual work in these:"
     )
     yield _jobs(decision.jobs) if decision.jobs else "  none"
     yield f"  {work_sentence(assessment)}"
@@ -97,7 +97,9 @@ def target_lines(assessment: Assessment) -> Iterator[str]:
             + f"; not for the other target: {', '.join(only[:_PLACES])}{more}" * bool(only)
             + "; keeps every run from a TPU" * bool(code.blocking)
         )
-    less = f"{decision.easier} needs less" if decision.easier else "both targets need the same"
+    less = (
+        f"{decision.easier} needs less" if decision.easier else "both targets need about the same"
+    )
     yield f"{less} by hand; the short run, the slices and the costs are of torch_xla"
 
 
@@ -107,10 +109,20 @@ def _hours(hours: float) -> str:
 
 def code_sentence(code: Code) -> str:
     """Return the counts of files and edits of the rewrite."""
+    files = many(code.files, "file")
+    if not code.edits:
+        return f"{files}, nothing in them is left to `migrate rewrite`"
     return (
-        f"{many(code.files, 'file')}, {many(code.edits, 'edit')} in {code.rewritten} of them "
+        f"{files}, {many(code.edits, 'edit')} in {_share(code.rewritten, code.files)} "
         f"{'is' if code.edits == 1 else 'are'} made by `migrate rewrite`"
     )
+
+
+def _share(some: int, files: int) -> str:
+    """Say how many of the files."""
+    if some < files:
+        return f"{some} of them"
+    return "it" if files == 1 else f"all {files}"
 
 
 def ran_sentence(ran: ObservedRun) -> str:
@@ -135,7 +147,7 @@ def ran_lines(ran: ObservedRun) -> Iterator[str]:
     ):
         yield from (f"{what}: {entry}" for entry in lines[:_PLACES])
     if not ran.why and not (ran.changes or ran.reads or ran.on_cpu):
-        yield "after the first steps no recompilation; no read in every step, nothing on the CPU"
+        yield "after the first steps no recompilation; no read cuts a step, nothing runs on the CPU"
 
 
 def _slices(assessment: Assessment) -> Iterator[RenderableType]:
