@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from migrate.cli import progress as shown
-from migrate.cli.progress import _Work, moving_bytes, working
+from migrate.cli.progress import _Work, elapsed, moving_bytes, working
 from migrate.progress import SharedCount
 from tests.waiting import LIMIT, until
 
@@ -134,3 +134,16 @@ def test_a_step_that_compiles_again_does_not_change_the_time_left(
         clock[0] += seconds
         work.advance(done, 16, "step")
     assert work.line(clock[0]) == "… training: 6 of 16 steps, 78 s so far, about 20 s left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(12.4, "12 s"), (120, "2 min"), (150, "2 min 30 s"), (7210, "2 h 10 s"), (7500, "2 h 5 min")],
+)
+def test_the_time_so_far(seconds: float, says: str) -> None:
+    assert elapsed(seconds) == says
+
+
+def test_no_two_lines_of_the_same_work_have_the_same_time() -> None:
+    times = [elapsed(second) for second in range(5, 9000, 30)]
+    assert len(set(times)) == len(times)

@@ -32,6 +32,15 @@ def shown_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+def elapsed(seconds: float) -> str:
+    """Return `12 s`, `3 min 30 s` or `2 h 5 min 10 s`: two lines of the same work have different times."""
+    if seconds < 100:
+        return shown_duration(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    parts = {"h": minutes // 60, "min": minutes % 60, "s": rest}
+    return " ".join(f"{number} {unit}" for unit, number in parts.items() if number)
+
+
 @contextlib.contextmanager
 def working(quiet: bool) -> Iterator[Progress]:
     """Yield a function that shows the current work, how much of it is done, and the time left."""
@@ -109,7 +118,7 @@ class _Work:
         moved = self.done - self.first[1] if self.first else 0
         if self.unit == "B" and spent and moved:
             parts.append(f"{moved / spent / 1e6:.0f} MB/s")
-        parts.append(f"{shown_duration(now - self.began)} so far")
+        parts.append(f"{elapsed(now - self.began)} so far")
         enough = 1 if self.unit == "B" else _ENOUGH_UNITS
         if spent and moved >= enough and self.total > self.done:
             pace = self._median() if self.unit == _REPEATED else spent / moved

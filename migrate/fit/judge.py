@@ -17,7 +17,7 @@ from migrate.fit.lowered.step import LoweredStep, StepProgram
 from migrate.fit.memory import memory_of
 from migrate.fit.products import GENERATIONS, Slice, products
 from migrate.fit.verdict import FitVerdict
-from migrate.fit.waste import waste_of
+from migrate.fit.waste import found_once, waste_of
 from migrate.fit.work import Collective, InstructionWork, collectives_of, counted_once, work_of
 
 _TOO_BIG = re.compile(
@@ -190,7 +190,7 @@ def _told(
         counted_once=tuple(
             dict.fromkeys(each for module in modules for each in counted_once(module))
         ),
-        waste=tuple(sorted(waste, key=lambda part_waste: -part_waste.share)),
+        waste=tuple(sorted(found_once(waste), key=lambda part_waste: -part_waste.share)),
     )
 
 

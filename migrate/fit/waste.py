@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from migrate.counts import binary_size
 from migrate.fit.lines import least_seconds
@@ -39,6 +39,14 @@ class Waste:
     what: str
     remedy: str
     share: float
+
+
+def found_once(waste: Iterable[Waste]) -> Iterator[Waste]:
+    """Yield equal findings of several programs of a step once, with their shares together."""
+    shares: dict[Waste, float] = defaultdict(float)
+    for found in waste:
+        shares[replace(found, share=0.0)] += found.share
+    yield from (replace(found, share=share) for found, share in shares.items())
 
 
 def waste_of(work: Sequence[InstructionWork], memory: Memory, chip: Generation) -> Iterator[Waste]:

@@ -279,6 +279,14 @@ class TestOutput:
         assert listed[0].startswith("XLA101")
         assert run("--explain", "XLA999").exit_code == 2
 
+    def test_explain_shows_the_first_example_and_its_mend(self) -> None:
+        """The others are tests of what is told apart: the page in docs has them."""
+        page = run("--explain", "XLA307").stdout
+        assert page.count("```python") == 2
+        assert "## Left alone" not in page
+        assert page.rstrip().endswith("More examples: docs/hazards/XLA307.md")
+        assert run("--explain", "mp-spawn").stdout.count("```diff") == 1
+
 
 @pytest.mark.parametrize("others", [0, 20], ids=["here", "in other processes"])
 @pytest.mark.long_cases("in other processes")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.project import check_paths
+from migrate.syntax.source import parse
 
 FILES = {
     "cluster.py": """
@@ -142,3 +144,19 @@ def test_a_number_of_another_file_is_followed(tmp_path: Path, line: str) -> None
 )
 def test_what_is_the_same_on_all_or_an_input_is_not_reported(tmp_path: Path, line: str) -> None:
     assert line not in reported(tmp_path, line)
+
+
+def test_a_slice_by_the_index_is_said_in_its_own_words() -> None:
+    text = """
+import torch
+import torch.distributed as dist
+
+
+def own_part(n):
+    x, start = torch.zeros(8, device="cuda"), dist.get_rank() * n
+    return x[start : start + n], x[start]
+"""
+    found = check_source(parse(text.encode(), Path("a.py")), Config(select=("XLA307",)))
+    slice_of, index = (hit.message for hit in found)
+    assert slice_of.endswith("made on the host: x[torch.arange(start, start + n).to(device)]")
+    assert index.endswith("torch.tensor([number]).to(device), made on the host")

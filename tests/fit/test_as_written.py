@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from migrate.compiler.written import WrittenOperation
 from migrate.fit.as_written import wide_values
+from migrate.fit.waste import Waste, found_once
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,9 @@ def test_small_values_of_float64_without_a_line_are_torchs_own(
     program: Any = SimpleNamespace(written=SimpleNamespace(operations=operations), shown=str)
     memory: Any = SimpleNamespace(peak=1_000_000)
     assert [waste.kind for waste in wide_values(program, memory)] == ["float64"] * reported
+
+
+def test_findings_of_two_programs_of_a_step_are_one() -> None:
+    found = Waste("padding", "train.py:7", "an array", "pad it", 0.25)
+    other = Waste("padding", "train.py:8", "an array", "pad it", 0.25)
+    assert [*found_once([found, other, found])] == [replace(found, share=0.5), other]

@@ -34,10 +34,12 @@ def explanation(code: str) -> str:
     lower = code.lower()
     upper = OLD_NAMES.get(lower, code.upper())
     pages = [
-        hazard_page(entry) for entry in all_hazards() if entry.code == upper or entry.name == lower
+        hazard_page(entry, brief=True)
+        for entry in all_hazards()
+        if entry.code == upper or entry.name == lower
     ]
     pages += [
-        rule_page(entry)
+        rule_page(entry, brief=True)
         for entry in all_rules()
         if upper in entry.codes or lower in entry.codes.values()
     ]

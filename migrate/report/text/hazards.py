@@ -17,8 +17,13 @@ def targets_of(unit: Hazard | Rule) -> list[str]:
     return parts
 
 
-def hazard_page(hazard: Hazard) -> str:
-    """Return the Markdown page of `hazard`: what it is, why, what to do, examples."""
+def hazard_page(hazard: Hazard, *, brief: bool = False) -> str:
+    """Return the Markdown page of `hazard`: what it is, why, what to do, examples.
+
+    Args:
+        hazard: the hazard.
+        brief: whether to show the first example and its mend only: the others are tests of what is told apart.
+    """
     _, _, body = inspect.cleandoc(hazard.__doc__ or "").partition("\n")
     parts = [
         f"# {hazard.code} {hazard.name}: {hazard.title}",
@@ -38,7 +43,11 @@ def hazard_page(hazard: Hazard) -> str:
             if not reported
         ],
     }
+    if brief:
+        sections = {"Reported": sections["Reported"][:1], "Mended": sections["Mended"]}
     for heading, shown in sections.items():
         parts.append(f"## {heading}")
         parts.extend(f"```python\n{example.script}```" for example in shown)
+    if brief and len(hazard.examples) > 1:
+        parts.append(f"More examples: docs/hazards/{hazard.code}.md")
     return "\n\n".join(parts) + "\n"

@@ -19,8 +19,13 @@ def title(rule: Rule) -> str:
     return inspect.cleandoc(rule.__doc__ or "").splitlines()[0]
 
 
-def rule_page(rule: Rule) -> str:
-    """Return the Markdown page of `rule`."""
+def rule_page(rule: Rule, *, brief: bool = False) -> str:
+    """Return the Markdown page of `rule`.
+
+    Args:
+        rule: the rule.
+        brief: whether to show the first rewritten example and the first that is only reported.
+    """
     _, _, body = inspect.cleandoc(rule.__doc__ or "").partition("\n")
     parts = [
         f"# {rule.name}: {title(rule)}",
@@ -35,13 +40,17 @@ def rule_page(rule: Rule) -> str:
         (ExampleKind.CHECKED, "What `migrate check` says of it, line by line"),
     ):
         shown = [example for example in rule.examples if example.kind is kind]
+        if brief:
+            shown = shown[:1] if kind in (ExampleKind.REWRITTEN, ExampleKind.REPORTED) else []
         if shown:
             parts.append(f"## {heading}")
             parts.extend(_example(example) for example in shown)
         native = [example for example in shown if example.target == XLA]
-        if kind is ExampleKind.REWRITTEN and native:
+        if kind is ExampleKind.REWRITTEN and native and not brief:
             parts.append("## Rewritten with `--style portable`")
             parts.extend(_portable(rule, native[0]))
+    if brief and len(rule.examples) > 1:
+        parts.append(f"More examples: docs/rules/{rule.name}.md")
     return "\n\n".join(parts) + "\n"
 
 

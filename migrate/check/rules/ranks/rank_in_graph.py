@@ -42,7 +42,7 @@ class RankInGraph(Hazard):
     **What to do.** Make it a tensor on the device, with a dimension:
     `torch.tensor([rank * n], device="xla")`. Without one, 0 and 1 are constants of the graph, too. Or make
     the tensor on the host, and then move it: `torch.arange(rank * n, rank * n + n).to("xla")`. Or compute
-    with it in the data loader. A table with one entry for each replica is made on the host, and then moved.
+    with it in the data loader. A slice `x[a:b]` becomes `x[torch.arange(a, b).to("xla")]`. A table with one entry for each replica is made on the host, and then moved.
     To put this replica's own tensor among gathered ones (`parts[rank] = x`), select with a mask:
     `own = (torch.arange(world_size) == rank).to("xla")`, then
     `torch.where(own[:, None, None], x, torch.stack(parts))`.
@@ -183,6 +183,15 @@ class RankInGraph(Hazard):
         def noise(x):
             rank = torch.tensor([dist.get_rank()], device=x.device)
             return x.cuda() + rank
+
+
+        def gathered(value):
+            rank, world_size = dist.get_rank(), dist.get_world_size()
+            own = (torch.arange(world_size) == rank).to("cuda")
+            table = torch.where(own, value, torch.zeros(world_size, device="cuda"))
+            dist.all_reduce(table)
+            rows = torch.arange(rank * 2, rank * 2 + 2).to("cuda")
+            return table, table[rows]
         """
     )
 
@@ -199,9 +208,10 @@ class RankInGraph(Hazard):
             ):
                 many = is_container(node.value, facts)
                 what = "tensors" if many else "a tensor"
+                instead = _MASK if self._is_stored(node, facts) else _rows(node) or _INDEX
                 message = (
                     f"the replica's index is a position in {what} on the device, so each replica gets a "
-                    f"different graph; {_MASK if self._is_stored(node, facts) else _INDEX}"
+                    f"different graph; {instead}"
                 )
                 yield self.hit(node, message)
             elif _takes_view(node, facts):
@@ -234,6 +244,16 @@ class RankInGraph(Hazard):
             "compute with a tensor: torch.tensor([number]).to(device), made on the host"
         )
         return self.hit(node, message)
+
+
+def _rows(node: cst.Subscript) -> str:
+    """Return what to write instead of a slice with both ends, `x[a:b]`; "" for another subscript."""
+    match node.slice:
+        case [cst.SubscriptElement(cst.Slice(lower=cst.BaseExpression() as lower,
+                                             upper=cst.BaseExpression() as upper, step=None))]:  # fmt: skip
+            rows = f"torch.arange({code(lower)}, {code(upper)}).to(device)"
+            return f"take the rows by a tensor that is made on the host: {code(node.value)}[{rows}]"
+    return ""
 
 
 def _takes_view(node: cst.Subscript, facts: Facts) -> bool:
