@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click import Context
+from click.testing import CliRunner
 
 from migrate.cli import commands
 
@@ -49,3 +50,17 @@ def test_options_that_it_names_exist() -> None:
         assert command is not None
         names = {text for parameter in command.params for text in parameter.opts}
         assert option in names, f"{name} {option}"
+
+
+def test_its_first_outputs_are_those_of_its_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `check` and `rewrite` print; a line with `…` is compared up to there."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text((ROOT / "examples/ddp_toy/before.py").read_text())
+    session = README.partition("## Ten lines")[2].partition("$ migrate prove")[0]
+    for part in session.split("$ migrate ")[1:]:
+        command, *shown = part.splitlines()
+        printed = CliRunner().invoke(commands, command.partition("#")[0].split()).stdout
+        for line in filter(None, (line.partition("…")[0] for line in shown)):
+            assert line in printed
