@@ -657,3 +657,22 @@ train([], "cuda")
 """
     done = rewrite_source(parse(script.encode(), Path("script.py")))
     assert [note.code for note in done.findings] == []
+
+
+def test_an_average_of_weights_below_a_schedule_is_in_the_step() -> None:
+    """Outside, it is a second graph over all weights in each step."""
+    text = loop(
+        """
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        with torch.no_grad():
+            model.scale.clamp_(0, 4)
+        ema.update(model)
+        meter.update(i)
+        """
+    ).data.decode()
+    assert "\n            ema.update(model)\n        meter.update(i)" in text
+    names = ["optimizer.step()", "scheduler.step()", "clamp_", "ema.update(model)"]
+    assert sorted(names, key=text.index) == names

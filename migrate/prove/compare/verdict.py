@@ -396,8 +396,8 @@ def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) 
         return []
     times = _TIMES.get(floor.runs, f"{floor.runs + 1} times")
     lines = [
-        f"the original was run {times}, with other rounding, and differs from itself by up to "
-        f"{_figures(floor)}. This is the noise. The tolerance of a step is {MARGIN:g} times its noise, if "
+        f"the original was run {times}, with other rounding. The values that are judged differ by up to "
+        f"{_figures(floor)}: this is the noise. The tolerance of a step is {MARGIN:g} times its noise, if "
         "that is more than the fixed tolerance"
     ]
     far = [

@@ -245,7 +245,8 @@ class Body:
         for index in range(last + 1, len(self.statements)):
             statement = self.statements[index]
             between = {s.outside for s in self.statements[nodes[0] + 1 : index]} - {None}
-            over_logs = between <= {Outside.READ, Outside.LOG, Outside.SYNC}
+            # None of these changes weights.
+            over_logs = between <= {Outside.READ, Outside.LOG, Outside.SYNC, Outside.SCHEDULE}
             ends = not between and statement.outside is None and statement.ends_a_step
             averages = statement.averages and statement.outside is None
             if ends or (averages and over_logs):

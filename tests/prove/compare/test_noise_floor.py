@@ -138,7 +138,7 @@ def test_a_small_difference_is_judged_by_the_noise(
         assert judgement.floor is not None
         assert judged_noise(judgement.floor) == (pytest.approx(3.0e-5, rel=0.01), 0)
         (note,) = notes({}, {}, 1, judgement.weights, judgement.floor)
-        assert f"{differs('up to 3.0e-05')} in losses" in note
+        assert "The values that are judged differ by up to 3.0e-05 in losses" in note
     else:
         assert "4.4e-05, more than 4 times the rounding noise" in judgement.message
 
