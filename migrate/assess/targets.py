@@ -50,12 +50,12 @@ def easier(targets: Sequence[TargetEffort]) -> Target | None:
     Work that keeps every run from a TPU decides, then the assumed hours: half an hour less is no difference.
     """
     first, second = targets
-    for one, other in ((first, second), (second, first)):
-        if _is_easier(one, other):
-            return one.target
+    for effort, other in ((first, second), (second, first)):
+        if _is_easier(effort, other):
+            return effort.target
     return None
 
 
-def _is_easier(one: TargetEffort, other: TargetEffort) -> bool:
-    blocked, also = bool(one.code.blocking), bool(other.code.blocking)
-    return blocked < also or (blocked == also and one.hours + _SAME_HOURS < other.hours)
+def _is_easier(effort: TargetEffort, other: TargetEffort) -> bool:
+    blocked, also = bool(effort.code.blocking), bool(other.code.blocking)
+    return blocked < also or (blocked == also and effort.hours + _SAME_HOURS < other.hours)

@@ -44,9 +44,9 @@ class Waste:
 def found_once(waste: Iterable[Waste]) -> Iterator[Waste]:
     """Yield equal findings of several programs of a step once, with their shares together."""
     shares: dict[Waste, float] = defaultdict(float)
-    for found in waste:
-        shares[replace(found, share=0.0)] += found.share
-    yield from (replace(found, share=share) for found, share in shares.items())
+    for entry in waste:
+        shares[replace(entry, share=0.0)] += entry.share
+    yield from (replace(entry, share=share) for entry, share in shares.items())
 
 
 def waste_of(work: Sequence[InstructionWork], memory: Memory, chip: Generation) -> Iterator[Waste]:

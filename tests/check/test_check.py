@@ -280,7 +280,7 @@ class TestOutput:
         assert run("--explain", "XLA999").exit_code == 2
 
     def test_explain_shows_the_first_example_and_its_mend(self) -> None:
-        """The others are tests of what is told apart: the page in docs has them."""
+        """The others are tests of small differences: the page in docs has them."""
         page = run("--explain", "XLA307").stdout
         assert page.count("```python") == 2
         assert "## Left alone" not in page

@@ -93,10 +93,10 @@ def lower_script(
                         (folder / PROGRAM.format(number)).read_bytes(), script, folder
                     )
                 return _step(facts, shown, known, [str(path) for path in place.changed()])
-            made = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
+            count = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
             if (folder / WHY).exists():
                 # An evaluation that exchanges values came before the step: the next one is taken.
-                read_at, steps = known((folder / WHY).read_text()), made + 2
+                read_at, steps = known((folder / WHY).read_text()), count + 2
                 (folder / WHY).unlink()
                 if first:
                     continue
@@ -106,7 +106,7 @@ def lower_script(
                     "run more steps between evaluations: use smaller batches or more data",
                 )
             if first:
-                steps = made
+                steps = count
             on_host = (folder / ON_HOST).read_text() if (folder / ON_HOST).exists() else ""
             if on_host and code and (code < 0 or "BrokenProcessPool" in said):
                 raise FitError(

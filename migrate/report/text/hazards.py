@@ -22,7 +22,7 @@ def hazard_page(hazard: Hazard, *, brief: bool = False) -> str:
 
     Args:
         hazard: the hazard.
-        brief: whether to show the first example and its mend only: the others are tests of what is told apart.
+        brief: whether to show the first example and its mend only. The others are tests of small differences.
     """
     _, _, body = inspect.cleandoc(hazard.__doc__ or "").partition("\n")
     parts = [

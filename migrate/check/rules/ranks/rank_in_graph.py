@@ -42,7 +42,8 @@ class RankInGraph(Hazard):
     **What to do.** Make it a tensor on the device, with a dimension:
     `torch.tensor([rank * n], device="xla")`. Without one, 0 and 1 are constants of the graph, too. Or make
     the tensor on the host, and then move it: `torch.arange(rank * n, rank * n + n).to("xla")`. Or compute
-    with it in the data loader. A slice `x[a:b]` becomes `x[torch.arange(a, b).to("xla")]`. A table with one entry for each replica is made on the host, and then moved.
+    with it in the data loader. A slice `x[a:b]` becomes `x[torch.arange(a, b).to("xla")]`. A table with
+    one entry for each replica is made on the host, and then moved.
     To put this replica's own tensor among gathered ones (`parts[rank] = x`), select with a mask:
     `own = (torch.arange(world_size) == rank).to("xla")`, then
     `torch.where(own[:, None, None], x, torch.stack(parts))`.
