@@ -561,6 +561,28 @@ def test_the_configuration_that_a_constructor_makes_is_an_argument() -> None:
     assert found.arguments["name"] is None
 
 
+class Derived(nn.Module):
+    """A net that refuses the number of heads that it chooses itself."""
+
+    def __init__(self, dim: int = 8, heads: int | None = None) -> None:
+        super().__init__()
+        if heads is not None:
+            raise ValueError("heads cannot be given yet")
+        heads = dim // 4
+        self.layer = nn.Linear(dim, heads)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def test_a_constructor_that_refuses_what_it_chooses_itself_is_called_as_it_was(
+    tmp_path: Path,
+) -> None:
+    _, sizes = sized(Derived, {"x": real(3, 8)}, tmp_path)
+    assert not sizes.error
+    assert {name for name, _, _ in sizes.changed} == {"dim"}
+
+
 def test_a_constructor_that_takes_its_list_apart_is_called_again_with_the_list() -> None:
     class Blocks(nn.Module):
         def __init__(self, blocks: list[dict[str, object]]) -> None:

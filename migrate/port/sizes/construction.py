@@ -21,12 +21,19 @@ class Construction:
         arguments: name → value, the defaults among them.
         rest: positional arguments beyond the named ones.
         ordered: the names that come before those.
+        left_none: names of the arguments that were None until the constructor put something there.
     """
 
     make: Callable[..., Any]
     arguments: Mapping[str, Any]
     rest: tuple[Any, ...] = ()
     ordered: tuple[str, ...] = ()
+    left_none: tuple[str, ...] = ()
+
+    def as_called(self) -> Construction:
+        """The call with None where the constructor put something: some refuse what they choose themselves."""
+        nones = dict.fromkeys(self.left_none)
+        return replace(self, arguments={**self.arguments, **nones}, left_none=())
 
     def copied(self) -> dict[str, Any]:
         """The arguments, so that changes of them are no changes of these."""
@@ -140,13 +147,12 @@ def _filled(construction: Construction, values: Mapping[str, Any]) -> Constructi
     `config = config or Config()` has its numbers in no argument. A call with that object makes the same
     model.
     """
-    return replace(
-        construction,
-        arguments={
-            name: values.get(name) if argument is None else argument
-            for name, argument in construction.arguments.items()
-        },
-    )
+    own = {
+        name: values[name]
+        for name, argument in construction.arguments.items()
+        if argument is None and values.get(name) is not None
+    }
+    return replace(construction, arguments={**construction.arguments, **own}, left_none=tuple(own))
 
 
 def _contents(value: Any) -> Any:

@@ -76,6 +76,9 @@ def _at_another_size(
     if construction is None:
         return unproven(port, "the call of the model's constructor was not seen")
     base = built(construction, inputs, (), shown)
+    if construction.left_none and (base is None or not _is_same(base.module, module)):
+        construction = construction.as_called()
+        base = built(construction, inputs, (), shown)
     if base is None:
         return unproven(port, "its constructor's arguments do not build the model a second time")
     if not _is_same(base.module, module):

@@ -95,9 +95,15 @@ def _grouped_products(
     return product if out_dtype is None else product.to(out_dtype)
 
 
-# Operators that raise for float64, as they are computed there.
+def _hardsigmoid_gradient(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Compute `aten.hardsigmoid_backward`, whose kernel for float64 has 1 / 6 rounded to float32."""
+    return torch.where((x > -3) & (x < 3), gradient / 6, 0.0)
+
+
+# Operators that raise for float64, or round to float32 there, as they are computed.
 _WITHOUT_FLOAT64: dict[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten._grouped_mm.default: _grouped_products,
+    torch.ops.aten.hardsigmoid_backward.default: _hardsigmoid_gradient,
 }
 
 

@@ -187,3 +187,12 @@ def test_products_by_expert_are_computed_in_float64_and_so_are_their_gradients()
     parts = [rows[:2].mT @ seed[:2], torch.zeros(8, 16), rows[2:].mT @ seed[2:]]
     expected = torch.stack([one.double() for one in parts])
     torch.testing.assert_close(model.weight.grad, expected, rtol=1e-14, atol=1e-14)
+
+
+def test_gradients_of_hardsigmoid_are_float64() -> None:
+    """torch's kernel has 1 / 6 rounded to float32 (a relative 3e-8) for float64 too."""
+    x = torch.linspace(-4.0, 4.0, 33, dtype=torch.float64, requires_grad=True)
+    with in_float64():
+        nn.functional.hardsigmoid(x).sum().backward()
+    exact = (x.detach().abs() < 3).double() / 6
+    torch.testing.assert_close(x.grad, exact, rtol=1e-14, atol=0.0)
