@@ -11,6 +11,7 @@ from migrate.model.objects.objects import KEEPS
 from migrate.train.errors import TrainError
 from migrate.train.slice.logged import UpdateNames
 from migrate.train.slice.loops import LOOPS
+from migrate.train.slice.sets import sets_in_arguments
 from migrate.train.slice.statements import (
     every_statement,
     is_exit,
@@ -126,6 +127,8 @@ class Keeper:
     def __init__(self, script: ScriptText) -> None:
         self._script = script
         self._read = set[str]()  # attributes that the functions with the loops read
+        self._kept_reads = set[str]()  # attributes and keys that kept statements read
+        self._whole = set[str]()  # names that kept statements hand over as a whole
         self._modules = {
             (alias.asname or alias.name).partition(".")[0]
             for node in script.tree.body
@@ -294,6 +297,9 @@ class Keeper:
                 self.keep(scope, statement, whole=True)
             scope.kept.add(statement)
             return True
+        if self._sets_what_is_read(scope, statement):
+            self.keep(scope, statement, whole=True, inside=bool(around))
+            return True
         if group := own_group(self._script.tree, statement):
             scope.ends[statement] = group
             scope.kept.add(statement)
@@ -357,7 +363,39 @@ class Keeper:
                 for node in part if isinstance(part, list) else [part] if part is not None else []:
                     read |= loads(node)
                     tested |= _compared_with_none(node)
+                    self._note_reads(node)
+        if whole:
+            self._note_reads(statement)
         scope.need(read, inside=inside or first_line(statement) > scope.line, tested=tested)
+
+    def _note_reads(self, code: ast.AST) -> None:
+        """Note which attributes, keys and whole objects kept code reads, with functions that it calls."""
+        called = self._called(code) if isinstance(code, ast.stmt) else []
+        for part in (code, *called):
+            of_attribute = set[ast.AST]()
+            for node in ast.walk(part):
+                if isinstance(node, ast.Attribute):
+                    self._kept_reads.add(node.attr)
+                    of_attribute.add(node.value)
+                elif isinstance(node, ast.Subscript):
+                    of_attribute.add(node.value)
+                    if isinstance(node.slice, ast.Constant):
+                        self._kept_reads.add(str(node.slice.value))
+                elif isinstance(node, ast.Name) and node not in of_attribute:
+                    self._whole.add(node.id)
+
+    def _sets_what_is_read(self, scope: KeptPart, statement: ast.stmt) -> bool:
+        """Whether a statement calls a function that sets an attribute which kept statements read.
+
+        `init_distributed_mode(args)` sets `args.distributed`.
+        """
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            return False
+        return any(
+            name in scope.needed and (parts & self._kept_reads or name in self._whole)
+            for name, parts in sets_in_arguments(self._script, statement.value).items()
+            if name not in scope.trained
+        )
 
     def loop_names(self, scope: KeptPart) -> set[str]:
         """Names that the loops around the training step bind."""

@@ -214,9 +214,11 @@ def parameters_of(function: FunctionNode, call: ast.Call) -> list[str]:
 
 
 def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call | None:
-    """The call of a function that a launcher starts, `mp.spawn(train, args=(size,))`, with the values it got.
+    """The call of a function that a launcher starts, `mp.spawn(train, args=(size, options))`.
 
-    None if the statement does not name the function, or an argument is no plain value.
+    Its arguments are those that the statement hands to the launcher as `args`, behind what the launcher itself
+    gives; others have the values that the function got. None if the statement does not name the function, or
+    an argument is neither handed over nor a plain value.
     """
     function = script.code(called.first, called.function)
     if not isinstance(function, FunctionNode):
@@ -224,13 +226,27 @@ def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call
     named = any(
         isinstance(node, ast.Name) and node.id == called.function for node in ast.walk(statement)
     )
-    values = dict(called.arguments)
     parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    values: dict[str, ast.expr] = {n: ast.Constant(value) for n, value in called.arguments}
+    handed = _handed_to_launcher(statement, called.function)
+    values.update(zip(parameters[len(parameters) - len(handed) :], handed, strict=False))
     if not named or not set(parameters) <= set(values):
         return None
-    arguments: list[ast.expr] = [ast.Constant(values[name]) for name in parameters]
+    arguments = [values[name] for name in parameters]
     call = ast.Call(ast.Name(called.function, ast.Load()), arguments, [])
     return ast.fix_missing_locations(ast.copy_location(call, statement))
+
+
+def _handed_to_launcher(statement: ast.stmt, function: str) -> list[ast.expr]:
+    """Expressions of `args=(…)` in a call that has a function as its argument."""
+    for node in ast.walk(statement):
+        if not isinstance(node, ast.Call):
+            continue
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        handed = [k.value for k in node.keywords if k.arg == "args"] or node.args[1:2]
+        if any(isinstance(one, ast.Name) and one.id == function for one in given):
+            return [e for one in handed if isinstance(one, ast.Tuple | ast.List) for e in one.elts]
+    return []
 
 
 def handed_to(script: ScriptText, caller: Frame, called: Frame, parameter: str) -> str:
