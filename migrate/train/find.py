@@ -25,6 +25,7 @@ from migrate.train.slice.loops import (
 from migrate.train.slice.loss import LossSlice, handed_loss, loss_slice, starts_backward
 from migrate.train.slice.merged import MergedText, merged
 from migrate.train.slice.text import ScriptText, comprehension, path_to, shared_line
+from migrate.train.watch.finder import PLACES, SAME
 from migrate.train.watch.listening import BACKWARD, CLIP, SCALE, SCHEDULE, STEP, ZERO
 from migrate.train.watch.runs import TORCHRUN, needs_torchrun, run_script
 
@@ -60,14 +61,17 @@ def find_training(
         train as loops; for each optimizer its calls that train, and its loss.
     """
     modules: list[Path] = []
+    same = set[str]()
     whole = script
     while True:
-        seen = _seen(whole, options, work / f"find-{len(modules)}")
+        folder = work / f"find-{len(modules)}"
+        seen = _seen(whole, options, folder)
+        same |= {*json.loads((folder / SAME).read_text())}
         more = [path for path in _modules(seen) if path not in modules]
         if not more:
             break
         modules += more
-        whole = merged(script, modules)
+        whole = merged(script, modules, same)
     return _calls(whole, *_handed(whole, seen))
 
 
@@ -136,7 +140,7 @@ def _seen(script: ScriptText, options: TrainOptions, folder: Path) -> list[dict[
             options.args,
             "migrate.train.watch.finder:install",
             folder,
-            "places.json",
+            PLACES,
             options.timeout,
             own_source(script),
         )
@@ -150,8 +154,8 @@ def _seen(script: ScriptText, options: TrainOptions, folder: Path) -> list[dict[
         for name, value in TORCHRUN.items():
             os.environ.setdefault(name, value)
         run()
-    seen: list[dict[str, Any]] = json.loads((folder / "places.json").read_text())
-    mirror = str((folder / "mirror-places.json").resolve())
+    seen: list[dict[str, Any]] = json.loads((folder / PLACES).read_text())
+    mirror = str((folder / f"mirror-{PLACES}").resolve())
     for event in seen:
         event["files"] = [file.removeprefix(mirror) for file in event["files"]]
     return seen

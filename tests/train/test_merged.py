@@ -75,3 +75,23 @@ def test_what_cannot_be_merged_is_reported(
     with pytest.raises(TrainError) as caught:
         merged(text, [module])
     assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(("same", "refused"), [(("relu",), False), ((), True), (("silu",), True)])
+def test_two_files_may_import_one_function_from_two_places(
+    tmp_path: Path, same: tuple[str, ...], refused: bool
+) -> None:
+    first = MAIN.replace("import torch\n", "import torch\nfrom torch.nn.functional import relu\n")
+    text, module = script(tmp_path, first, f"from torch import relu\n{TRAINER}")
+    if refused:
+        with pytest.raises(TrainError, match="has the name relu"):
+            merged(text, [module], same)
+    else:
+        assert "from torch import relu" in merged(text, [module], same).source
+
+
+def test_a_variable_of_two_files_is_not_one_since_its_values_are_equal(tmp_path: Path) -> None:
+    main = MAIN.replace("import torch\n", "import torch\nsize = 1\n", 1)
+    text, module = script(tmp_path, main, TRAINER + "size = 1  # its own\n")
+    with pytest.raises(TrainError, match="has the name size"):
+        merged(text, [module], ("size",))

@@ -216,9 +216,9 @@ def parameters_of(function: FunctionNode, call: ast.Call) -> list[str]:
 def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call | None:
     """The call of a function that a launcher starts, `mp.spawn(train, args=(size, options))`.
 
-    Its arguments are those that the statement hands to the launcher as `args`, behind what the launcher itself
-    gives; others have the values that the function got. None if the statement does not name the function, or
-    an argument is neither handed over nor a plain value.
+    Its last arguments are those that the statement hands to the launcher as `args`; others have the values
+    that the function got. None if the statement does not name the function, or an argument is neither handed
+    over nor a plain value.
     """
     function = script.code(called.first, called.function)
     if not isinstance(function, FunctionNode):
@@ -242,10 +242,10 @@ def _handed_to_launcher(statement: ast.stmt, function: str) -> list[ast.expr]:
     for node in ast.walk(statement):
         if not isinstance(node, ast.Call):
             continue
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         handed = [k.value for k in node.keywords if k.arg == "args"] or node.args[1:2]
-        if any(isinstance(one, ast.Name) and one.id == function for one in given):
-            return [e for one in handed if isinstance(one, ast.Tuple | ast.List) for e in one.elts]
+        if any(isinstance(a, ast.Name) and a.id == function for a in arguments):
+            return [e for a in handed if isinstance(a, ast.Tuple | ast.List) for e in a.elts]
     return []
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.train.errors import TrainError
 from migrate.train.slice.text import ScriptText, first_line
 
+# Beginnings of what a name that is imported is bound to.
+_IMPORTED = ("import ", "from ")
 # Names that mean another thing in a module than in the script that it becomes a part of.
 _OF_MODULE = ("__file__", "__name__", "__spec__", "__package__")
 
@@ -29,12 +31,14 @@ class MergedText(ScriptText):
         return self.origins[line - 1]
 
 
-def merged(script: ScriptText, modules: Sequence[Path]) -> MergedText:
+def merged(script: ScriptText, modules: Sequence[Path], same: Collection[str] = ()) -> MergedText:
     """Put modules in place of the statements that import them.
 
     Args:
         script: the script.
         modules: files of its folder or of a folder below, each imported by the script or by another of them.
+        same: names with one value in all of these files when the script ran: two files may import such a
+            name from different places.
 
     Raises:
         TrainError: a module is imported in a form that cannot be replaced, or two files use one name for
@@ -42,7 +46,7 @@ def merged(script: ScriptText, modules: Sequence[Path]) -> MergedText:
     """
     folder = Path(script.name).resolve().parent
     names = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in modules}
-    parts = _ModuleParts(script, folder, names)
+    parts = _ModuleParts(script, folder, names, same)
     lines = list(parts.of_file(Path(script.name).resolve(), script))
     parts.require_apart()
     missing = [path for path in modules if path not in parts.files]
@@ -73,7 +77,10 @@ def _docstring_end(lines: Sequence[tuple[str, int, str]]) -> int:
 class _ModuleParts:
     """Lines of the files, module by module in the order of their imports."""
 
-    def __init__(self, script: ScriptText, folder: Path, names: dict[str, Path]) -> None:
+    def __init__(
+        self, script: ScriptText, folder: Path, names: dict[str, Path], same: Collection[str]
+    ) -> None:
+        self._same = same
         self._script, self._folder, self._names = script, folder, names
         self.files: list[Path] = []
         self._bound: dict[str, tuple[Path, str]] = {}
@@ -136,6 +143,9 @@ class _ModuleParts:
         """Note what a statement binds in the module; two files must not bind a name to different things."""
         for name, meaning in _bindings(node):
             before = self._bound.setdefault(name, (path, meaning))
+            imported = all(text.startswith(_IMPORTED) for text in (meaning, before[1]))
+            if imported and name in self._same:
+                continue
             if before[0] != path and before[1] != meaning and self._clash is None:
                 self._clash = (name, before[0], path)
 

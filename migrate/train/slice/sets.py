@@ -1,4 +1,4 @@
-"""What functions set in their arguments: `init_distributed_mode(args)` sets `args.distributed`, say."""
+"""Attributes that functions set in their arguments: `init_distributed_mode(args)` sets `args.distributed`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from migrate.train.slice.text import FunctionNode, ScriptText, root
 
 
 @dataclass(frozen=True)
-class _Source:
+class _File:
     """A file's tree, and the folder that its absolute and its relative imports begin at."""
 
     tree: ast.Module
@@ -30,25 +30,25 @@ def sets_in_arguments(script: ScriptText, call: ast.Call) -> dict[str, set[str]]
         call: a call in it.
     """
     folder = Path(script.name).resolve().parent
-    return _sets(_Source(script.tree, folder, folder), call, frozenset())
+    return _sets(_File(script.tree, folder, folder), call, frozenset())
 
 
-def _sets(source: _Source, call: ast.Call, seen: frozenset[str]) -> dict[str, set[str]]:
+def _sets(source: _File, call: ast.Call, seen: frozenset[str]) -> dict[str, set[str]]:
     function, of = _function(source, call.func)
     if function is None or of is None or function.name in seen:
         return {}
     taken = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    given = dict(zip(taken, call.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    arguments = dict(zip(taken, call.args, strict=False))
+    arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     changed = _changed(function, of, frozenset({*seen, function.name}))
     return {
         argument.id: changed[parameter]
-        for parameter, argument in given.items()
+        for parameter, argument in arguments.items()
         if isinstance(argument, ast.Name) and changed.get(parameter)
     }
 
 
-def _changed(function: FunctionNode, of: _Source, seen: frozenset[str]) -> dict[str, set[str]]:
+def _changed(function: FunctionNode, of: _File, seen: frozenset[str]) -> dict[str, set[str]]:
     """Attributes and keys that a function, or one that it calls, sets of each name."""
     changed: dict[str, set[str]] = {}
     for node in ast.walk(function):
@@ -77,8 +77,8 @@ def _constant(node: ast.AST) -> list[str]:
 
 
 def _function(
-    source: _Source, called: ast.expr, steps: int = 4
-) -> tuple[FunctionNode | None, _Source | None]:
+    source: _File, called: ast.expr, steps: int = 4
+) -> tuple[FunctionNode | None, _File | None]:
     """The function that an expression names, and the file that has it."""
     path = only_imported_as(source.tree, called)
     if not path:
@@ -101,4 +101,4 @@ def _function(
         tree = ast.parse(file.read_text(encoding="utf-8", errors="replace"))
     except SyntaxError:
         return None, None
-    return _function(_Source(tree, source.folder, file.parent), ast.Name(name), steps - 1)
+    return _function(_File(tree, source.folder, file.parent), ast.Name(name), steps - 1)

@@ -19,6 +19,7 @@ from migrate.train.watch import listening
 from migrate.train.watch.seeds import seed_torch
 
 FOLDER, SCRIPT, PLACES = "MIGRATE_TRAIN_FOLDER", "MIGRATE_TRAIN_SCRIPT", "places.json"
+SAME = "same.json"
 UPDATES = 2
 # Updates and seconds in which each of several optimizers must have been stepped.
 _MOST_UPDATES, _SECONDS = 64, 20.0
@@ -50,6 +51,21 @@ def _files(script: str) -> Iterator[str]:
 def _names(frame: FrameType, value: Any) -> list[str]:
     """Names of a frame that hold a value."""
     return [n for n, held in {**frame.f_globals, **frame.f_locals}.items() if held is value]
+
+
+def _same_names(script: str) -> list[str]:
+    """Names of one value each in all files of the script's folder that have them."""
+    folder = f"{Path(script).parent}{os.sep}"
+    own = [
+        module
+        for name, module in sys.modules.copy().items()
+        if name == "__main__" or str(getattr(module, "__file__", None) or "").startswith(folder)
+    ]
+    values: dict[str, dict[int, Any]] = {}
+    for module in own:
+        for name, value in vars(module).items():
+            values.setdefault(name, {})[id(value)] = value
+    return sorted(name for name, held in values.items() if len(held) == 1)
 
 
 class _Finder:
@@ -135,6 +151,7 @@ class _Finder:
 
     def _write(self) -> None:
         if os.getpid() == self._process and self._events:
+            (self._folder / SAME).write_text(json.dumps(_same_names(self._script)))
             temporary = self._folder / f"{PLACES}.new"
             temporary.write_text(json.dumps(self._events))
             temporary.rename(self._folder / PLACES)
