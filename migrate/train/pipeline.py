@@ -311,7 +311,7 @@ def _write(
         notes = [
             *evaluation_notes(text, evaluations, data.kept),
             *program_notes(recorded, port, facts, left),
-            *collective_notes(text, loss.lines),
+            *collective_notes(text, loss.lines, port.notes),
             *weight_notes(text, left, recorded["children"], len(recorded["updates"])),
             *optimizer.notes,
             *tidied(place, options),

@@ -411,7 +411,7 @@ def write_updates(
         left = _left(script, parts, data, lines)
         count = len(whole["updates"])
         for part in parts:
-            notes += collective_notes(script, part.loss.lines)
+            notes += collective_notes(script, part.loss.lines, notes)
             notes += weight_notes(script, left, part.recorded["children"], count)
         notes = list(dict.fromkeys(notes))
         result = TrainedProgram(

@@ -41,3 +41,12 @@ refuse(
     "aten.storage_offset.default",
     reason="it speaks of how a tensor lies in memory, of which JAX has no notion",
 )
+_COLLECTIVES = "all_reduce all_gather_into_tensor reduce_scatter_tensor broadcast all_to_all_single"
+refuse(
+    *(
+        f"{library}.{name}.default"
+        for library in ("_c10d_functional", "_c10d_functional_autograd")
+        for name in _COLLECTIVES.split()
+    ),
+    reason="it is a collective of several ranks: record the model in a process group of one rank",
+)

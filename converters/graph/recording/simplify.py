@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from converters.graph.ir import Fact, Held, Ref, size_of
+from converters.graph.recording.one_rank import keeps_its_input
 
 # Always the tensor itself, when no gradient is taken and nothing changes in place.
 _SAME = {
@@ -93,6 +94,8 @@ def same_as(
     if not isinstance(first, Ref | Held):
         return None
     if name in _SAME:
+        return first
+    if keeps_its_input(name, arguments):
         return first
     if name in _DROPOUTS and (not arguments[2] or not arguments[1]):
         return first if name != "aten.native_dropout.default" else None

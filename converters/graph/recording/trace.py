@@ -52,6 +52,7 @@ from converters.graph.recording.nodes import (
     without_changes,
     without_checks,
 )
+from converters.graph.recording.one_rank import collective_notes
 from converters.graph.recording.own_gradients import own_gradients_noted
 from converters.graph.recording.precision import (
     ExactNumbers,
@@ -242,6 +243,7 @@ def _recorded(
             notes += [f"{ROWS}: {', '.join(rows)}"] if rows else []
             notes += called.finite
             notes += called.ties
+            notes += collective_notes(program.graph)
             trial = Trace(
                 program,
                 module,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from converters.graph.recording.one_rank import ONE_RANK
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.processes.meetings import TENSORS
 from migrate.train.slice.called import imported_as
@@ -15,13 +16,18 @@ _MODULE = "torch.distributed"
 _COLLECTIVES = {*TENSORS, "all_gather_object"}
 
 
-def collective_notes(script: ScriptText, lines: Sequence[tuple[int, int]]) -> list[str]:
+def collective_notes(
+    script: ScriptText, lines: Sequence[tuple[int, int]], notes: Sequence[str] = ()
+) -> list[str]:
     """Return a note on the collectives that the loss calls, also in functions of the script.
 
     Args:
         script: the script.
         lines: first and last line of each statement of the loss.
+        notes: those of the port of the loss: one on collectives that were recorded says it already.
     """
+    if any(note.startswith(ONE_RANK) for note in notes):
+        return []
     places = [
         node
         for node in ast.walk(script.tree)
