@@ -31,7 +31,7 @@ from migrate.port.initialization import drawn_there
 from migrate.port.package import package_of
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, origin, outputs_of, refused
-from migrate.port.sizes.instance import built
+from migrate.port.sizes.instance import SizeChange, built
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes
@@ -581,6 +581,29 @@ def test_a_constructor_that_refuses_what_it_chooses_itself_is_called_as_it_was(
     _, sizes = sized(Derived, {"x": real(3, 8)}, tmp_path)
     assert not sizes.error
     assert {name for name, _, _ in sizes.changed} == {"dim"}
+
+
+def test_a_model_that_no_memory_holds_is_not_built() -> None:
+    held: list[int] = []
+
+    class Grows(nn.Module):
+        def __init__(self, growth: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, growth**4)
+            if self.layer.weight.device.type != "meta":
+                held.append(growth)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    with constructions() as seen:
+        created = seen.of(Grows(2))
+    assert created is not None
+    (leaf,) = leaves(created.arguments)
+    inputs = {"x": np.ones((1, 64), np.float32)}
+    sizes = [built(created, inputs, (SizeChange(leaf, growth, {}),), "m") for growth in (3, 48)]
+    assert [size is not None for size in sizes] == [True, False]
+    assert held == [2, 3]
 
 
 def test_a_constructor_that_takes_its_list_apart_is_called_again_with_the_list() -> None:

@@ -24,6 +24,9 @@ Arrays = Mapping[str, Array]
 SEED = 0
 # Parameters of a model whose products are too small to be divided among threads.
 _SMALL = 2_000_000
+# Parameters of a model that is built whatever its original's are, and factor for those above: four times a
+# `dim_mul` of 2 over four stages gives layers of 512 times their width, which no machine holds.
+_MOST, _TIMES = 100_000_000, 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def built(
     shown: str,
     seed: int = SEED,
 ) -> SizedModel | None:
-    """An instance with these changes, or None if the original refuses it.
+    """An instance with these changes, or None if the original refuses it, or is too big with them.
 
     Args:
         construction: construction of the ported model.
@@ -91,11 +94,10 @@ def built(
     """
     import torch
 
-    arguments = construction.copied()
+    if any(step.leaf is not None for step in changes) and _is_too_big(construction, changes):
+        return None
     try:
-        for step in changes:
-            if step.leaf is not None:
-                change(arguments, step.leaf, step.value)
+        arguments = _changed(construction, changes)
         arrays = inputs
         for step in changes:
             arrays = resized(arrays, step.axes)
@@ -111,6 +113,35 @@ def built(
     except Exception:  # whatever a constructor or a forward of the user's raises
         return None
     return SizedModel(module, arguments, arrays, outputs)
+
+
+def _changed(construction: Construction, changes: tuple[SizeChange, ...]) -> dict[str, Any]:
+    """The arguments of a constructor with these changes."""
+    arguments = construction.copied()
+    for step in changes:
+        if step.leaf is not None:
+            change(arguments, step.leaf, step.value)
+    return arguments
+
+
+def _is_too_big(construction: Construction, changes: tuple[SizeChange, ...]) -> bool:
+    """Whether a model with these changes has so many parameters that building it may take all memory."""
+    count = _parameters(construction, changes)
+    return count > _MOST and count > _TIMES * _parameters(construction, ())
+
+
+def _parameters(construction: Construction, changes: tuple[SizeChange, ...]) -> int:
+    """Parameters of a model with these changes, built without its numbers; 0 where that is not possible."""
+    import torch
+
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
+            module = construction.build(_changed(construction, changes))
+        return sum(parameter.numel() for parameter in module.parameters())
+    except (
+        Exception
+    ):  # it reads a number of a weight, or refuses the arguments: it is built in full
+        return 0
 
 
 def alive(instance: SizedModel, stirring: bool = True) -> SizedModel:
