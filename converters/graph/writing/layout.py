@@ -543,6 +543,12 @@ def _pooled(packet: str, item: Op, rank: int) -> Made | None:
             named["count_include_pad"] = False
         name = "nn.avg_pool"
     first = item.arguments[0]
+    if "count_include_pad" in named:  # Flax divides by counts in float32
+        return LAST, lambda operand: code(
+            "{pooled}.astype({x}.dtype)",
+            pooled=call(name, operand(first), window, **named),
+            x=operand(first),
+        )
     return LAST, lambda operand: call(name, operand(first), window, **named)
 
 

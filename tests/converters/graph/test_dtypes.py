@@ -215,6 +215,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
         {"input": real(16, 5)},
     ),
     "recurrent": (Recurrent, {"x": real(4, 9, 5)}),
+    "pooled": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.AvgPool2d(3, 1, padding=1, count_include_pad=False),
+            nn.Conv2d(4, 4, 1),
+        ),
+        {"input": real(2, 3, 9, 9)},
+    ),
 }
 
 
