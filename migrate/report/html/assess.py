@@ -19,6 +19,7 @@ from migrate.report.text.assess import (
     money_row,
     ran_lines,
     ran_sentence,
+    share_of_files,
     target_lines,
     work_sentence,
 )
@@ -61,6 +62,7 @@ def write_assess_page(assessment: Assessment, path: Path) -> None:
         work=work_sentence(assessment),
         targets=list(target_lines(assessment)),
         code=code_sentence(known.code),
+        reached=share_of_files(known.code.reached, known.code.files),
         money=list(money_lines(assessment)),
         assumptions=list(assumptions(assessment)),
         grouped=_grouped,

@@ -34,7 +34,7 @@ def assess_summary(assessment: Assessment) -> Iterator[RenderableType]:
     code = known.code
     yield (
         f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs "
-        f"{_share(code.reached, code.files)}. Manual work in these:"
+        f"{share_of_files(code.reached, code.files)}. Manual work in these:"
     )
     yield _jobs(decision.jobs) if decision.jobs else "  none"
     yield f"  {work_sentence(assessment)}"
@@ -113,12 +113,12 @@ def code_sentence(code: Code) -> str:
     if not code.edits:
         return f"{files}, nothing in them is left to `migrate rewrite`"
     return (
-        f"{files}, {many(code.edits, 'edit')} in {_share(code.rewritten, code.files)} "
+        f"{files}, {many(code.edits, 'edit')} in {share_of_files(code.rewritten, code.files)} "
         f"{'is' if code.edits == 1 else 'are'} made by `migrate rewrite`"
     )
 
 
-def _share(some: int, files: int) -> str:
+def share_of_files(some: int, files: int) -> str:
     """Say how many of the files."""
     if some < files:
         return f"{some} of them"
