@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.objects.objects import KEEPS
 from migrate.train.errors import TrainError
+from migrate.train.slice.items import passes_items
 from migrate.train.slice.logged import UpdateNames
 from migrate.train.slice.loops import LOOPS
 from migrate.train.slice.sets import sets_in_arguments
@@ -475,7 +476,9 @@ class Keeper:
         receiver = root(function) if isinstance(function, ast.Attribute) else ""
         if receiver not in scope.bound_together:
             # `scaler.update()` changes nothing that `if scaler is not None` asks.
-            return receiver in scope.valued - self._modules
+            return receiver in scope.valued - self._modules and not passes_items(
+                self._script, scope.body, scope.kept, receiver
+            )
         trains = set[str]().union(*(stores(s)[0] for s in (*scope.dropped, *scope.marks)))
         return not loads(statement) & (trains | scope.trained)
 

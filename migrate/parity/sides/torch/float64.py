@@ -12,12 +12,14 @@ reference runs in float32 with the layers of torch.nn in float64, or in float32 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,6 +47,15 @@ class Float64Mode(TorchDispatchMode):
     def __init__(self, *, creates: bool = True) -> None:
         super().__init__()
         self._creates = creates
+        self._functions = contextlib.ExitStack()
+
+    def __enter__(self) -> Any:
+        self._functions.enter_context(_joining_functions())
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._functions.close()
 
     def __torch_dispatch__(
         self,
@@ -63,6 +74,43 @@ class Float64Mode(TorchDispatchMode):
         if written is not None and args[0].dtype in _WIDE.values():
             return written(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+# Functions that compare the dtypes of their arguments before an operator of theirs is called. A mode for
+# functions would see them too, but is off within each `backward` that it sees.
+_COMPARE_DTYPES = (
+    *((holder, f"conv{n}d") for holder in (torch, F) for n in (1, 2, 3)),
+    *((torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+    *((holder, name) for holder in (torch, F) for name in ("bilinear", "prelu")),
+    (torch, "tensordot"),
+    (torch.linalg, "multi_dot"),
+    (F, "scaled_dot_product_attention"),
+)
+
+
+@contextlib.contextmanager
+def _joining_functions() -> Iterator[None]:
+    """Widen a narrower tensor beside a wide one for functions that refuse the two."""
+
+    def joining(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def joined(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _joined(args, kwargs)
+            return function(*args, **kwargs)
+
+        return joined
+
+    before = [(holder, name, getattr(holder, name)) for holder, name in _COMPARE_DTYPES]
+    checks = nn.RNNBase.check_input
+    for holder, name, function in before:
+        setattr(holder, name, joining(function))
+    nn.RNNBase.check_input = lambda *_: None
+    try:
+        yield
+    finally:
+        for holder, name, function in before:
+            setattr(holder, name, function)
+        nn.RNNBase.check_input = checks
 
 
 def _grouped_products(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.settings import TRUTH
 from migrate.parity.inputs.set import InputSet, write_inputs
-from migrate.parity.sides.torch.float64 import in_float64
+from migrate.parity.sides.torch.float64 import Float64Mode, in_float64
 from tests.parity.sides.torch.torch_made import captured, errors, runner
 
 
@@ -189,6 +190,17 @@ def test_products_by_expert_are_computed_in_float64_and_so_are_their_gradients()
     torch.testing.assert_close(model.weight.grad, expected, rtol=1e-14, atol=1e-14)
 
 
+class Attends(nn.Module):
+    """Attention of queries to keys of other weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x[None], self.keys[None], self.keys[None])
+
+
 def test_gradients_of_hardsigmoid_are_float64() -> None:
     """torch's kernel has 1 / 6 rounded to float32 (a relative 3e-8) for float64 too."""
     x = torch.linspace(-4.0, 4.0, 33, dtype=torch.float64, requires_grad=True)
@@ -196,3 +208,29 @@ def test_gradients_of_hardsigmoid_are_float64() -> None:
         nn.functional.hardsigmoid(x).sum().backward()
     exact = (x.detach().abs() < 3).double() / 6
     torch.testing.assert_close(x.grad, exact, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (lambda: nn.Conv2d(2, 3, 3), (1, 2, 5, 5)),
+        (lambda: nn.ConvTranspose1d(2, 3, 3), (1, 2, 5)),
+        (lambda: nn.LSTM(4, 3), (2, 4)),
+        (lambda: nn.GRU(4, 3), (2, 4)),
+        (lambda: nn.PReLU(4), (2, 4)),
+        (lambda: Attends(), (2, 4)),
+    ],
+    ids=["conv", "transposed", "lstm", "gru", "prelu", "attention"],
+)
+def test_functions_that_compare_dtypes_take_float32_beside_float64(
+    model: Callable[[], nn.Module], shape: tuple[int, ...], creates: bool
+) -> None:
+    torch.manual_seed(0)
+    wide, x = model().double(), torch.randn(shape)
+    expected = pytree.tree_leaves(wide(x.double()))
+    with in_float64() if creates else Float64Mode(creates=False):
+        found = pytree.tree_leaves(wide(x))
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    with pytest.raises((RuntimeError, ValueError), match=r"(?i)type"):
+        wide(x)
