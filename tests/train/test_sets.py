@@ -118,9 +118,9 @@ def test_a_call_that_sets_what_the_loop_reads_stays(read: str, stays: bool, tmp_
 @pytest.mark.parametrize(
     ("launch", "expected"),
     [
-        ("mp.spawn(worker, args=(size, options), nprocs=1)", "worker(0, size, options)"),
-        ("mp.spawn(worker, (size, options), nprocs=1)", "worker(0, size, options)"),
-        ("launch(fn=worker, args=[2, options])", "worker(0, 2, options)"),
+        ("mp.spawn(worker, args=(size, options), nprocs=1)", "worker(0, 7, options)"),
+        ("mp.spawn(worker, (size, options), nprocs=1)", "worker(0, 7, options)"),
+        ("launch(fn=worker, args=[2, options])", "worker(0, 7, options)"),
     ],
 )
 def test_what_a_launcher_hands_over_may_be_an_object(launch: str, expected: str) -> None:

@@ -216,9 +216,8 @@ def parameters_of(function: FunctionNode, call: ast.Call) -> list[str]:
 def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call | None:
     """The call of a function that a launcher starts, `mp.spawn(train, args=(size, options))`.
 
-    Its last arguments are those that the statement hands to the launcher as `args`; others have the values
-    that the function got. None if the statement does not name the function, or an argument is neither handed
-    over nor a plain value.
+    Its arguments have the plain values that the function got; objects are those that the statement hands to
+    the launcher as `args`. None if the statement does not name the function, or an argument is neither.
     """
     function = script.code(called.first, called.function)
     if not isinstance(function, FunctionNode):
@@ -227,9 +226,10 @@ def _started(script: ScriptText, statement: ast.stmt, called: Frame) -> ast.Call
         isinstance(node, ast.Name) and node.id == called.function for node in ast.walk(statement)
     )
     parameters = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    values: dict[str, ast.expr] = {n: ast.Constant(value) for n, value in called.arguments}
     handed = _handed_to_launcher(statement, called.function)
-    values.update(zip(parameters[len(parameters) - len(handed) :], handed, strict=False))
+    values = dict(zip(parameters[len(parameters) - len(handed) :], handed, strict=False))
+    # A number of devices is that of the recorded run, on each machine.
+    values |= {name: ast.Constant(value) for name, value in called.arguments}
     if not named or not set(parameters) <= set(values):
         return None
     arguments = [values[name] for name in parameters]
