@@ -18,6 +18,7 @@ import pytest
 import torch
 from flax.errors import ScopeParamShapeError
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from converters.errors import MappingFileError
 from converters.graph import Port, port
@@ -604,6 +605,43 @@ def test_a_model_that_no_memory_holds_is_not_built() -> None:
     sizes = [built(created, inputs, (SizeChange(leaf, growth, {}),), "m") for growth in (3, 48)]
     assert [size is not None for size in sizes] == [True, False]
     assert held == [2, 3]
+
+
+class Counts(nn.Module):
+    """Counts its runs with numbers; may read a number, or keep a tensor."""
+
+    runs = 0
+
+    def __init__(self, width: int, reads: bool, keeps: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, width)
+        self.reads, self.keeps, self.kept = reads, keeps, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.keeps and self.kept is None:
+            self.kept = y
+        if self.reads and y.sum() > 1e9:
+            return x
+        Counts.runs += not isinstance(y, FakeTensor)
+        return y
+
+
+@pytest.mark.parametrize(("reads", "keeps"), [(False, False), (True, False), (False, True)])
+def test_shapes_alone_are_had_without_numbers_where_that_is_possible(
+    reads: bool, keeps: bool
+) -> None:
+    with constructions() as seen:
+        created = seen.of(Counts(4, reads, keeps))
+    assert created is not None
+    Counts.runs = 0
+    leaf = next(one for one in leaves(created.arguments) if one.name == "width")
+    inputs = {"x": np.ones((2, 3), np.float32)}
+    sized = built(created, inputs, (SizeChange(leaf, 5, {}),), "m", computes=False)
+    assert sized is not None
+    assert [tuple(output.shape) for output in sized.outputs] == [(2, 5)]
+    assert Counts.runs == (reads or keeps)
+    assert not isinstance(sized.module.kept, FakeTensor)
 
 
 def test_a_constructor_that_takes_its_list_apart_is_called_again_with_the_list() -> None:

@@ -82,6 +82,8 @@ def built(
     changes: tuple[SizeChange, ...],
     shown: str,
     seed: int = SEED,
+    *,
+    computes: bool = True,
 ) -> SizedModel | None:
     """An instance with these changes, or None if the original refuses it, or is too big with them.
 
@@ -91,28 +93,32 @@ def built(
         changes: what is to be other.
         shown: the model, for messages.
         seed: seed of its weights.
+        computes: whether its outputs are needed; otherwise they are tensors of torch that have shapes alone,
+            where the original runs without numbers.
     """
     import torch
 
     if any(step.leaf is not None for step in changes) and _is_too_big(construction, changes):
         return None
-    try:
-        arguments = _changed(construction, changes)
-        arrays = inputs
-        for step in changes:
-            arrays = resized(arrays, step.axes)
-        with quiet(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = construction.build(arguments)
-            if not isinstance(module, torch.nn.Module):
-                return None
-            module = module.float().eval()
-            outputs = run(module, arrays)
-            if not _is_finite(outputs):
-                return None
-    except Exception:  # whatever a constructor or a forward of the user's raises
-        return None
-    return SizedModel(module, arguments, arrays, outputs)
+    # What a run without numbers leaves in a model, where it fails, is in no other one.
+    for running in (run,) if computes else (_shaped, run):
+        try:
+            arguments = _changed(construction, changes)
+            arrays = inputs
+            for step in changes:
+                arrays = resized(arrays, step.axes)
+            with quiet(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                module = construction.build(arguments)
+                if not isinstance(module, torch.nn.Module):
+                    return None
+                module = module.float().eval()
+                outputs = running(module, arrays)
+        except Exception:  # whatever a constructor or a forward of the user's raises
+            continue
+        if running is _shaped or _is_finite(outputs):
+            return SizedModel(module, arguments, arrays, outputs)
+    return None
 
 
 def _changed(construction: Construction, changes: tuple[SizeChange, ...]) -> dict[str, Any]:
@@ -184,6 +190,24 @@ def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
             with ComparisonDraws(Draws(SEED)):
                 outputs = module(**tensors)
         return [_array(output) for output in flat(plain(outputs))]
+
+
+def _shaped(module: Any, inputs: Arrays) -> Any:
+    """Outputs of a module without their numbers.
+
+    Raises:
+        Exception: the module reads a number, or it keeps a tensor of this run.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        tensors = {name: mode.from_tensor(x) for name, x in as_tensors(inputs).items()}
+        outputs = [*flat(plain(module(**tensors)))]
+    held = (value for part in module.modules() for value in vars(part).values())
+    if any(isinstance(x, FakeTensor) for x in (*module.parameters(), *module.buffers(), *held)):
+        raise ValueError("a tensor without numbers is kept")
+    return outputs
 
 
 def as_tensors(inputs: Arrays, dtype: Any = None) -> dict[str, Any]:

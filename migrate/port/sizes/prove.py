@@ -274,7 +274,7 @@ class _Proof:
     def _moved(self, change: SizeChange) -> list[str]:
         """The settings of the port that a change of a number moves."""
         settings = self.question.port.settings
-        alone = self.question.built((change,))
+        alone = self.question.built((change,), computes=False)
         moved = settings if alone is None else self.question.settings(alone)
         return [name for name, value in settings.items() if moved[name] != value]
 

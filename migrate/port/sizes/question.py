@@ -32,9 +32,12 @@ class SizeQuestion:
     base: SizedModel
     shown: str
 
-    def built(self, changes: tuple[SizeChange, ...], seed: int = SEED) -> SizedModel | None:
-        """The original with these changes, or None if it refuses them."""
-        return built(self.construction, self.base.inputs, changes, self.shown, seed)
+    def built(
+        self, changes: tuple[SizeChange, ...], seed: int = SEED, *, computes: bool = True
+    ) -> SizedModel | None:
+        """The original with these changes, or None if it refuses them; see `instance.built`."""
+        inputs = self.base.inputs
+        return built(self.construction, inputs, changes, self.shown, seed, computes=computes)
 
     def second(self, changes: tuple[SizeChange, ...]) -> SecondSize | None:
         """The size with these changes, or None if the original refuses them."""

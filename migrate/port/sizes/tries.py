@@ -105,7 +105,7 @@ class Tries:
 
     def _tried(self, attempt: _Attempt, changes: Sequence[SizeChange]) -> str:
         ordered = tuple(change for change in self._order if change in changes)
-        instance = self._question.built(ordered)
+        instance = self._question.built(ordered, computes=attempt == self._outputs)
         if instance is None:
             return REFUSED
         if min(self._traces, self._runs) <= 0:
