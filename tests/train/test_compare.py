@@ -265,3 +265,13 @@ def test_a_statement_that_moves_statistics_is_the_cause_where_nothing_else_diffe
     assert weights().cause.endswith("moves: train.py:7: sample = net(fixed)")
     results["first:params/net/w"][0] += 1
     assert weights().cause == ""
+
+
+@pytest.mark.parametrize(("shift", "same"), [(1e-7, True), (1e-3, False)])
+def test_a_running_mean_counts_beside_its_standard_deviation(shift: float, same: bool) -> None:
+    """Its true value may be zero: it is that of weights times something normalized."""
+    results, expected = values()
+    for arrays, mean in ((results, 1e-9 + shift), (expected, 1e-9)):
+        arrays["first:batch_stats/norm/mean"] = np.full(3, mean)
+        arrays["first:batch_stats/norm/var"] = np.full(3, 0.9)
+    assert verdicts(results, expected)["weights"] == same

@@ -263,6 +263,16 @@ def _gone(expected: Arrays, path: str, which: str) -> float:
     return sum(float(np.linalg.norm(b - a)) for a, b in itertools.pairwise(values))
 
 
+def _spread(expected: Arrays, key: str) -> float:
+    """Norm of the standard deviations beside running means, 0 for other weights.
+
+    A mean is subtracted from what is then divided by them: one whose true value is zero is rounding.
+    """
+    above, _, name = key.rpartition("/")
+    variance = expected.get(f"{above}/var") if name == "mean" else None
+    return 0.0 if variance is None else math.sqrt(float(np.sum(variance, dtype=np.float64)))
+
+
 @_QUIET
 def _weights(
     results: Arrays,
@@ -306,7 +316,7 @@ def _weights(
         if way is not None and (shift := results.get(f"{SHIFT}-{which}:{path}")) is not None:
             difference = np.maximum(np.abs(difference) - shift, 0.0)
         length, gone = float(np.linalg.norm(theirs)), _gone(expected, path, which)
-        size = max(length, gone)
+        size = max(length, gone, _spread(expected, key))
         distance = float(np.linalg.norm(difference))
         apart += np.square((distance, length, gone))
         ratio = _counted(distance / size if size else distance)

@@ -174,9 +174,11 @@ class OptimizerRecorder:
         """
         known = [epochs.get(id(s), 0) for s, _, counts in self._schedules if counts]
         schedules = zip(recorded.schedules, known, strict=True)
-        function = self._of_setter(recorded.file)
-        if function is not None and (setter := self._setter()) is not None:
-            function = replace(function, per_epoch=epochs.get(id(setter), 0))
+        setter = self._setter()
+        per_epoch = 0 if setter is None else epochs.get(id(setter), 0)
+        function = self._of_setter(recorded.file, per_epoch)
+        if function is not None:
+            function = replace(function, per_epoch=per_epoch)
         return replace(
             recorded,
             schedules=tuple(replace(s, per_epoch=n) for s, n in schedules),
@@ -284,18 +286,25 @@ class OptimizerRecorder:
         node = self._text.code(first, name)
         return node if isinstance(node, ast.FunctionDef) else None
 
-    def _argument(self, setter: _Setter) -> str | None:
-        """Name of the number that changes from update to update, if its values show how; None if not."""
+    def _argument(self, setter: _Setter, per_epoch: int = 0) -> str | None:
+        """Name of the number that changes from update to update, if its values show how; None if not.
+
+        Args:
+            setter: what sets the rates.
+            per_epoch: updates in an epoch, if they are known.
+        """
         node = self._node(setter)
         read = set[str]() if node is None else outside(node.body)[0]
         changing = [name for name in setter.changing if name in read]
-        shown = len(changing) == 1 and argument_of(setter.numbers_of(changing[0])) is not None
+        if len(changing) != 1:
+            return None
+        shown = argument_of(setter.numbers_of(changing[0]), per_epoch) is not None
         return changing[0] if shown else None
 
-    def _of_setter(self, file: str) -> RecordedCall | None:
+    def _of_setter(self, file: str, per_epoch: int = 0) -> RecordedCall | None:
         """The rate of that function, if its calls show the number by which it changes."""
         setter = self._setter()
-        argument = None if setter is None else self._argument(setter)
+        argument = None if setter is None else self._argument(setter, per_epoch)
         if setter is None or argument is None:
             return None
         node = self._node(setter)

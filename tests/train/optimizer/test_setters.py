@@ -6,10 +6,12 @@ import ast
 import math
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from migrate.train.frames import Frame
 from migrate.train.optimizer.choice import choose_rates
@@ -18,6 +20,7 @@ from migrate.train.optimizer.recorded import RecordedCall, RecordedGroup, Record
 from migrate.train.optimizer.stepping import Argument, ScheduleSteps, argument_of
 from migrate.train.slice.rate import as_rate, as_rates, callees, rate_setters, rate_statements
 from migrate.train.slice.text import ScriptText
+from migrate.train.watch.optimizers import OptimizerRecorder
 
 COSINE = '''
 def adjust_learning_rate(optimizer, epoch, args):
@@ -256,3 +259,28 @@ def test_statements_of_the_loop() -> None:
     node = rate_statements(script, "train", 2, 12, ["step"])
     assert node is not None
     assert [statement.lineno for statement in node.body] == [5, 7, 9, 12]
+
+
+@pytest.mark.parametrize("turns", [0, 8])
+def test_an_epoch_and_a_part_of_the_next_show_the_number_with_the_turns_of_a_whole_one(
+    turns: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MILESTONES)
+    which = ("adjust_learning_rate", 2, 3)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    watch = OptimizerRecorder(str(script), None, [(*which, False)])
+    args = SimpleNamespace(cos=True, lr=0.1, epochs=6, schedule=[])
+    for update in range(10):
+        if update % 8 == 0:
+            local = {"optimizer": optimizer, "epoch": update // 8, "args": args}
+            setting = watch.called_setter(which, local, {"math": math})
+        watch.before_update(optimizer, {id(weight): "w"}, None)
+    record = watch.with_epochs(watch.recorded((), str(script)), {setting: turns})
+    assert (record.function is not None) == bool(turns)
+    if record.function is not None:
+        assert record.function.per_epoch == turns
+        assert argument_of(record.function.arguments, turns) == Argument(
+            epochs=ScheduleSteps(every=8)
+        )
