@@ -41,12 +41,13 @@ refuse(
     "aten.storage_offset.default",
     reason="it speaks of how a tensor lies in memory, of which JAX has no notion",
 )
-_COLLECTIVES = "all_reduce all_gather_into_tensor reduce_scatter_tensor broadcast all_to_all_single"
+_COLLECTIVES = """
+    _c10d_functional.all_reduce _c10d_functional.all_gather_into_tensor
+    _c10d_functional.reduce_scatter_tensor _c10d_functional.broadcast _c10d_functional.all_to_all_single
+    _c10d_functional_autograd.all_gather_into_tensor
+    _c10d_functional_autograd.reduce_scatter_tensor _c10d_functional_autograd.all_to_all_single
+"""
 refuse(
-    *(
-        f"{library}.{name}.default"
-        for library in ("_c10d_functional", "_c10d_functional_autograd")
-        for name in _COLLECTIVES.split()
-    ),
+    *(f"{name}.default" for name in _COLLECTIVES.split()),
     reason="it is a collective of several ranks: record the model in a process group of one rank",
 )
