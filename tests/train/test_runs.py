@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import socket
 from pathlib import Path
 
 import pytest
+import torch.distributed
 
 from migrate.train.errors import TrainError
 from migrate.train.find import find_training, script_text
@@ -23,6 +26,16 @@ def write() -> None:
     (own / "snapshot.txt").touch()
 
 
+def write_at_exit() -> None:
+    """Plugin that writes at the end of the run whether it has a process group."""
+
+    def write() -> None:
+        is_joined = torch.distributed.is_initialized()
+        (Path(os.environ["MIGRATE_TRAIN_FOLDER"]) / WROTE).write_text(str(is_joined))
+
+    atexit.register(write)
+
+
 def test_a_second_run_finds_nothing_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,6 +46,22 @@ def test_a_second_run_finds_nothing_of_the_first(
     for _ in range(2):
         run_script(script, (), "tests.train.test_runs:write", work, WROTE, 300)
         assert (work / WROTE).read_text() == "train.py"
+
+
+def test_a_port_that_the_script_names_may_be_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # of the plugin
+    script, work = tmp_path / "script" / "train.py", tmp_path / "work"
+    script.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        method = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        script.write_text(
+            "import torch.distributed as dist\n"
+            f"dist.init_process_group('nccl', init_method={method!r}, rank=0, world_size=1)\n"
+        )
+        run_script(script, (), "tests.train.test_runs:write_at_exit", work, WROTE, 300)
+    assert (work / WROTE).read_text() == "True"
 
 
 @pytest.mark.parametrize(

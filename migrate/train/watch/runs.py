@@ -15,6 +15,7 @@ from migrate.place import Place
 from migrate.prove.failure import last_error
 from migrate.train.errors import TrainError
 from shims import activate
+from shims._shared.ports import free_port
 
 # Variables of torchrun, for one process. Port 0: a free one.
 TORCHRUN = {
@@ -67,6 +68,9 @@ def run_script(
     environment = {
         **os.environ,
         **activate.environment("cpu", 1, [plugin]),
+        # Workers of an earlier run may still hold the port that the script names.
+        activate.PORT: str(free_port()),
+        activate.ONE_MACHINE: "1",
         "MIGRATE_TRAIN_SCRIPT": str(inside),
         "MIGRATE_TRAIN_FOLDER": str(folder),
     }
