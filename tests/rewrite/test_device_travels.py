@@ -868,6 +868,47 @@ def test_what_a_loader_of_another_file_moves_is_not_moved_again(tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize("option", [True, False])
+def test_a_logger_of_another_file_may_move_what_it_passes_on(tmp_path: Path, option: bool) -> None:
+    train = """
+        import torch
+        from logger import Logger
+
+
+        def train(model, loader, optimizer):
+            model.cuda()
+            logger = Logger(prefetch=True)
+            for step, batch in enumerate(logger.log_every(loader, 10)):
+                loss = model(batch).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """
+    move = (
+        "            if self.prefetch:\n                item = moved(item, torch.device('cuda'))\n"
+    )
+    logger = f"""
+def moved(x, device):
+    return {{k: v.to(device) for k, v in x.items()}}
+
+
+class Logger:
+    def __init__(self, prefetch=False):
+        self.prefetch = prefetch
+
+    def log_every(self, items, print_freq):
+        for i, item in enumerate(items):
+{move if option else ""}            yield item
+"""
+    (tmp_path / "logger.py").write_text("import torch\n" + logger)
+    done = rewrite_folder(written(tmp_path, {"train.py": train}), processes=1)
+    assert findings(done, "train.py") == [
+        "batch: see that the device to which they are moved is 'xla'"
+        if option
+        else "is `batch` on the device? It is not moved in the loop"
+    ]
+
+
 def test_a_module_that_a_star_brings_is_not_imported_once_more(tmp_path: Path) -> None:
     (tmp_path / "common.py").write_text(
         "import torch\nfrom torch import nn\n\n\nclass Tied(nn.Module):\n    def __init__(self):\n"

@@ -47,6 +47,18 @@ DTYPE = re.compile(
 GIVEN_DEVICES = MOVES - {"cuda"}  # their first argument is one
 
 
+def _of_arguments(function: Function) -> frozenset[str]:
+    """Parameters of a function, and the names of loops over them: `for batch in loader`."""
+    names = {*function.parameters} - {"self", "cls"}
+    for definition in function.definitions:
+        for node in walk(definition):
+            if isinstance(node, ast.For | ast.comprehension):
+                over = {part.id for part in walk(node.iter) if isinstance(part, ast.Name)}
+                if over & names:
+                    names |= {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
+    return frozenset(names)
+
+
 class ProjectPrograms:
     """Programs of a project's loops.
 
@@ -156,13 +168,15 @@ class ProjectPrograms:
 
     def _hands_on(self, function: Function, movers: set[Scope]) -> bool:
         """Whether a function passes a part of its own arguments to one of `movers`."""
-        names = {*function.parameters} - {"self", "cls"}
-        return any(
-            isinstance(part, ast.Name) and part.id in names
+        handed = [
+            arg
             for call, _ in self._calls(function)
             if not movers.isdisjoint(self._analysis.running[call].functions)
             for arg in call.args
-            for part in walk(arg)
+        ]
+        names = _of_arguments(function) if handed else frozenset()
+        return any(
+            isinstance(part, ast.Name) and part.id in names for arg in handed for part in walk(arg)
         )
 
     @cached_property
