@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from migrate.train.slice.called import only_imported_as
 from migrate.train.slice.text import FunctionNode, ScriptText, shared_line
 
 _OPTIMIZERS = "torch.optim"
+# Packages whose own backwards are no training of a script.
+_TORCH = ("torch", "torchvision", "torchaudio", "torch_xla", "numpy")
 # Blocks that run whenever the statement does.
 _ALWAYS = ast.With | ast.AsyncWith
 
@@ -133,7 +136,7 @@ def _is_optimizer(name: str) -> bool:
 
 
 def _require_backward(script: ScriptText) -> None:
-    """Require the word `backward` in the script, or in a module of its folder: others are not read.
+    """Require the word `backward` in the script, in a module of its folder, or in one of a library's.
 
     If it stands in the script alone, statements of the loop around each call have lines of their own.
     """
@@ -141,7 +144,8 @@ def _require_backward(script: ScriptText) -> None:
         return
     if "backward" not in script.source:
         raise TrainError(
-            f"{script.name}: its training is without a backward in this file, and in modules of its folder",
+            f"{script.name}: its training is without a backward in this file, in modules of its folder and "
+            "in those that it imports from",
             "name the script that has the training loop itself, with loss.backward() in it",
         )
     codes = [script.tree, *(n for n in ast.walk(script.tree) if isinstance(n, FunctionNode))]
@@ -179,3 +183,18 @@ def _modules(script: ScriptText) -> Iterator[str]:
                     seen.add(file)
                     pending.append(file.read_text(encoding="utf-8", errors="replace"))
                     yield pending[-1]
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield from _of_library(node.module)
+
+
+def _of_library(module: str) -> Iterator[str]:
+    """Texts of an installed module that names are imported from: `timm.utils` has loss scalers."""
+    top, *_ = parts = module.split(".")
+    if top in sys.stdlib_module_names or top in _TORCH:
+        return
+    for entry in sys.path:
+        place = Path(entry or ".").joinpath(*parts)
+        for file in (place.with_suffix(".py"), *(place.glob("*.py") if place.is_dir() else ())):
+            if file.is_file():
+                yield file.read_text(encoding="utf-8", errors="replace")

@@ -290,3 +290,22 @@ def test_names_that_a_block_binds_itself_are_not_read_from_outside() -> None:
         """
     )
     assert loss.free == ("torch", "teacher", "x", "mode", "model")
+
+
+MIXED = """
+    for x, y in loader:
+        x = x.to("cpu")
+        y = y.to("cpu")
+        if mix is not None:
+            x, y = mix(x, y)
+        y = y.float()
+        loss = criterion(model(x), y)
+        loss.backward()
+"""
+
+
+def test_what_gave_a_name_before_a_statement_of_the_data_belongs_to_the_data() -> None:
+    assert "x.to(" in cut(MIXED).text
+    loss = cut(MIXED, changing=["mix"])
+    assert loss.text == "y = y.float()\nloss = criterion(model(x), y)"
+    assert loss.free == ("y", "criterion", "model", "x")

@@ -126,6 +126,22 @@ def test_a_module_of_the_folder_may_train(tmp_path: Path) -> None:
     assert refusal(script, tmp_path) == ""
 
 
+@pytest.mark.parametrize(
+    ("module", "runs"), [("own_timm.utils", True), ("own_timm", False), ("torch.utils", False)]
+)
+def test_a_module_of_a_library_may_call_backward(
+    module: str, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "site" / "own_timm"
+    (library / "utils").mkdir(parents=True)
+    (library / "__init__.py").write_text("from .utils import Scaler\n")
+    (library / "utils" / "cuda.py").write_text("class Scaler: ...  # loss.backward()\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    (tmp_path / "script").mkdir()
+    said = refusal(f"from {module} import Scaler\nScaler()(loss, optimizer)\n", tmp_path / "script")
+    assert ("without a backward" not in said) == runs
+
+
 def test_nothing_is_run_before_a_refusal(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(PLATEAU) + "\nopen('ran', 'w')\n")

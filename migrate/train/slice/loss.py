@@ -266,6 +266,7 @@ class _Cut:
         self._changing, self._computed = set(changing), set(computed)
         self.needed = set(needed)
         self._local: set[str] = set()
+        self._of_data: set[str] = set()  # names that a later statement of the data binds
         self.taken: list[ast.stmt] = []
         self.drawn: dict[str, int] = {}
         self.unpacked: dict[str, str] = {}
@@ -312,6 +313,8 @@ class _Cut:
         reads, binds = outside([statement])
         if reads & self._changing:
             if not binds & self._computed:
+                # `x, y = mixup(x, y)`: what gave x and y before belongs to the data too.
+                self._of_data |= stores(statement)[0] & self.needed
                 return
             reads, binds = outside([self.selections.selected(statement)])
         leaving = next(
@@ -344,15 +347,16 @@ class _Cut:
 
     def _is_needed(self, statement: ast.stmt) -> bool:
         binds, changes = stores(statement)
-        if (binds | changes) & self.needed:
+        needed = self.needed - self._of_data
+        if (binds | changes) & needed:
             # self.step = … is no part of a loss that reads self.model
-            return bool(binds & self.needed) or self._reads_again(statement)
+            return bool(binds & needed) or self._reads_again(statement)
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
             return (
                 isinstance(call.func, ast.Attribute)
                 and call.func.attr not in _APART
-                and root(call.func) in self.needed - {"self"}
+                and root(call.func) in needed - {"self"}
             )
         return any(
             self._is_needed(inner)

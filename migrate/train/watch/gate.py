@@ -33,6 +33,7 @@ from migrate.train.optimizer.recorded import RecordedClip
 from migrate.train.watch.calls import SeenCall, frame_calls, observe
 from migrate.train.watch.evaluations import EvaluationWatch
 from migrate.train.watch.functions import PortedFunction, outputs, run, step_functions
+from migrate.train.watch.host_draws import HostProbe, host_state
 from migrate.train.watch.listening import autocast_without_effect, wrappers_as_modules
 from migrate.train.watch.mistakes import Mistake, mistaken
 from migrate.train.watch.runner import PORT
@@ -386,10 +387,16 @@ class Gate:
 
     def _require_equal(self, loss: torch.Tensor, data: Mapping[str, Any]) -> None:
         """Gate 0: loss and gradients of the slice are those of the script."""
-        drawn = noise()
+        drawn, before = noise(), host_state()
         with self._noise(drawn):
             own = self.step(**flat(self._bound, data))
         self.is_drawn = drawn.used
+        if host_state() != before and (names := self._drawing_on_host(data)):
+            raise Refusal(
+                f"{names[0]} draws random numbers of the host",
+                "draw the batch before the loss is computed",
+                changing=names,
+            )
         if not isinstance(own, torch.Tensor) or own.numel() != 1:
             raise Refusal(
                 "the statements before backward give no loss", "report this with the script"
@@ -418,6 +425,18 @@ class Gate:
                 "compute the loss from the batch and the model alone",
             )
         self._difference = worst
+
+    def _drawing_on_host(self, data: Mapping[str, Any]) -> list[str]:
+        """Names that the statements call and that draw from `random` or `numpy.random`: `mixup_fn(x, y)`."""
+        probes = {
+            name: HostProbe(value)
+            for name, value in self._bound.constants.items()
+            if callable(value) and not isinstance(value, type)
+        }
+        bound = replace(self._bound, constants={**self._bound.constants, **probes})
+        with torch.no_grad(), self._noise():
+            self._built(bound, dict(self.step.named_children()))(**flat(bound, data))
+        return [name for name, probe in probes.items() if probe.draws]
 
     def _write_port(self, data: Mapping[str, Any]) -> None:
         tensors = flat(self._bound, data)
