@@ -799,3 +799,66 @@ table = np.concatenate([np.linspace(0, 0.1, 10), 0.05 * (1 + np.cos(np.linspace(
 for epoch in range(80):
     train(net, data, optimizer, scaler, table, epoch * 6)
 """
+
+# Mixup between batch and model, and stochastic depth in both forms.
+MIXED = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Depth(nn.Module):
+    def __init__(self, rate, rounds):
+        super().__init__()
+        self.rate, self.rounds = rate, rounds
+
+    def forward(self, x):
+        if self.rate == 0.0 or not self.training:
+            return x
+        keep, shape = 1 - self.rate, (x.shape[0],) + (1,) * (x.ndim - 1)
+        if self.rounds:
+            return x.div(keep) * (keep + torch.rand(shape)).floor()
+        return x * x.new_empty(shape).bernoulli_(keep).div_(keep)
+
+
+class Block(nn.Module):
+    def __init__(self, width, rate, rounds):
+        super().__init__()
+        self.layer, self.depth = nn.Linear(width, width), Depth(rate, rounds)
+
+    def forward(self, x):
+        return x + self.depth(torch.tanh(self.layer(x)))
+
+
+class Mix:
+    def __init__(self, alpha):
+        self.alpha = alpha
+
+    def __call__(self, x, y):
+        share = np.random.beta(self.alpha, self.alpha)
+        x.mul_(share).add_(x.flip(0).mul(1 - share))
+        y = nn.functional.one_hot(y, 4).float()
+        return x, share * y + (1 - share) * y.flip(0)
+
+
+torch.manual_seed(0)
+np.random.seed(0)
+draw = torch.Generator().manual_seed(1)
+images, labels = torch.randn(64, 6, generator=draw), torch.randint(4, (64,), generator=draw)
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(images, labels), batch_size=8, shuffle=True, generator=draw
+)
+model = nn.Sequential(Block(6, 0.4, True), Block(6, 0.4, False), nn.Linear(6, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+mix = Mix(0.8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        x = x.to("cpu", non_blocking=True)
+        if mix is not None:
+            x, y = mix(x, y)
+        loss = -(y * torch.log_softmax(model(x), -1)).sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""

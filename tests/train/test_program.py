@@ -25,6 +25,7 @@ from tests.train.scripts import (
     IN_LOOP,
     LATE,
     LOGGED,
+    MIXED,
     NANO,
     OFFSET,
     RECIPE,
@@ -47,8 +48,8 @@ def train(folder: Path, source: str, *options: str) -> Result:
 
 @pytest.mark.parametrize(
     "source",
-    [NANO, CLASSIFIER, AUTOENCODER, DENOISER],
-    ids=["nano", "classifier", "autoencoder", "denoiser"],
+    [NANO, CLASSIFIER, AUTOENCODER, DENOISER, MIXED],
+    ids=["nano", "classifier", "autoencoder", "denoiser", "mixed"],
 )
 def test_the_program_trains_as_the_script(tmp_path: Path, source: str) -> None:
     result = train(tmp_path, source, "--json", "--updates", "4")

@@ -2,7 +2,7 @@
 
 The n-th draw of a kind and a shape is the same array in every pass of every side: it follows from the seed.
 Both sides derive distributions with parameters from it in the same way (a normal one is scaled, a choice is
-`uniform < p`), so that their parameters are compared too. A side that draws another kind or shape, or in
+`uniform >= 1 - p`), so that their parameters are compared too. A side that draws another kind or shape, or in
 another order, gets other numbers, and differs.
 """
 

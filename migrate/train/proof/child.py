@@ -19,6 +19,7 @@ import numpy as np
 from migrate.train.noise import with_noise
 from migrate.train.proof.arrays import norm, reader
 from migrate.train.proof.compare import SHIFT, rounding_elements
+from migrate.train.proof.dropouts import nothing_dropped, samples_dropped
 from migrate.train.proof.evaluations import evaluated
 from migrate.train.results import DROPOUT, NOISE
 
@@ -61,13 +62,14 @@ def main() -> None:
     results |= losses_of_keys(drawing, arguments, keyed=bool(key))
     # With dropout the losses of two frameworks differ.
     dropout = linen.Dropout.__call__
-    linen.Dropout.__call__ = nothing_dropped
+    compared = samples_dropped(dropout) if recorded["noise"] else nothing_dropped
+    linen.Dropout.__call__ = compared
     sites = recorded.get("evaluations", ()) if (folder / EVALUATE).exists() else ()
 
     def evaluate(state: Any, update: int) -> None:
         linen.Dropout.__call__ = dropout  # an evaluation drops nothing by itself
         evaluated(state, sites, update, results)
-        linen.Dropout.__call__ = nothing_dropped
+        linen.Dropout.__call__ = compared
 
     keys: list[bytes] = []
     value_and_grad = train.value_and_grad
@@ -177,11 +179,6 @@ def shifted(
         yield name, np.abs(value - before[name])
 
 
-def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call of a dropout that drops nothing."""
-    return inputs
-
-
 def losses_of_keys(loss_of: Any, arguments: Sequence[Any], *, keyed: bool) -> dict[str, Any]:
     """Count the losses that some keys give: by the masks of dropout alone, and by other random numbers alone.
 
@@ -205,7 +202,7 @@ def losses_of_keys(loss_of: Any, arguments: Sequence[Any], *, keyed: bool) -> di
     counts: dict[str, Any] = {}
     for name, owner, attribute, other in (
         (DROPOUT, linen.Module, "make_rng", same_noise),
-        (NOISE, linen.Dropout, "__call__", nothing_dropped),
+        (NOISE, linen.Dropout, "__call__", samples_dropped(linen.Dropout.__call__)),
     ):
         before = getattr(owner, attribute)
         setattr(owner, attribute, other)

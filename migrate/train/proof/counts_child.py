@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from migrate.train.proof.arrays import reader
+from migrate.train.proof.dropouts import nothing_dropped
 
 # Micro-batches whose halves are computed, at most: each may have sizes of its own to compile.
 _MOST = 4
@@ -33,9 +34,6 @@ def main() -> None:
     sys.path.insert(0, str(folder))
     import jax
     from flax import linen
-
-    def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        return inputs
 
     linen.Dropout.__call__ = nothing_dropped
     loss: Any = import_module("loss")

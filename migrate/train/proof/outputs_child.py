@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from migrate.train.noise import jax_noise
+from migrate.train.proof.dropouts import samples_dropped
 
 # Relative L2 distance up to which an array of the program is an output of the script.
 _LIMIT = 1e-4
@@ -32,11 +33,8 @@ def main() -> None:
     import jax
     from flax import linen
 
-    def nothing_dropped(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        return inputs
-
     step, train = getattr(import_module("loss"), options["step"]), import_module("train")
-    linen.Dropout.__call__ = nothing_dropped
+    linen.Dropout.__call__ = samples_dropped(linen.Dropout.__call__)
     with jax.default_matmul_precision("highest"):
         start = options.get("start")
         state = train.load(start) if start else train.load()

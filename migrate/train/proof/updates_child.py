@@ -27,13 +27,13 @@ from migrate.train.proof.child import (
     batches_of,
     leaves,
     losses_of_keys,
-    nothing_dropped,
     optimized,
     shifted,
     told,
     told_keys,
 )
 from migrate.train.proof.compare import SHIFT
+from migrate.train.proof.dropouts import nothing_dropped, samples_dropped
 
 
 def main() -> None:
@@ -66,7 +66,8 @@ def main() -> None:
         counts_of_keys = losses_of_keys(drawing[name], (*arguments[name], train.KEY), keyed=True)
         results |= {f"{name}|{key}": x for key, x in counts_of_keys.items()}
     # With dropout the losses of two frameworks differ.
-    linen.Dropout.__call__ = nothing_dropped
+    noise = any(recorded["noise"] for recorded in whole["parts"].values())
+    linen.Dropout.__call__ = samples_dropped(linen.Dropout.__call__) if noise else nothing_dropped
     plain = dict(train.VALUE_AND_GRAD)
     for name, update in train.UPDATES.items():
         results |= {f"{name}|start:{path}": x for path, x in arrays_of(own)}

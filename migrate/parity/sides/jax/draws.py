@@ -50,7 +50,8 @@ def _functions(draws: Draws) -> dict[str, Callable[..., Any]]:
 
     def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, **_: Any) -> Any:
         sides = np.shape(p) if shape is None else shape
-        return jnp.asarray(draws.next("uniform", sides)) < p
+        # As `floor(p + uniform)`, which models of torch write too.
+        return jnp.asarray(draws.next("uniform", sides)) >= 1 - p
 
     def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, **_: Any) -> Any:
         numbers = whole(draws.next("integers", shape), minval, maxval)

@@ -87,7 +87,7 @@ def _uniform(source: _Source, arguments: _Named) -> Any:
 
 
 def _bernoulli(source: _Source, arguments: _Named) -> Any:
-    return source("uniform") < arguments.get("p", arguments["self"])
+    return source("uniform") >= 1 - arguments.get("p", arguments["self"])
 
 
 def _multinomial(source: _Source, arguments: _Named) -> Any:
