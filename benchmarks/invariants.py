@@ -422,7 +422,11 @@ class Program:
     def _waits(self, call: ast.Call, code: Code, known: set[int]) -> str:
         name = code.dotted(call.func)
         module, _, last = name.rpartition(".")
-        if last in COLLECTIVES.get(module, ()) and not _of_a_group(call):
+        if (
+            last in COLLECTIVES.get(module, ())
+            and not _of_a_group(call)
+            and not (last == "save" and _writes_alone(call, code))
+        ):
             return f"{module.rpartition('.')[2]}.{last}"
         if (runs := self._runs(call, code)) is not None and id(runs) in known:
             return f"{runs.name}, which has a collective"
@@ -463,6 +467,24 @@ class Program:
 def _of_a_group(call: ast.Call) -> bool:
     """Whether a collective names the processes that take part."""
     return any(k.arg in ("group", "groups", "process_group") for k in call.keywords)
+
+
+def _writes_alone(call: ast.Call, code: Code) -> bool:
+    """Whether a save waits for no other replica: each writes its own, and a sync above left nothing pending."""
+    own = any(
+        k.arg == "master_only" and isinstance(k.value, ast.Constant) and k.value.value is False
+        for k in call.keywords
+    )
+    function: ast.AST | None = call
+    while function is not None and not isinstance(function, ast.FunctionDef):
+        function = code.above.get(function)
+    body = function.body if isinstance(function, ast.FunctionDef) else code.tree.body
+    # Statements of the function itself: every replica runs them, until one leaves.
+    before = [one for one in body if isinstance(one, ast.Expr) and one.lineno < call.lineno]
+    return own and any(
+        isinstance(one.value, ast.Call) and code.dotted(one.value.func) == "torch_xla.sync"
+        for one in before
+    )
 
 
 def _calls(body: Sequence[ast.AST]) -> Iterator[ast.Call]:

@@ -120,6 +120,27 @@ RANKS = {
         """,
         [5],
     ),
+    "a save that waits for nobody": (
+        """
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+        def store(state):
+            torch_xla.sync()
+            if not is_main_process():
+                return
+            xm.save(state, 'x', master_only=False)
+        """,
+        [],
+    ),
+    "a save of what is pending": (
+        """
+        import torch_xla.core.xla_model as xm
+        def store(state):
+            if is_main_process():
+                xm.save(state, 'x', master_only=False)
+        """,
+        [4],
+    ),
     "in a called function": (
         """
         import torch_xla.core.xla_model as xm
