@@ -470,7 +470,7 @@ def _of_a_group(call: ast.Call) -> bool:
 
 
 def _writes_alone(call: ast.Call, code: Code) -> bool:
-    """Whether a save waits for no other replica: each writes its own, and a sync above left nothing pending."""
+    """Whether a save waits for no replica: each writes its own, and a sync above left nothing pending."""
     own = any(
         k.arg == "master_only" and isinstance(k.value, ast.Constant) and k.value.value is False
         for k in call.keywords
