@@ -352,6 +352,47 @@ def test_a_read_that_the_next_step_needs_is_made_after_this_one_and_flagged() ->
     assert [f"scale: {READ_AFTER}" in message for message in reports(done)] == [True]
 
 
+# The losses of ten steps are read below the step, between an update and another one.
+LOGGED = """
+    loss = model(x, count).sum()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.detach())
+    if i % 10 == 0:
+        mean = torch.stack(losses).mean()
+        print(mean.item())
+        WRITTEN
+    if i % 20 == 0:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+"""
+ANEW = {
+    "a list begun anew": "losses = []",
+    "a count": "count = count + 1",
+    "a count by another": "seen = count\n        count = seen + len(losses)",
+}
+
+
+@pytest.mark.parametrize("line", ANEW.values(), ids=ANEW)
+def test_what_no_tensor_decides_waits_for_no_read(line: str) -> None:
+    done = loop(LOGGED.replace("WRITTEN", line))
+    assert reports(done) == []
+
+
+FED = {
+    "the value": "losses = [mean.item()]",
+    "by another name": "seen = mean.item()\n        count = seen + 1",
+    "where a tensor decides": "if mean > 1:\n            losses = []",
+}
+
+
+@pytest.mark.parametrize("line", FED.values(), ids=FED)
+def test_what_a_tensor_decides_waits_for_its_read(line: str) -> None:
+    done = loop(LOGGED.replace("WRITTEN", line))
+    assert [READ_AFTER in message for message in reports(done)] == [True]
+
+
 def test_a_timer_in_the_middle_is_reported() -> None:
     done = run(
         """

@@ -15,7 +15,7 @@ from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.rewrite.rules.step.detached_read import TensorRead, as_read
-from migrate.syntax.tree import code, first_line, nodes_of
+from migrate.syntax.tree import code, first_line, nodes, nodes_of
 
 # What moves below the block where nothing speaks against it.
 MOVES = frozenset({Outside.GUARD, Outside.SAVE, Outside.READ, Outside.LOG, Outside.SYNC})
@@ -349,10 +349,39 @@ def feedback(arrangement: Arrangement) -> Iterator[tuple[int, list[str]]]:
             continue
         earlier = (statements[i].flow.used for i in arrangement.staying() if i < index)
         names = {
-            name for used in earlier for name in overlap(statements[index].flow.assigned, used)
+            name for used in earlier for name in overlap(_from_tensors(statements[index]), used)
         }
         if names:
             yield index, sorted(names)
+
+
+def _from_tensors(statement: Statement) -> frozenset[str]:
+    """Return the names that a statement assigns from tensors, or where tensors decide: not `losses = []`."""
+    assigned = frozenset(statement.flow.assigned)
+    assignments = list[tuple[str, cst.BaseExpression]]()
+    for part in nodes(statement.node):
+        if isinstance(part, cst.Assign):
+            assignments += [(code(one.target), part.value) for one in part.targets]
+        elif isinstance(part, cst.AugAssign | cst.AnnAssign) and part.value is not None:
+            assignments.append((code(part.target), part.value))
+    read = assigned - {
+        name for name, _ in assignments
+    }  # of a loop, a `with` or several names at once
+    from_device = DeviceReads(statement.values, statement.context)
+
+    def reads(value: cst.CSTNode) -> bool:
+        # A call that is given something may compute with tensors: `torch.stack(losses)`.
+        calls = (call for call in nodes_of(value, cst.Call) if code(call.func) != "len")
+        if any(call.args or isinstance(call.func, cst.Attribute) for call in calls):
+            return True
+        if statement.values.mentions(value) or any(from_device.inside(value)):
+            return True
+        return bool(overlap(flow(value, statement.values, statement.context).used, read))
+
+    while more := {name for name, value in assignments if name not in read and reads(value)}:
+        read |= more
+    branches = (p for p in nodes(statement.node) if isinstance(p, cst.If | cst.While | cst.IfExp))
+    return assigned if any(reads(branch.test) for branch in branches) else read & assigned
 
 
 def head(node: cst.BaseStatement) -> str:
