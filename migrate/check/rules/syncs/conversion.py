@@ -14,6 +14,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Assignment, How
+from migrate.reading.values.parameters import holds_parameters
 from migrate.syntax.tree import last_part
 
 # Functions that make a tensor or an array from the numbers in a list.
@@ -184,6 +185,23 @@ class ConversionHazard(Hazard):
         ),
         example(
             """
+            from accelerate import Accelerator
+            import torch
+
+
+            def train(model, loader, optimizer):
+                accelerator = Accelerator()
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    accelerator.backward(loss)
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                    model.clip_grad_norm_(loss)  # XLA202
+                    accelerator.clip_grad_norm_(model.parameters(), loss)  # XLA202
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
             import torch
 
 
@@ -265,6 +283,9 @@ def _numbers(call: cst.Call, asked: str, facts: Facts) -> Iterator[cst.BaseExpre
     if expected is None or (asked and not asked.startswith("torch.")) or facts.context.run_by(call):
         return
     skipped = 1 if asked else 0  # a function's first argument is the tensor
+    if method(call) == "clip_grad_norm_" and len(call.args) > 1:
+        # FSDP's takes no parameters; that of Accelerate, or of a wrapper, is as torch's function.
+        skipped = 1 if holds_parameters(call.args[0].value, facts.context) else skipped
     for position, arg in enumerate(call.args):
         if arg.star:
             return
