@@ -352,6 +352,30 @@ def test_a_read_that_the_next_step_needs_is_made_after_this_one_and_flagged() ->
     assert [f"scale: {READ_AFTER}" in message for message in reports(done)] == [True]
 
 
+KEYS = {
+    "a table that is written here": "losses = {k: v.mean() for k, v in model(x).items()}",
+    "a table that is looked up": "losses = model(x)",
+}
+
+
+@pytest.mark.parametrize("made", KEYS.values(), ids=KEYS)
+def test_the_key_of_a_loss_is_no_read(made: str) -> None:
+    done = loop(
+        f"""
+        {made}
+        loss = losses["a"]
+        shown = {{}}
+        for k in losses:
+            shown[f"train/{{k}}"] = losses[k].detach()
+        named = {{"last_" + k: v.detach() for k, v in losses.items()}}
+        loss.backward()
+        optimizer.step()
+        meter.keep(shown, named)
+        """
+    )
+    assert reports(done) == []
+
+
 # The losses of ten steps are read below the step, between an update and another one.
 LOGGED = """
     loss = model(x, count).sum()

@@ -93,7 +93,8 @@ class DeviceValues:
                     yield _names(node.target), node.value
             elif isinstance(node, cst.For | cst.CompFor):
                 for target, _, value in pairs(node.target, iterated(node.iter)):
-                    if value is not None:  # no number of a turn, nor the name of something
+                    # No number of a turn, nor the name of something, nor a key.
+                    if value is not None and not self._context.values.gives_keys(value):
                         yield _names(target), value
 
     def _from_before(self, root: cst.CSTNode, bound: Set[str]) -> set[str]:

@@ -799,13 +799,25 @@ class Values:
 
     def _is_key(self, binding: Assignment) -> bool:
         """Whether a name is a key of a mapping: `for name in model.state_dict()`."""
-        value = binding.value
-        if binding.how is not How.ELEMENT or binding.index is not None or value is None:
+        if binding.how is not How.ELEMENT or binding.index is not None or binding.value is None:
             return False
-        values: list[cst.CSTNode | None] = [value]
-        if isinstance(value, cst.Name):
-            values = [assignment.value for assignment in self.bindings.reaching(value)]
-        return bool(values) and all(map(self._gives_keys, values))
+        return self.gives_keys(binding.value)
+
+    def gives_keys(self, iterated: cst.CSTNode) -> bool:
+        """Whether a loop over `iterated` gets keys: of a dictionary, or what it looks up there."""
+        values: list[cst.CSTNode | None] = [iterated]
+        if isinstance(iterated, cst.Name):
+            values = [assignment.value for assignment in self.bindings.reaching(iterated)]
+        if values and all(map(self._gives_keys, values)):
+            return True
+        loop = self._context.parent(iterated)
+        if not isinstance(loop, cst.For | cst.CompFor) or not isinstance(loop.target, cst.Name):
+            return False
+        run = loop.body if isinstance(loop, cst.For) else self._context.parent(loop)
+        return any(
+            part.value.deep_equals(iterated) and code(part.slice[0]) == loop.target.value
+            for part in (nodes_of(run, cst.Subscript) if run is not None else ())
+        )
 
     def _gives_keys(self, mapping: cst.CSTNode | None) -> bool:
         """Whether who iterates over a value gets keys: over a dictionary, or what a call returns.
