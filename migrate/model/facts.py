@@ -86,6 +86,7 @@ from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.launching import joining_of, joins_by, launching_of, may_join
 from migrate.model.processes.optional_groups import optional_groups
+from migrate.model.processes.read_counts import counts_read, options_read
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.started import is_distributed_training, starting_replicas
@@ -351,6 +352,9 @@ class ModuleCalls:
         properties: the properties of classes of the project that reading an attribute runs.
         own_flags: the attributes `is_cuda` of objects of the project, which are no tensors.
         set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
+        counts_read: the fields that it starts its processes by, with the places where files that it imports
+            read them.
+        options_read: the attributes that files which it imports read; none where it declares no options.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
 
@@ -476,6 +480,8 @@ class ModuleCalls:
     whole: bool = False
     imported: bool = False
     set_elsewhere: frozenset[str] = frozenset()
+    counts_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options_read: frozenset[str] = frozenset()
     properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     own_flags: frozenset[End] = frozenset()
     declared_tensors: Mapping[End, bool] = field(default_factory=dict)
@@ -800,6 +806,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         attributes_read=_attributes_read(analysis, scope.module),
         imported=bool(analysis.project.importers.get(scope.module.path)),
         set_elsewhere=_set_elsewhere(analysis, scope),
+        counts_read={
+            count: tuple(dict.fromkeys(at_line(line, path) for path, line in places))
+            for count, places in counts_read(analysis.project, scope.module).items()
+            if places
+        },
+        options_read=options_read(analysis.project, scope.module),
         properties=dict(_properties(analysis, scope)),
         own_flags=frozenset(_own_flags(analysis, scope)),
         declared_tensors={

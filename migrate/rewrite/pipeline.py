@@ -388,7 +388,8 @@ def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
     if draft.led:
         left = tuple(hazard for hazard in left if not _is_named(hazard, draft))
     notes = (*draft.findings, *map(note_of, left))
-    notes += tuple(unread_options(before, facts.context.source.text, draft.edits, notes))
+    read = facts.context.calls.options_read
+    notes += tuple(unread_options(before, facts.context.source.text, draft.edits, notes, read))
     comments = with_used(draft.comments, (*notes, *draft.edits))
     notes = in_order(selected(notes, config, comments))
     return replace(

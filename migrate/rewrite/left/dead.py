@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -228,7 +228,11 @@ def _named(node: cst.CSTNode, around: str) -> Iterator[tuple[str, cst.FunctionDe
 
 
 def unread_options(
-    before: str, after: str, edits: Sequence[Note], findings: Sequence[Note]
+    before: str,
+    after: str,
+    edits: Sequence[Note],
+    findings: Sequence[Note],
+    elsewhere: Set[str] = frozenset(),
 ) -> Iterator[Note]:
     """Yield a finding for each command-line option that nothing in the rewritten script reads any more.
 
@@ -236,11 +240,12 @@ def unread_options(
         before, after: the script before and after the rewrite.
         edits: the edits, at lines of the original.
         findings: findings that are reported. An option whose line has one is not reported again.
+        elsewhere: the attributes that files which the script imports read.
     """
     if not edits or "add_argument" not in before:
         return
     old, new = [*walk(syntax_tree(before))], [*walk(syntax_tree(after))]
-    was_read, is_read = _attribute_reads(old), _attribute_reads(new)
+    was_read, is_read = _attribute_reads(old), elsewhere | _attribute_reads(new).keys()
     declared = {attribute for _, attribute, _ in _options(new)}
     reported = {finding.line for finding in findings}
     for flag, attribute, call in _options(old):

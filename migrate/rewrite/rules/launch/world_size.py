@@ -29,6 +29,7 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, elements, last_part, nodes
 
 SHOWING = LOGGING_METHODS | {"print"}
+MOST_PLACES = 3  # that a message names
 
 
 class WorldSize:
@@ -342,6 +343,14 @@ class WorldSize:
             if id(name) not in inside and self._context.bound_to(name)[0] is owner
         ]
 
+    def _read_elsewhere(self) -> tuple[str, ...]:
+        """Return where imported files read the number, unless the worker sets it anew."""
+        if not isinstance(self._count, cst.Attribute):
+            return ()
+        if self._count.attr.value in self._shared.words_in_worker():
+            return ()
+        return self._context.calls.counts_read.get(code(self._count), ())
+
     def other_uses(self, besides: Iterable[cst.CSTNode] = ()) -> Iterator[tuple[cst.CSTNode, str]]:
         """Yield where the script still uses its own number of processes, and what to do there.
 
@@ -371,6 +380,14 @@ class WorldSize:
                     f"`{code(listed)}` has an item for each process that the script asks for; there are as "
                     f"many replicas as the TPU has devices, and an index beyond its end raises: {ask}",
                 )
+        if places := self._read_elsewhere():
+            shown = ", ".join(places[:MOST_PLACES]) + (", …" if len(places) > MOST_PLACES else "")
+            spelled = code(self._count) if self._count is not None else ""
+            yield (
+                self._call,
+                f"`{spelled}` is the script's own number of processes, and read in {shown} too: there are "
+                f"as many replicas as the TPU has devices, set it to {ask} in the worker",
+            )
         for mention in self._other_mentions():
             binds = isinstance(self._context.parent(mention), cst.AssignTarget | cst.Param)
             if not binds and id(mention) not in gone and not self._goes_anyway(mention):
