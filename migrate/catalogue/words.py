@@ -383,6 +383,9 @@ DATASETS = "torchvision.datasets."
 # Saves that wait for the values they write.
 HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})
 
+# Functions of libraries that read the tensors which they write to a file.
+WRITES_TENSORS = frozenset({"torchaudio.save", "torchvision.utils.save_image"})
+
 # Modules whose functions have external effects (write files, log, meet others), by any name; functions and
 # methods that have, on any object but a text; and functions that only ask.
 ACTING_MODULES = words("dist logging mlflow shutil subprocess tdist wandb")

@@ -9,7 +9,7 @@ import ast
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -321,15 +321,24 @@ class OptionalSeeds:
         self._analysis = analysis
         self._tests: dict[Scope, dict[ast.Call, list[ast.expr]]] = {}
 
-    def is_optional(self, site: Site, seen: frozenset[Scope] = frozenset()) -> bool:
+    def is_optional(self, site: Site) -> bool:
         """Whether a test of the seed itself decides if the call at `site` runs."""
+        call = site[0]
+        return self._is_asked(site, [*call.args, *(k.value for k in call.keywords)], frozenset())
+
+    def _is_asked(self, site: Site, seeds: list[ast.expr], seen: frozenset[Scope]) -> bool:
+        """Whether a test of one of `seeds`, which the call at `site` passes on, decides if it runs."""
         call, scope = site
-        if any(self._asks_for_the_seed(test, call) for test in self._tests_around(call, scope)):
+        if any(self._asks_for(test, seeds) for test in self._tests_around(call, scope)):
             return True
         if not isinstance(scope, Function) or scope in seen:
             return False
+        names = {n.id for seed in seeds for n in walk(seed) if isinstance(n, ast.Name)}
         callers = callers_of(self._analysis).get(scope, ())
-        return bool(callers) and all(self.is_optional(c, seen | {scope}) for c in callers)
+        return bool(callers) and all(
+            self._is_asked(caller, _passed_for(names, caller[0], scope), seen | {scope})
+            for caller in callers
+        )
 
     def comes_after(self, site: Site, firsts: Iterable[Site]) -> bool:
         """Whether the call at `site` runs after one of `firsts`, by the lines in the scopes that run both."""
@@ -363,11 +372,10 @@ class OptionalSeeds:
             self._tests[top] = tests
         return self._tests[top].get(call, [])
 
-    def _asks_for_the_seed(self, test: ast.expr, call: ast.Call) -> bool:
-        """Whether `test` reads the seed of `call`, and may fail."""
+    def _asks_for(self, test: ast.expr, seeds: list[ast.expr]) -> bool:
+        """Whether `test` reads what is in one of `seeds`, and may fail."""
+        names = {ast.dump(node) for seed in seeds for node in walk(seed)}
         for asked in _asked(test):
-            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-            names = {ast.dump(node) for arg in arguments for node in walk(arg)}
             if ast.dump(asked) in names:
                 default = self._defaults.get(last_part(asked), ...)
                 return default is ... or not _holds(test, asked, default)
@@ -384,6 +392,19 @@ class OptionalSeeds:
             if default is not UNKNOWN:
                 defaults |= dict.fromkeys(option_names(call), default)
         return defaults
+
+
+def _passed_for(names: Set[str], call: ast.Call, function: Function) -> list[ast.expr]:
+    """Return the arguments of a call of `function` for the parameters `names`; all where a `*` hides them."""
+    keywords = [keyword.value for keyword in call.keywords]
+    if any(isinstance(arg, ast.Starred) for arg in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    ):
+        return [*call.args, *keywords]
+    positional = function.parameters[1:] if function.is_bound else function.parameters
+    bound = [*zip(positional, call.args, strict=False)]
+    bound += [(str(keyword.arg), keyword.value) for keyword in call.keywords]
+    return [value for name, value in bound if name in names]
 
 
 def _note(

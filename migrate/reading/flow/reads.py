@@ -15,6 +15,7 @@ from migrate.catalogue.words import (
     METER_METHODS,
     NUMBERS,
     READ_METHODS,
+    WRITES_TENSORS,
 )
 from migrate.model.calls.kind import Kind
 from migrate.reading.values.device_values import DeviceValues
@@ -161,7 +162,7 @@ class DeviceReads:
                 return is_passed
         if isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS:
             return is_passed and not name
-        if name.startswith(ON_THE_HOST):
+        if name.startswith(ON_THE_HOST) or name in WRITES_TENSORS:
             return is_passed
         if is_passed and next(self.hidden(call), None) is not None:
             return True

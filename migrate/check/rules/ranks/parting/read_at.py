@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.catalogue.words import METER_METHODS, READ_METHODS
+from migrate.catalogue.words import METER_METHODS, READ_METHODS, WRITES_TENSORS
 from migrate.check.common import method, receiver
 from migrate.reading.facts import Facts
 from migrate.reading.flow.reads import in_text, is_log
@@ -28,7 +28,9 @@ def reads_at(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
         yield read
     elif isinstance(node.func, cst.Name) and node.func.value in ("float", "int"):
         yield from (arg.value for arg in node.args)
-    elif method(node) not in METER_METHODS and is_log(node, facts.context):
+    elif (
+        method(node) not in METER_METHODS and is_log(node, facts.context)
+    ) or facts.names.of(node.func) in WRITES_TENSORS:
         for arg in node.args:
             yield from _parts(arg.value)
 
