@@ -24,6 +24,12 @@ OF_TRANSFORMERS = frozenset(
     }
 )
 OF_TIMM = frozenset({"set_grad_checkpointing"})
+# Functions of libraries that call torch's, or wrap modules in it, by their last names.
+FUNCTIONS = {
+    "apply_activation_checkpointing": ("torch.distributed.algorithms", "fairscale"),
+    "checkpoint_seq": ("timm",),
+    "checkpoint_wrapper": ("torch.distributed.algorithms", "fairscale"),
+}
 OPTION = "gradient_checkpointing"
 # Libraries whose configurations and arguments have that option.
 LIBRARIES = frozenset(
@@ -43,8 +49,9 @@ class ActivationCheckpointing(Rule):
 
     **Reported.** `use_reentrant=False`: torch_xla has the reentrant form only, in which at least one input
     must require a gradient; where none does, as in the first block over raw data, the parameters inside get
-    none. Other options of the form without reentrance, keyword arguments of the function, and
-    `checkpoint_sequential`. What makes a model of a library checkpoint with torch's: a model of transformers
+    none. Other options of the form without reentrance, keyword arguments of the function,
+    `checkpoint_sequential`, and what calls torch's: `checkpoint_seq` of timm, the wrappers of
+    torch.distributed and fairscale. What makes a model of a library checkpoint with torch's: a model of transformers
     takes torch_xla's by `model._set_gradient_checkpointing(True, checkpoint)`, in place of
     `model.gradient_checkpointing_enable()` and of the option `gradient_checkpointing`; where the embeddings
     are frozen, as with LoRA, call `model.enable_input_require_grads()` too. A model of timm trains without
@@ -127,6 +134,23 @@ class ActivationCheckpointing(Rule):
         checked(
             """
             import torch
+            from timm.models import checkpoint_seq
+            from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+
+            class Blocks(torch.nn.Module):
+                def __init__(self, blocks):
+                    super().__init__()
+                    self.last = checkpoint_wrapper(blocks[-1])  # XLA808
+                    self.blocks = blocks
+
+                def forward(self, x):
+                    return self.last(checkpoint_seq(self.blocks, x.cuda()))  # XLA808
+            """
+        ),
+        checked(
+            """
+            import torch
             from transformers import AutoModel, TrainingArguments
 
 
@@ -161,6 +185,13 @@ class ActivationCheckpointing(Rule):
         if name == SEQUENTIAL:
             message = (
                 "checkpoint_sequential raises for XLA tensors: call "
+                f"{context.vocabulary.say('checkpoint activations')} on one block at a time"
+            )
+            yield from self.report(node, message)
+        last = (name or "").rpartition(".")[2]
+        if (name or "").startswith(FUNCTIONS.get(last, ())) and last in FUNCTIONS:
+            message = (
+                f"{last} checkpoints with torch.utils.checkpoint, which raises on XLA: call "
                 f"{context.vocabulary.say('checkpoint activations')} on one block at a time"
             )
             yield from self.report(node, message)

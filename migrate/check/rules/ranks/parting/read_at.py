@@ -28,9 +28,9 @@ def reads_at(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
         yield read
     elif isinstance(node.func, cst.Name) and node.func.value in ("float", "int"):
         yield from (arg.value for arg in node.args)
-    elif (
-        method(node) not in METER_METHODS and is_log(node, facts.context)
-    ) or facts.names.of(node.func) in WRITES_TENSORS:
+    elif (method(node) not in METER_METHODS and is_log(node, facts.context)) or facts.names.of(
+        node.func
+    ) in WRITES_TENSORS:
         for arg in node.args:
             yield from _parts(arg.value)
 
