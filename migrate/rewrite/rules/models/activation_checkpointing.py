@@ -51,8 +51,8 @@ class ActivationCheckpointing(Rule):
     must require a gradient; where none does, as in the first block over raw data, the parameters inside get
     none. Other options of the form without reentrance, keyword arguments of the function,
     `checkpoint_sequential`, and what calls torch's: `checkpoint_seq` of timm, the wrappers of
-    torch.distributed and fairscale. What makes a model of a library checkpoint with torch's: a model of transformers
-    takes torch_xla's by `model._set_gradient_checkpointing(True, checkpoint)`, in place of
+    torch.distributed and fairscale. What makes a model of a library checkpoint with torch's: a model of
+    transformers takes torch_xla's by `model._set_gradient_checkpointing(True, checkpoint)`, in place of
     `model.gradient_checkpointing_enable()` and of the option `gradient_checkpointing`; where the embeddings
     are frozen, as with LoRA, call `model.enable_input_require_grads()` too. A model of timm trains without
     it, or with a forward of your own around its blocks.
