@@ -232,6 +232,137 @@ class Together(Rule):
             """,
             "`error = estimate_loss(model, batches)` does more than compute",
         ),
+        reported(
+            """
+            import torch
+            import torch.nn.functional as F
+
+
+            def show(model, x, path):
+                with torch.no_grad():
+                    y = model.module(x)
+                with open(path, "w") as file:
+                    file.write(str(y.cpu()))
+
+
+            def train(model, loader, held_out, optimizer, rank):
+                held_out = held_out.cuda()
+                for step, (x, y) in enumerate(loader):
+                    loss = F.cross_entropy(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    if step % 10 == 0 and rank == 0:
+                        show(model, held_out, f"{step}.txt")
+            """,
+            "computes on the device, and does more",
+        ),
+        reported(
+            """
+            import functools
+
+            import torch
+            import torch.distributed as dist
+            import torch.nn.functional as F
+
+
+            def on_first(function):
+                @functools.wraps(function)
+                def wrapper(*args):
+                    return function(*args) if dist.get_rank() == 0 else None
+
+                return wrapper
+
+
+            @on_first
+            def show(model, x):
+                with torch.no_grad():
+                    print(model.module(x).mean().item())
+
+
+            def train(model, loader, held_out, optimizer, rank):
+                held_out = held_out.cuda()
+                for step, (x, y) in enumerate(loader):
+                    loss = F.cross_entropy(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    if step % 10 == 0 and rank == 0:
+                        show(model, held_out)
+            """,
+            "computes on the device, and does more",
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torchvision.utils import save_image
+
+
+            def accuracy(out, y):
+                return float((out.argmax(1) == y).float().mean())
+
+
+            def evaluate(model, held_out):
+                total = 0.0
+                with torch.no_grad():
+                    for x, y in held_out:
+                        total += accuracy(model(x.cuda()), y.cuda())
+                return total / len(held_out)
+
+
+            def train(model, loader, held_out, images, optimizer, rank):
+                images = images.cuda()
+                for step, (x, y) in enumerate(loader):
+                    loss = F.cross_entropy(model(x.cuda()), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    if step % 10 == 0 and rank == 0:
+                        print(evaluate(model, held_out))
+                    if step % 20 == 0 and rank == 0:
+                        with torch.no_grad():
+                            out = model(images)
+                        save_image(out, f"{step}.png")
+            """,
+            """
+            import shims
+            import torch
+            import torch.nn.functional as F
+            import torch_xla
+            from torchvision.utils import save_image
+
+
+            def accuracy(out, y):
+                return float((out.argmax(1) == y).float().mean())
+
+
+            def evaluate(model, held_out):
+                total = 0.0
+                with torch.no_grad():
+                    for x, y in held_out:
+                        total += accuracy(model(x.to("xla")), y.to("xla"))
+                return total / len(held_out)
+
+
+            def train(model, loader, held_out, images, optimizer, rank):
+                images = images.to("xla")
+                for step, (x, y) in enumerate(loader):
+                    with torch_xla.step():
+                        loss = F.cross_entropy(model(x.to("xla")), y.to("xla"))
+                        loss.backward()
+                        optimizer.step()
+                    if step % 10 == 0:
+                        with shims.together(tells=rank == 0):
+                            evaluate_read = evaluate(model, held_out)
+                            if rank == 0:
+                                print(evaluate_read)
+                    if step % 20 == 0:
+                        with shims.together(tells=rank == 0):
+                            with torch.no_grad():
+                                out = model(images)
+                            out_read = shims.on_host(out)
+                            if rank == 0:
+                                save_image(out_read, f"{step}.png")
+            """,
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | RuleFinding]:

@@ -31,6 +31,7 @@ from migrate.syntax.tree import (
     code,
     first_line,
     is_docstring,
+    last_part,
     nodes,
     nodes_of,
     targets,
@@ -65,6 +66,8 @@ BUILTINS = words(
     "round set sorted str sum tuple tqdm type zip"
 )
 OF_MODE = words("eval train")
+# Decorators after which a function is run as before.
+PLAIN = words("classmethod property staticmethod wraps")
 OF_TEXT = words("format join split strip items keys values get copy")
 TENSOR_METHODS = (
     IN_A_FORWARD | READ_METHODS | words("argmax argmin topk softmax sigmoid abs eq sqrt pow")
@@ -277,6 +280,9 @@ class _Branch:
                 continue
             if is_description(node):
                 continue  # `len(x)`
+            if evaluates(node, self._facts):
+                # It computes on the device with what it is given: a copy on the host is no help.
+                raise CannotError(f"`{first_line(leaf)}` computes on the device, and does more")
             for arg in node.args:
                 self._given(arg.value, reads, in_log=is_log(node, self._context))
         if not reads:
@@ -420,6 +426,8 @@ class _Branch:
             own_kind = self._facts.values.kind(func) is Kind.MODEL
             if any(map(context.partly_bound.in_function, context.called(call))):
                 return False
+            if any(map(self._is_wrapped, context.called(call))):
+                return False
             return own_kind or not (context.effects.acts(call) or context.effects.of(call))
         if isinstance(func, cst.Name):
             model = self._facts.values.kind(func) is Kind.MODEL
@@ -428,6 +436,18 @@ class _Branch:
             # `(model.module if hasattr(model, "module") else model)(x)`
             return isinstance(func, cst.IfExp) and self._facts.values.kind(func) is Kind.MODEL
         return self._quiet_method(call, func)
+
+    def _is_wrapped(self, function: cst.FunctionDef) -> bool:
+        """Whether a decorator of the project is around a function: it may let one replica alone run it."""
+        if self._context.guards.is_for_first(function):
+            return True
+        for decorator in function.decorators:
+            named = decorator.decorator
+            named = named.func if isinstance(named, cst.Call) else named
+            name = self._context.qualified_name(named) or ""
+            if last_part(named) not in PLAIN and not f"{name}.".startswith(COMPUTING):
+                return True
+        return False
 
     def _quiet_method(self, call: cst.Call, func: cst.Attribute) -> bool:
         method = func.attr.value

@@ -11,10 +11,12 @@ from migrate.check.rules.ranks.parting import GraphDifference
 from migrate.check.rules.ranks.parting.read_at import reads_at
 from migrate.check.rules.ranks.parting.unrun import computes, start_of_statement
 from migrate.model.calls.kind import Kind
+from migrate.reading.collectives.pending import further_parameters, parameters
 from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.steps.in_step import is_step
 from migrate.syntax.origins import at_line
+from migrate.syntax.tree import nodes_of
 
 
 def evaluations(call: cst.Call, facts: Facts) -> Iterator[GraphDifference]:
@@ -63,8 +65,28 @@ def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
             continue
         if never_runs(node, facts.context) is not None:
             continue
-        for read in reads_at(node, facts):
+        reads = [*reads_at(node, facts)]
+        if not reads and _reads_arguments(node, facts):  # `accuracy(model(x), y)`
+            reads = [arg.value for arg in node.args]
+        for read in reads:
             if _is_there(read, node, facts) and is_made_in(function, read, facts):
+                return True
+    return False
+
+
+def _reads_arguments(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` runs a function that reads what it is given."""
+    functions = facts.context.called(call)
+    if not functions:  # of another file
+        return facts.context.effects.reads(call)
+    for function in functions[:3]:
+        given = {*parameters(function), *further_parameters(function)}
+        for node in facts.below(function.body, cst.Call):
+            if any(
+                name.value in given
+                for read in reads_at(node, facts)
+                for name in nodes_of(read, cst.Name)
+            ):
                 return True
     return False
 
