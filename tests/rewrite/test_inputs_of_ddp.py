@@ -55,6 +55,19 @@ def test_a_batch_that_the_model_moved_is_moved(tmp_path: Path) -> None:
     assert not messages(done)
 
 
+@pytest.mark.parametrize("given", ["images[:, :-1]", "images.reshape(2, 3)"])
+def test_a_part_of_a_batch_that_the_model_moved_is_moved(tmp_path: Path, given: str) -> None:
+    text, done = rewritten(tmp_path, ", device_ids=[rank]", given)
+    assert f'            images = images.to("xla")\n            outputs = model({given})' in text
+    assert not messages(done)
+
+
+def test_a_size_of_a_batch_is_moved_by_nothing(tmp_path: Path) -> None:
+    text, done = rewritten(tmp_path, ", device_ids=[rank]", "images.size(0)")
+    assert "images.to(" not in text
+    assert not messages(done)
+
+
 @pytest.mark.parametrize("devices", ["", ", device_ids=None"])
 def test_a_model_that_moves_no_inputs_is_given_what_the_script_gives_it(
     tmp_path: Path, devices: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import IN_A_FORWARD, READ_METHODS
 from migrate.check.hazard import Severity
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import LOADERS, Kind
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # What the call of a module runs: it takes tensors.
 FORWARDS = frozenset({"forward", "__call__"})
+# Methods that give a tensor where the other one is.
+VIEWS = IN_A_FORWARD - READ_METHODS - {"cpu", "dim", "size"}
 NOT_MOVED = "It is not moved in the loop"
 NOT_SHOWN = "does not show where"
 MOVED_BY_DDP = "{}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
@@ -64,7 +67,10 @@ def unmoved_inputs(step: TrainingStep, context: Workspace) -> list[str] | Unknow
         mentioned = set(unmoved)
         # A list has no `to`: of crops, which the model may move one by one (swav).
         parts = (
-            subscript.value for part in block for subscript in context.below(part, cst.Subscript)
+            subscript.value
+            for part in block
+            for subscript in context.below(part, cst.Subscript)
+            if len(subscript.slice) == 1  # no list has rows and columns
         )
         in_parts = {part.value for part in parts if isinstance(part, cst.Name)}
         if unmoved and (with_model & moved or in_parts & mentioned):
@@ -198,11 +204,29 @@ def _unpacks(assign: cst.Assign) -> bool:
 
 
 def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
-    """Return the names that, as they are, a model is given which moves its inputs to the GPU itself."""
+    """Return the names that a model is given which moves its inputs to the GPU itself.
+
+    It is given them as they are, or as views: `mask[:, :-1]`, `mask.float()`.
+    """
     calls = (call for part in block for call in context.below(part, cst.Call))
     arguments = (call.args for call in calls if context.effects.moves_inputs(call))
-    values = (arg.value for args in arguments for arg in args if not arg.star)
+    values = (_viewed(arg.value) for args in arguments for arg in args if not arg.star)
     return {value.value for value in values if isinstance(value, cst.Name)}
+
+
+def _viewed(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the tensor of which `value` is a part, or which a method of tensors turned into it."""
+    while True:
+        if isinstance(value, cst.Subscript) and len(value.slice) > 1:
+            value = value.value  # rows and columns: no list has them
+        elif (
+            isinstance(value, cst.Call)
+            and isinstance(value.func, cst.Attribute)
+            and value.func.attr.value in VIEWS
+        ):
+            value = value.func.value
+        else:
+            return value
 
 
 def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseExpression]:
