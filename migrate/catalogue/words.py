@@ -383,6 +383,13 @@ DATASETS = "torchvision.datasets."
 # Saves that wait for the values they write.
 HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})
 
+# Functions of libraries whose own loop runs, turn after turn, the function that they are given.
+SOLVERS = frozenset(
+    {
+        *("torchdiffeq.odeint", "torchdiffeq.odeint_adjoint", "torchdiffeq.odeint_event"),
+        *("torchsde.sdeint", "torchsde.sdeint_adjoint"),
+    }
+)
 # Functions of libraries that read the tensors which they write to a file.
 WRITES_TENSORS = frozenset({"torchaudio.save", "torchvision.utils.save_image"})
 

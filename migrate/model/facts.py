@@ -945,9 +945,7 @@ def _definition(
         used_by_some(analysis).get(function, frozenset())
         if len(analysis.scopes) > 1
         else frozenset(),
-        parameters_handed_back(function, analysis.evaluator)
-        if len(analysis.scopes) > 1
-        else frozenset(),
+        parameters_handed_back(function, analysis.evaluator),
         tuple(function.parameters[int(function.parameters[:1] in (["self"], ["cls"])) :]),
         takes_loss(function, analysis),
         masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),

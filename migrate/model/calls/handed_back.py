@@ -119,7 +119,9 @@ class _Origins:
                 if last in ENDING_METHODS or last in DESCRIBES:
                     return set()
                 if self._is_of_torch(func):
-                    return {name for arg in args for name in self.of(arg, seen)}
+                    taken = {name for arg in args for name in self.of(arg, seen)}
+                    if taken or not isinstance(func, ast.Attribute):
+                        return taken
                 return self.of(func.value, seen) if isinstance(func, ast.Attribute) else set()
         return set()
 

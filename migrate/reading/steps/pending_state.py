@@ -80,6 +80,14 @@ def _is_tensor(
             return True
         if (facts.names.of(node.func) or "").startswith("torch."):
             return any(_is_tensor(arg.value, names, models, facts) for arg in node.args)
+        if definitions := facts.context.run_by(node):  # `draw(p)` of the project, computed from p
+            return any(
+                _is_tensor(arg.value, names, models, facts)
+                for definition in definitions
+                for index, arg in enumerate(node.args)
+                if (arg.keyword.value if arg.keyword else index + definition.bound)
+                in definition.handed_back
+            )
         is_method = isinstance(node.func, cst.Attribute) and not _goes_to_host(node)
         return is_method and _is_tensor(node.func, names, models, facts)
     operations = cst.BinaryOperation | cst.UnaryOperation | cst.Tuple | cst.IfExp | cst.Element

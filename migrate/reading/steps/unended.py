@@ -89,7 +89,7 @@ def unended_element(comprehension: Comprehension, facts: Facts) -> cst.Call | No
     iterated = {id(call) for call in facts.below(over, cst.Call)}
     calls = (c for c in models_in(comprehension, facts) if id(c) not in iterated)
     call = next((c for c in calls if code(c.func).partition(".")[0] not in elements), None)
-    if call is None or not _is_gradient_free_call(call, facts) or not _is_on_accelerator(facts):
+    if call is None or not _is_gradient_free_call(call, facts) or not is_on_accelerator(facts):
         return None
     inside = list(nodes_of(comprehension, cst.Call))
     ends = any(_ends_by(c, facts) or code(c.func) in NUMBERS for c in inside)
@@ -439,13 +439,13 @@ def _is_switched_off(call: cst.Call, facts: Facts) -> bool:
 def _accelerated(loop: Loop, facts: Facts) -> bool:
     """Whether the project uses an accelerator where `loop` runs."""
     context = facts.context
-    if _is_on_accelerator(facts):
+    if is_on_accelerator(facts):
         return True
     sampled = context.calls.sampled.get(context.position(loop).line, False)
     return context.effects.on_accelerator(loop) is not False or sampled is not False
 
 
-def _is_on_accelerator(facts: Facts) -> bool:
+def is_on_accelerator(facts: Facts) -> bool:
     """Whether the script uses an accelerator."""
     context = facts.context
     if context.moves_to_accelerator or facts.uses_xla or context.calls.run_on_accelerator:

@@ -17,7 +17,7 @@ from migrate.reading.flow.reads import DeviceReads
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import has_sync
 from migrate.reading.steps.pending_state import growing_names
-from migrate.reading.steps.unended import computed_in
+from migrate.reading.steps.unended import computed_in, is_sampling
 from migrate.reading.values.devices import is_accelerator
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
@@ -46,9 +46,30 @@ class UnendedDraws(Hazard):
     name = "unended-draws"
     severity = Severity.WARNING
     nodes = (cst.For, cst.While)
-    words = "|".join(LIBRARIES)
+    words = "|".join((*LIBRARIES, "no_grad", "inference_mode"))
     of_facts = ("growing",)
     examples = (
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            def draw(p):
+                return torch.multinomial(p.flatten(0, -2), 1).view(*p.shape[:-1])
+
+
+            @torch.no_grad()
+            def sample(model, x, count):
+                x = x.to("xla")
+                for i in range(count):  # XLA115
+                    new = draw(torch.softmax(model(x), -1))
+                    jumps = torch.rand(x.shape, device=x.device) < 0.5
+                    if jumps.sum() > 0:
+                        x = torch.where(jumps, new, x)
+                return x
+            """
+        ),
         example(
             """
             import torch
@@ -173,7 +194,8 @@ class UnendedDraws(Hazard):
         assert isinstance(node, cst.For | cst.While)
         context = facts.context
         growing = context.calls.growing
-        if not growing and not any(context.references(library) for library in LIBRARIES):
+        named = growing or any(context.references(library) for library in LIBRARIES)
+        if not named and not (context.calls.run_on_accelerator and is_sampling(node, facts)):
             return  # what is not yet for XLA gets its steps first
         if context.effects.is_step_loop(node) or facts.steps.when(node) is not When.ELSEWHERE:
             return

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import SOLVERS, STEPS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.manual_work import ManualWork
 from migrate.reading.facts import Facts
-from migrate.reading.steps.unended import unended_call, unended_element
-from migrate.syntax.tree import code
+from migrate.reading.steps.unended import is_on_accelerator, unended_call, unended_element
+from migrate.syntax.tree import code, nodes_of
 
 
 class UnendedLoop(Hazard):
@@ -29,7 +30,10 @@ class UnendedLoop(Hazard):
     code = "XLA116"
     name = "unended-loop"
     severity = Severity.WARNING
-    nodes = (cst.For, cst.While, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+    nodes = (
+        *(cst.For, cst.While, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp),
+        cst.Call,
+    )
     other_work = ManualWork.STEP
     examples = (
         example(
@@ -44,6 +48,29 @@ class UnendedLoop(Hazard):
                     t = torch.full((len(x),), step / steps, device=x.device)
                     x = x + model(x, t) / steps
                 return x.cpu()
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+            from torchdiffeq import odeint
+
+
+            @torch.no_grad()
+            def sample(model, noise, times):
+                x = noise.cuda()
+
+                def velocity(t, x):
+                    return model(x, t)
+
+                def ended(t, x):
+                    out = model(x, t)
+                    torch_xla.sync()
+                    return out
+
+                first = odeint(velocity, x, times, method="midpoint")  # XLA116
+                return first, odeint(ended, x, times, method="midpoint")
             """
         ),
         example(
@@ -125,6 +152,9 @@ class UnendedLoop(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the loop, if its turns are one graph."""
+        if isinstance(node, cst.Call):
+            yield from self._solver(node, facts)
+            return
         if not isinstance(node, cst.For | cst.While):
             yield from self._comprehension(node, facts)
             return
@@ -142,6 +172,29 @@ class UnendedLoop(Hazard):
             f"one graph, which takes minutes to compile; {end}"
         )
         yield self.hit(where, message)
+
+    def _solver(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the call of a solver, whose own loop runs the function that it is given."""
+        name = facts.names.of(node.func) or ""
+        if name not in SOLVERS or not node.args:
+            return
+        if not is_on_accelerator(facts) and not facts.context.calls.replicated:
+            return
+        given = node.args[0].value
+        run = facts.context.bindings(given) if isinstance(given, cst.Name) else ()
+        if any(
+            facts.names.of(call.func) in STEPS
+            for binding in run
+            if isinstance(binding.node, cst.FunctionDef)
+            for call in nodes_of(binding.node.body, cst.Call)
+        ):
+            return
+        end = "`with shims.step():`" if facts.context.portable else "torch_xla.sync()"
+        message = (
+            f"{name.rpartition('.')[2]} runs `{code(given)}` at every step of its own loop, and nothing ends "
+            f"the graph: all are one, which takes minutes to compile; put {end} into that function"
+        )
+        yield self.hit(node, message)
 
     def _comprehension(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the comprehension, if its elements are one graph."""
