@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Part = tuple[ast.expr, Scope]
 
-MOST_PARTS = 500
+MOST_PARTS = 4000
 # Methods whose result is the object, or the modules in it.
 OF_PARTS = MODULE_METHODS | {"children", "get", "items", "modules", "pop", "to", "values"}
 # Classes that yield data: their contents are no part of the data.
@@ -50,10 +50,11 @@ def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part
     """Yield `model` and the expressions that make it and its parts, each with its scope."""
     evaluator = analysis.evaluator
     seen: set[tuple[int, int]] = set()
-    waiting: list[Part] = [(model, scope)]
+    # The nearest first: what makes the model itself is not lost where a part holds a long table.
+    waiting: deque[Part] = deque([(model, scope)])
     while waiting and len(seen) < MOST_PARTS:
-        node, at = waiting.pop()
-        if (id(node), id(at)) in seen:
+        node, at = waiting.popleft()
+        if isinstance(node, ast.Constant) or (id(node), id(at)) in seen:
             continue
         seen.add((id(node), id(at)))
         yield node, at
@@ -78,11 +79,16 @@ def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part
                 waiting += items
             case ast.Subscript(value=part) | ast.Starred(value=part) | ast.NamedExpr(value=part):
                 waiting.append((part, at))
-        for value in evaluator.values(node, at):
-            if isinstance(value, ClassInstance) and not _is_of_data(value, analysis):
+        instances = (v for v in evaluator.values(node, at) if isinstance(v, ClassInstance))
+        for value in sorted(instances, key=_place):  # a set: in the same order in each run
+            if not _is_of_data(value, analysis):
                 for ancestor in evaluator.ancestors(value.of):
                     bindings = [b for named in list(ancestor.attributes.values()) for b in named]
                     waiting += _given(bindings, analysis)
+
+
+def _place(instance: ClassInstance) -> tuple[str, str]:
+    return str(instance.of.module.path), instance.of.name
 
 
 def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
