@@ -316,10 +316,13 @@ def test_a_long_table_beside_it_hides_no_tie(tmp_path: Path) -> None:
     long = (
         "class Long(torch.nn.Module):\n"
         "    def __init__(self):\n"
-        "        self.inner = Language(100)\n"
+        "        self.inner = GPT2LMHeadModel.from_pretrained('gpt2')\n"
         f"        self.steps = [{table}]\n"
     )
     script = TRAIN.replace("Language(100)", "Long()").replace("def train", f"{long}\n\ndef train")
+    script = script.replace(
+        "from model import Language", "from transformers import GPT2LMHeadModel"
+    )
     assert SWAP in rewrite(project(tmp_path, TIED, script)).data.decode()
 
 
