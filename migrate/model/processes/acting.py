@@ -354,13 +354,22 @@ def _in_training(node: ast.AST, scope: Scope) -> bool:
     below, node = node, above[node]
     while not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
         if isinstance(node, ast.If):
-            test, branch = node.test, node.body
-            if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-                test, branch = test.operand, node.orelse
-            if last_part(test) == "training" and below in branch:
+            if below in node.body and _needs_training(node.test, holds=True):
+                return True
+            if below in node.orelse and _needs_training(node.test, holds=False):
                 return True
         below, node = node, above[node]
     return False
+
+
+def _needs_training(test: ast.expr, *, holds: bool) -> bool:
+    """Whether `test` holds, or does not, in a module that trains only: `self.training and joined()`."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _needs_training(operand, holds=not holds)
+        case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And if holds else ast.Or):
+            return any(_needs_training(value, holds=holds) for value in values)
+    return holds and last_part(test) == "training"
 
 
 def meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -388,6 +397,9 @@ def _is_for_some_runs(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
             test = None  # whichever branch a replica takes, it meets the others
         if test is not None and below is not test:
             of_run = OF_RUN.search(ast.unparse(test)) is not None
+            in_body = isinstance(node, ast.If) and below in node.body
+            if isinstance(node, ast.If) and _needs_training(test, holds=in_body):
+                return True
             if not of_run and not _counts_replicas(test, scope, analysis):
                 return True
             tests.append(test)
