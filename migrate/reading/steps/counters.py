@@ -92,7 +92,9 @@ class Counters:
                 if change is not None:
                     return change and (not graphs or self._runs_graphs(above))
             if isinstance(above, cst.FunctionDef):
-                return self._is_given(name, above, depth) or self._is_taken(name)
+                if self._is_given(name, above, depth) or self._is_taken(name):
+                    return True
+                return graphs and self._is_computed(name, above, depth)
             if isinstance(above, cst.ListComp | cst.GeneratorExp | cst.SetComp):
                 change = None if graphs else self._made_by(above.for_in, name, depth)
                 if change is not None:
@@ -242,6 +244,17 @@ class Counters:
             return False
         passed = self._facts.bindings.passed(function, name.value)
         return any(self.changes(value, depth + 1) for value in passed)
+
+    def _is_computed(self, name: cst.Name, function: cst.FunctionDef, depth: int) -> bool:
+        """Whether `function` computes `name` from such a number that it is given: `n = int(30 * rate)`."""
+        given = [assignment.value for assignment in self._facts.bindings.given(name)]
+        return any(
+            value is not None
+            and self._script.function_around(value) is function
+            and not any(inner.value == name.value for inner in self._facts.below(value, cst.Name))
+            and self.changes(value, depth + 1)
+            for value in given
+        )
 
     def _is_taken(self, name: cst.Name) -> bool:
         """Whether a function takes `name` from a counting attribute: `at = self.pos`."""

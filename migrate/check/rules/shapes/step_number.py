@@ -65,6 +65,28 @@ class StepNumber(Hazard):
         example(
             """
             import torch
+            import torch.nn.functional as F
+
+
+            def blur(x, fade, width):
+                radius = int(30 * fade)
+                fixed = torch.arange(width, device=x.device)
+                kernel = torch.arange(-radius, radius + 1, device=x.device)  # XLA112
+                return F.conv2d(x, (kernel.float() + fixed).view(1, 1, 1, -1))
+
+
+            def train(model, optimizer, steps):
+                for step in range(steps):
+                    x = torch.randn(4, 1, 64, 64).cuda()
+                    loss = model(blur(x, 1 - step / steps, 1)).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
 
 
             class Language(torch.nn.Module):
@@ -322,7 +344,10 @@ class StepNumber(Hazard):
             return
         sizes = made_sizes(node, facts)
         if sizes:
-            if keyword(node, "device") is None or not facts.values.on_device(node):
+            device = keyword(node, "device")
+            if device is None or not (
+                facts.values.on_device(node) or _is_where_a_tensor_is(device.value, node, facts)
+            ):
                 return
             for size in sizes:
                 if counters.changes(size):
@@ -404,6 +429,12 @@ class StepNumber(Hazard):
             "value; make it a tensor on the device, or read the table on the host before the loop"
         )
         return self.hit(node, message)
+
+
+def _is_where_a_tensor_is(device: cst.BaseExpression, call: cst.Call, facts: Facts) -> bool:
+    """Whether `call`, in a step, makes its tensor where another one of the step is: `device=x.device`."""
+    named = isinstance(device, cst.Attribute) and device.attr.value == "device"
+    return named and facts.steps.inside(call)
 
 
 def made_sizes(call: cst.Call, facts: Facts) -> list[cst.BaseExpression]:
