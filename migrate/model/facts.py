@@ -86,13 +86,17 @@ from migrate.model.processes.endings import STOPPING, ending_of
 from migrate.model.processes.framework_training import led_of
 from migrate.model.processes.launching import joining_of, joins_by, launching_of, may_join
 from migrate.model.processes.optional_groups import optional_groups
-from migrate.model.processes.read_counts import counts_read, options_read
 from migrate.model.processes.rivals import Rival, rivals_of
 from migrate.model.processes.set_ranks import LAUNCH_WORDS, ranks_set_for
 from migrate.model.processes.started import is_distributed_training, starting_replicas
 from migrate.model.processes.threads import STARTING, handlers_in_threads, saves_in_threads
 from migrate.model.project.project import Project, SourceModule, file_of
-from migrate.model.project.read_attributes import read_attributes, set_attributes
+from migrate.model.project.read_attributes import (
+    counts_read,
+    options_read,
+    read_attributes,
+    set_attributes,
+)
 from migrate.model.replicated.broadcasts import NAMES_INFINITE, broadcast_parts
 from migrate.model.replicated.drawn_weights import drawn_weights
 from migrate.model.replicated.extensions import extensions_of

@@ -38,9 +38,9 @@ finally:
     Path(sys.argv[-1]).with_suffix(".entered").write_text("\\n".join(sorted(entered)))
 """
 # The rules and hazards of whose words and facts the script holds none are not asked. Of the files that are
-# entered, 80 are rules and hazards, or a part of one; 147 are what they ask, the model of the script, the
+# entered, 81 are rules and hazards, or a part of one; 148 are what they ask, the model of the script, the
 # engine, the report and the command. Both halves grow with what is found: each idea has a file.
-MOST = 227
+MOST = 229
 
 
 def test_one_script_enters_no_more_files_than_it_did(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""Attributes that files of a project read, on any object."""
+"""Attributes that files of a project read: on any object, of a command line, the number of processes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from migrate.catalogue.launchers import SPAWN, SPAWN_PARAMETERS
 from migrate.catalogue.words import MOVES
 from migrate.syntax.walk_ast import walk
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from migrate.model.project.project import Project, SourceModule
 
 TENSORS = ("Parameter", "Tensor")
+SPAWNING = frozenset(name.rpartition(".")[2] for name in SPAWN)
 
 
 def set_attributes(module: SourceModule) -> frozenset[str]:
@@ -109,3 +112,70 @@ def _read(module: SourceModule, initializers: Set[str]) -> Iterator[str]:
 
 def _is_setattr(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "setattr"
+
+
+def counts_read(project: Project, module: SourceModule) -> Mapping[str, list[tuple[Path, int]]]:
+    """Return where imported files read what a file starts its processes by.
+
+    Returns:
+        The field of an object that `nprocs=cfg.run.gpus` passes, as the file spells it, with the places that
+        read `.run.gpus` of any object.
+    """
+    counts = {ast.unparse(count): _fields(count) for count in _counts(module)}
+    if not counts:
+        return {}
+    reads = [
+        (node, imported.path)
+        for imported in _imported(project, module)
+        for node in imported.nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    ]
+    return {
+        spelled: [(path, node.lineno) for node, path in reads if _fields(node) == fields]
+        for spelled, fields in counts.items()
+        if fields
+    }
+
+
+def options_read(project: Project, module: SourceModule) -> frozenset[str]:
+    """Return the attributes that imported files read, of a file that declares options."""
+    if b"add_argument" not in module.data:
+        return frozenset()
+    return frozenset(
+        node.attr
+        for imported in _imported(project, module)
+        for node in imported.nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    )
+
+
+def _imported(project: Project, module: SourceModule) -> Iterator[SourceModule]:
+    """Yield the files of the project that a file imports, directly or by others."""
+    seen, waiting = {module.path}, list(project.imports(module))
+    while waiting:
+        path = waiting.pop()
+        if path in seen or path not in project.modules:
+            continue
+        seen.add(path)
+        yield project.modules[path]
+        waiting += project.imports(project.modules[path])
+
+
+def _counts(module: SourceModule) -> Iterator[ast.Attribute]:
+    """Yield the fields that a file passes to `mp.spawn` as the number of processes."""
+    if b"nprocs" not in module.data and b"spawn" not in module.data:
+        return
+    at = SPAWN_PARAMETERS.index("nprocs")
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in SPAWNING:
+            passed = [k.value for k in node.keywords if k.arg == "nprocs"] + node.args[at : at + 1]
+            yield from (count for count in passed if isinstance(count, ast.Attribute))
+
+
+def _fields(node: ast.expr) -> tuple[str, ...]:
+    """Return the names behind the variable of `cfg.run.gpus`; none where it is not of a variable."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return tuple(names) if isinstance(node, ast.Name) else ()
