@@ -113,6 +113,7 @@ def train(loader, rank):
 # Ways from a tie in another file to the move, each with the line of the move.
 FLOWS = {
     "made and moved": (TIED, TRAIN),
+    "a second name of a parameter": (TIED.replace("self.head.weight = ", "self.first = "), TRAIN),
     "a method that is called": (
         TIED.replace(
             "        self.head.weight", "\n    def tie_weights(self):\n        self.head.weight"
@@ -227,7 +228,16 @@ NO_FLOWS = {
         ),
     ),
     "what a loop takes from a loader, and what the model gives": (TIED, IN_A_TRAINER),
-    "nothing is shared": (TIED.replace("self.head.weight = ", "self.first = "), TRAIN),
+    "nothing is shared": (
+        TIED.replace("self.head.weight = self.embedding", "self.size = self.embedding").replace(
+            "embedding.weight", "embedding.weight.shape"
+        ),
+        TRAIN,
+    ),
+    "a second name outside of a module": (
+        TIED.replace("self.head.weight = ", "self.first = ").replace("torch.nn.Module", "object"),
+        TRAIN,
+    ),
     "tied after the move": (
         TIED.replace(
             "        self.head.weight", "\n    def tie_weights(self):\n        self.head.weight"

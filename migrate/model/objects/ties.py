@@ -105,7 +105,9 @@ class Ties:
         self._loads = any(LOADS in data for data in datas.values())
         self._names = OF_LAYERS | _parameters(analysis)
         words = "|".join(map(re.escape, sorted(self._names)))
-        writes = re.compile(rf"\.({words})\s*=[^=]".encode())
+        layers = "|".join(map(re.escape, sorted(OF_LAYERS)))
+        second = rf"self\.\w+\s*=\s*self\.[^=\n]+\.({layers})\s*(#|$)"
+        writes = re.compile(rf"\.({words})\s*=[^=]|{second}".encode(), re.MULTILINE)
         for path in sorted(path for path, data in datas.items() if writes.search(data)):
             self._find_ties(analysis.scopes[path])
         self._callees: dict[Function, set[Function]] = {}
@@ -252,12 +254,26 @@ class Ties:
             node, scope = waiting.pop()
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 scope = functions.get((node.lineno, node.name), scope)
-            if isinstance(node, ast.Assign) and _is_tie(node, scope, self._names):
+            if isinstance(node, ast.Assign) and (
+                _is_tie(node, scope, self._names) or self._is_second_name(node, scope)
+            ):
                 if not self._may_be_parameter(node.value, scope):
                     continue
                 tie = Tie(top.module.path, node.lineno, ast.unparse(node))
                 self._own[scope].append((tie, _root(node.targets[0])))
             waiting += [(child, scope) for child in children(node)]
+
+    def _is_second_name(self, node: ast.Assign, scope: Scope) -> bool:
+        """Whether a module keeps a parameter of its part: `self.words = self.embedding.weight`."""
+        *_, target = node.targets
+        match target, node.value:
+            case ast.Attribute(value=ast.Name(id="self")), ast.Attribute(attr=name, value=part):
+                own = class_around(scope)
+                if own is None or name not in OF_LAYERS or not _is_part(part):
+                    return False
+                bases = self._analysis.evaluator.external_bases(own)
+                return any(base.rpartition(".")[2].endswith("Module") for base in bases)
+        return False
 
     def _may_be_parameter(self, node: ast.expr, scope: Scope) -> bool:
         """Whether `node` is a parameter of a module, or of a class that is unknown."""
