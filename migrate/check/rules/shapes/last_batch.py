@@ -43,6 +43,8 @@ class LastBatch(Hazard):
 
             train = DataLoader(images, batch_size=64, shuffle=True)  # XLA108
             train = DataLoader(images, batch_size=64, sampler=RandomSampler(images))  # XLA108
+            drops = False
+            train = DataLoader(images, batch_size=64, shuffle=True, drop_last=drops)  # XLA108
             """
         ),
         example(
@@ -73,7 +75,10 @@ class LastBatch(Hazard):
         assert isinstance(node, cst.Call)
         if facts.names.of(node.func) not in LOADERS or any(arg.star for arg in node.args):
             return
-        if keyword(node, "drop_last") is not None or keyword(node, "batch_sampler") is not None:
+        drops = keyword(node, "drop_last")
+        if drops is not None and not _is_false(drops.value, facts):
+            return
+        if keyword(node, "batch_sampler") is not None:
             return
         batch = keyword(node, "batch_size")
         size = batch.value if batch is not None else None
@@ -96,6 +101,14 @@ class LastBatch(Hazard):
             text = code(sampler.value).lower()
             return OF_EVALUATION.search(text) is None
         return shuffle is not None and code(shuffle.value) not in ("False", "None")
+
+
+def _is_false(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is False, also as a variable that is nothing else."""
+    if isinstance(value, cst.Name) and value.value != "False":
+        given = [assignment.value for assignment in facts.bindings.given(value)]
+        return bool(given) and all(v is not None and code(v) == "False" for v in given)
+    return code(value) == "False"
 
 
 def _gives_one_batch(loader: cst.Call, facts: Facts) -> bool:
