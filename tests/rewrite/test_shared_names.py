@@ -56,3 +56,17 @@ def test_variables_of_comprehensions_are_their_own(line: str, declared: str) -> 
     script += "def other():\n    return x, value, last, names, table, total\n"
     text = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
     assert [row.strip() for row in text.splitlines() if "global" in row] == [declared]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("from optimizer import make", "from optimizer.makers import make"),
+        ("from optimizer import make", "import optimizer.makers as makers"),
+        ("print(net{used})", "print(vars(net){used})"),
+    ],
+)
+def test_neither_a_package_nor_what_an_object_has_is_a_use(old: str, new: str) -> None:
+    script = SCRIPT.replace(old, new).format(used="")
+    text = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
+    assert "global" not in text

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import TARGETED, assigned_by, nodes
+from migrate.syntax.tree import TARGETED, assigned_by, code, nodes
 from migrate.syntax.walk import children
 
 # Builtins that run text in the namespace of their caller, and those that return that namespace.
@@ -29,8 +29,10 @@ def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
                 continue
             if isinstance(above, cst.Arg) and above.keyword is node:
                 continue
-            if isinstance(above, cst.ImportFrom):
-                continue  # a module of that name: `from optimizer import make`
+            while isinstance(above, cst.Attribute):
+                above = context.parent(above)
+            if isinstance(above, cst.ImportFrom | cst.ImportAlias):
+                continue  # a module of that name: `from optimizer import make`, `from exp.run import start`
             owner, _ = context.bound_to(node)
             # A variable of a function, class or comprehension is another one of that name.
             if owner is None or isinstance(owner, cst.Module):
@@ -54,8 +56,12 @@ def _bound(body: cst.CSTNode) -> Iterable[str]:
 
 def _looks_at_its_globals(context: Workspace) -> bool:
     calls = (node for node in context.nodes if isinstance(node, cst.Call))
-    names = {"globals", *EVALUATING, *NAMESPACES}
-    return any(isinstance(call.func, cst.Name) and call.func.value in names for call in calls)
+    named = [call for call in calls if isinstance(call.func, cst.Name)]
+    return any(
+        code(call.func) in ("globals", *EVALUATING)
+        or (code(call.func) in NAMESPACES and not call.args)  # `vars(args)` asks an object
+        for call in named
+    )
 
 
 def _own(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
