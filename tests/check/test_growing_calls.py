@@ -140,3 +140,47 @@ def test_a_method_of_the_constructor_makes_the_first_state(
     (tmp_path / "play.py").write_text(inspect.cleandoc(REMADE) + "\n")
     found = check_paths([tmp_path], Config()).findings
     assert len([f for f in found if f.code == "XLA115"]) == count
+
+
+LOOPS = """
+import torch
+import torch_xla
+
+
+def train(model, optimizer, batches):
+    for x in batches:
+        with torch_xla.step():
+            loss = model(x.to("xla")).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(model, batches, device):
+    for x in batches:
+        noise = torch.randn(x.shape, device=device)
+        print(model(noise).sum().item())
+"""
+EPOCHS = """
+import torch
+from loops import evaluate, train
+
+
+def run(model, optimizer, batches):
+    device = torch.device("xla")
+    for epoch in range(10):
+        train(model, optimizer, batches)
+        evaluate(model, batches, device)
+"""
+
+
+@pytest.mark.parametrize(("old", "lines"), [("", [16]), ("        train(model", [7, 16])])
+def test_a_training_of_another_file_ends_the_steps_of_a_turn(
+    tmp_path: Path, old: str, lines: list[int]
+) -> None:
+    epochs = EPOCHS.replace(old, "        print(model") if old else EPOCHS
+    (tmp_path / "loops.py").write_text(inspect.cleandoc(LOOPS) + "\n")
+    (tmp_path / "epochs.py").write_text(inspect.cleandoc(epochs) + "\n")
+    found = check_paths([tmp_path], Config()).findings
+    assert sorted(f.line for f in found if f.code == "XLA115") == lines

@@ -11,7 +11,6 @@ from migrate.catalogue.words import READ_METHODS, STEPS
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.draws import FILLS, LIKES
-from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.flow.reads import DeviceReads
@@ -200,8 +199,8 @@ class UnendedDraws(Hazard):
             return  # what is not yet for XLA gets its steps first
         if context.effects.is_step_loop(node) or facts.steps.when(node) is not When.ELSEWHERE:
             return
-        if Effect.STEP in context.effects.of(node.body):
-            return  # a function of another file trains: its steps end
+        if any(context.effects.has_steps(call) for call in _own(node)):
+            return  # a function trains in it, of another file perhaps: its steps end
         calls = list(_calls(node, facts))
         if has_sync(node, context) or any(facts.names.of(c.func) in STEPS | SEEDS for c in calls):
             return
