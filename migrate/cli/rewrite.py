@@ -29,7 +29,7 @@ from migrate.rewrite.options import RewriteOptions
     help="Write the result to this file or folder.",
 )
 @click.option("--diff", is_flag=True, help="Print the changes as a patch; write nothing.")
-@click.option("--in-place", is_flag=True, help="Overwrite the script.")
+@click.option("--in-place", is_flag=True, help="Overwrite the scripts, or the files of the folder.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file would change.")
 @force
 @takes_the_form
@@ -51,7 +51,7 @@ def rewrite(
 
     PATH is a script, a notebook or a folder. The result of train.py is train_xla.py beside it, for torch_tpu
     train_tpu.py; train.py itself stays as it is. The result of a folder goes to the folder -o, with copies of
-    all other files.
+    all other files, or over the originals with --in-place.
 
     Code that no rule can rewrite is listed with file and line. The exit code is 1 if such code is an error.
     The settings in `[tool.migrate]` and the comments `# migrate: ignore[CODE]` apply as in `migrate check`.
@@ -68,8 +68,10 @@ def rewrite(
             )
         options = RewriteOptions(**form, config=config)
     writes = not (diff or check)
-    if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
-        to = output if writes else None
+    if len(paths) == 1 and paths[0].is_dir() and (output or in_place or not writes):
+        to = (paths[0] if in_place else output) if writes else None
+        if output is not None and output == paths[0]:
+            raise click.UsageError(f"{output}: -o names the folder itself; pass --in-place")
         with errors():
             sys.exit(_rewrite_folder(paths[0], to, options, diff, force, json_output))
     with errors():

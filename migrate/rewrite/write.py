@@ -43,16 +43,19 @@ def rewrite_into(
     force: bool = False,
     progress: Progress = no_progress,
 ) -> FolderRewrite:
-    """Rewrite `folder`, and write it to the folder `to`, if given.
+    """Rewrite `folder`, and write it to the folder `to`, if given; over itself where that is `folder`.
 
     Raises:
         UnreadableScriptError: the folder does not exist.
-        NotWritableError, WouldOverwriteError: see `write_folder`. Raised before any work.
+        NotWritableError, WouldOverwriteError: see `write_folder` and `write_in_place`. Those of another
+            folder are raised before any work.
     """
-    if to is not None:
+    if to is not None and to != folder:
         check_folder_target(folder, to, force=force)
     done = rewrite_folder(folder, options=options, progress=progress)
-    if to is not None:
+    if to == folder:
+        write_in_place(done)
+    elif to is not None:
         progress(f"writing {to}")
         write_folder(done, to, force=force)
     return done
@@ -91,6 +94,28 @@ def write_folder(rewrite: FolderRewrite, to: Path, *, force: bool = False) -> No
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
+
+
+def write_in_place(rewrite: FolderRewrite) -> None:
+    """Write the changed files of the rewritten folder over their originals, each with its permissions.
+
+    Raises:
+        NotWritableError: a file is read-only, or has changed since it was read. Raised before the first is
+            written.
+    """
+    changed = [(rewrite.folder / file.name, file) for file in rewrite.changed]
+    for path, file in changed:
+        if not path.is_file() or path.read_bytes() != file.before:
+            raise NotWritableError(f"{path}: has changed meanwhile", "run the command again")
+        if not path.stat().st_mode & stat.S_IWUSR:
+            raise NotWritableError(
+                f"{path}: is read-only", "change its permissions, or name a folder with -o"
+            )
+    for path, file in changed:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        with atomic_write(path, overwrite=True) as out:
+            out.write(file.after)
+            os.fchmod(out.fileno(), mode)
 
 
 def check_folder_target(folder: Path, to: Path, *, force: bool) -> None:

@@ -117,7 +117,7 @@ def read_bytes(path: Path) -> bytes:
     except IsADirectoryError:
         raise UnreadableScriptError(
             f"{path}: is a directory",
-            "name the Python files in it, or one folder, and -o OUT for the result",
+            "name the Python files in it, or one folder, and -o OUT or --in-place",
         ) from None
     except OSError as error:
         raise UnreadableScriptError(

@@ -235,7 +235,28 @@ class TestCommand:
         assert run("rewrite", project, "--check").exit_code == 1
         assert contents(project) == before
 
-    @pytest.mark.parametrize("flags", [[], ["--in-place"], ["--diff", "--check"]])
+    def test_in_place(self, project: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        assert run("rewrite", project, "-o", other).exit_code == 1
+        mode = (project / "main.py").stat().st_mode
+        done = run("rewrite", project, "--in-place")
+        assert done.exit_code == 1
+        assert "→" not in done.stdout.splitlines()[0]
+        written = contents(project)
+        assert contents(other).items() <= written.items()
+        assert (project / "main.py").stat().st_mode == mode
+        assert run("rewrite", project, "--in-place").exit_code == 1
+        assert contents(project) == written
+
+    def test_a_read_only_file_keeps_all_as_they_are(self, project: Path) -> None:
+        (project / "main.py").chmod(0o444)
+        before = contents(project)
+        done = run("rewrite", project, "--in-place")
+        assert done.exit_code == 2
+        assert "main.py: is read-only" in done.stderr
+        assert contents(project) == before
+
+    @pytest.mark.parametrize("flags", [[], ["-o", "."], ["--diff", "--check"]])
     def test_a_folder_needs_another_one(self, project: Path, flags: list[str]) -> None:
         before = contents(project)
         done = run("rewrite", project, *flags)

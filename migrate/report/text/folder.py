@@ -27,7 +27,7 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         done: the rewrite.
         written: where it was written; None if nothing was.
     """
-    target = f" → {escape(str(written))}" if written else ""
+    target = f" → {escape(str(written))}" if written not in (None, done.folder) else ""
     yield f"[bold]{escape(str(done.folder))}{target}[/bold]"
     notebooks = sum(file.name.suffix == SUFFIX for file in done.changed)
     yield _counted("Python file", done.scripts, len(done.changed) - notebooks)
@@ -35,7 +35,7 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         yield _counted("notebook", len(done.notebooks), notebooks)
     if done.edits_by_rule or done.findings_by_rule:
         yield from _rules(done)
-        if written is not None and done.edits_by_rule:
+        if written not in (None, done.folder) and done.edits_by_rule:
             yield (
                 f"[dim]each edit with its line: migrate rewrite {escape(str(done.folder))} --diff, "
                 "or --json[/dim]"
