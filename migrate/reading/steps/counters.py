@@ -247,13 +247,13 @@ class Counters:
 
     def _is_computed(self, name: cst.Name, function: cst.FunctionDef, depth: int) -> bool:
         """Whether `function` computes `name` from such a number that it is given: `n = int(30 * rate)`."""
-        given = [assignment.value for assignment in self._facts.bindings.given(name)]
+        values = [assignment.value for assignment in self._facts.bindings.given(name)]
         return any(
             value is not None
             and self._script.function_around(value) is function
             and not any(inner.value == name.value for inner in self._facts.below(value, cst.Name))
             and self.changes(value, depth + 1)
-            for value in given
+            for value in values
         )
 
     def _is_taken(self, name: cst.Name) -> bool:

@@ -361,12 +361,11 @@ def _from_tensors(statement: Statement) -> frozenset[str]:
     assignments = list[tuple[str, cst.BaseExpression]]()
     for part in nodes(statement.node):
         if isinstance(part, cst.Assign):
-            assignments += [(code(one.target), part.value) for one in part.targets]
+            assignments += [(code(target.target), part.value) for target in part.targets]
         elif isinstance(part, cst.AugAssign | cst.AnnAssign) and part.value is not None:
             assignments.append((code(part.target), part.value))
-    read = assigned - {
-        name for name, _ in assignments
-    }  # of a loop, a `with` or several names at once
+    # Of the rest (the target of a loop or a `with`, several names at once) nothing is known.
+    read = assigned - {name for name, _ in assignments}
     from_device = DeviceReads(statement.values, statement.context)
 
     def reads(value: cst.CSTNode) -> bool:

@@ -180,8 +180,8 @@ class UnendedLoop(Hazard):
             return
         if not is_on_accelerator(facts) and not facts.context.calls.replicated:
             return
-        given = node.args[0].value
-        run = facts.context.bindings(given) if isinstance(given, cst.Name) else ()
+        function = node.args[0].value
+        run = facts.context.bindings(function) if isinstance(function, cst.Name) else ()
         if any(
             facts.names.of(call.func) in STEPS
             for binding in run
@@ -191,7 +191,7 @@ class UnendedLoop(Hazard):
             return
         end = "`with shims.step():`" if facts.context.portable else "torch_xla.sync()"
         message = (
-            f"{name.rpartition('.')[2]} runs `{code(given)}` at every step of its own loop, and nothing ends "
+            f"{name.rpartition('.')[2]} runs `{code(function)}` at every step of its own loop, and nothing ends "
             f"the graph: all are one, which takes minutes to compile; put {end} into that function"
         )
         yield self.hit(node, message)
