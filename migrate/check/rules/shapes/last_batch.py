@@ -106,8 +106,8 @@ class LastBatch(Hazard):
 def _is_false(value: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `value` is False, also as a variable that is nothing else."""
     if isinstance(value, cst.Name) and value.value != "False":
-        given = [assignment.value for assignment in facts.bindings.given(value)]
-        return bool(given) and all(v is not None and code(v) == "False" for v in given)
+        values = [assignment.value for assignment in facts.bindings.given(value)]
+        return bool(values) and all(v is not None and code(v) == "False" for v in values)
     return code(value) == "False"
 
 

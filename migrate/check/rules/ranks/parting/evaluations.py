@@ -80,10 +80,10 @@ def _reads_arguments(call: cst.Call, facts: Facts) -> bool:
     if not functions:  # of another file
         return facts.context.effects.reads(call)
     for function in functions[:3]:
-        given = {*parameters(function), *further_parameters(function)}
+        arguments = {*parameters(function), *further_parameters(function)}
         for node in facts.below(function.body, cst.Call):
             if any(
-                name.value in given
+                name.value in arguments
                 for read in reads_at(node, facts)
                 for name in nodes_of(read, cst.Name)
             ):

@@ -191,8 +191,8 @@ class UnendedLoop(Hazard):
             return
         end = "`with shims.step():`" if facts.context.portable else "torch_xla.sync()"
         message = (
-            f"{name.rpartition('.')[2]} runs `{code(function)}` at every step of its own loop, and nothing ends "
-            f"the graph: all are one, which takes minutes to compile; put {end} into that function"
+            f"{name.rpartition('.')[2]} runs `{code(function)}` at every step of its own loop, and nothing "
+            f"ends the graph: all are one, which takes minutes to compile; put {end} into that function"
         )
         yield self.hit(node, message)
 
