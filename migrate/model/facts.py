@@ -18,6 +18,7 @@ from migrate.model.calls.handed_back import (
     HandedBack,
     masks_handed_back,
     parameters_handed_back,
+    sizes_handed_back,
 )
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.kinds import External
@@ -146,6 +147,7 @@ class Definition:
         takes_loss: whether it runs the backward pass of a loss that its callers compute.
         masks: the positions of masks in the tuples that it returns.
         keywords: the names of the parameters that are passed by keyword only.
+        sizes: the positions of sizes in the tuples that it returns.
     """
 
     path: Path
@@ -162,6 +164,7 @@ class Definition:
     takes_loss: bool = field(default=False, compare=False, repr=False)
     masks: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
     keywords: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    sizes: frozenset[int] = field(default=frozenset(), compare=False, repr=False)
 
     def is_used_by_some(self, index: int, keyword: str | None, star: str = "") -> bool:
         """Whether some replicas alone use an argument of a call.
@@ -954,6 +957,7 @@ def _definition(
         takes_loss(function, analysis),
         masks_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
         frozenset(argument.arg for argument in function.arguments.kwonlyargs),
+        sizes_handed_back(function) if len(analysis.scopes) > 1 else frozenset(),
     )
     return known[key]
 

@@ -128,3 +128,64 @@ def test_a_number_that_a_function_returns_beside_a_tensor(factor: str, count: in
     text = textwrap.dedent(TAKEN).replace("FACTOR", factor)
     found = check_source(parse(text.encode(), Path("train.py")), Config())
     assert [finding.code for finding in found].count("XLA202") == count
+
+
+RETURNED = """
+    from torch import nn
+
+
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 8)
+
+        def forward(self, x):
+            rows, count = x.shape[0], x.shape[1]
+            b, n, d = x.shape
+            return self.linear(x), COUNT
+"""
+READS = """
+    import torch
+    from patches import Patches
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches = Patches()
+
+        def forward(self, x):
+            out, count = self.patches(x)
+            return torch.reshape(out, (-1, count, 8))
+
+
+    def train(loader):
+        net = Net().cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for x in loader:
+            loss = net(x.cuda()).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "reported"),
+    [
+        ("count", False),
+        ("n * d", False),
+        ("x.size(1) + 1", False),
+        ("len(x)", False),
+        ("x.max()", True),
+        ("int(x.max())", True),
+    ],
+)
+def test_a_size_that_a_layer_of_another_file_returns(
+    tmp_path: Path, count: str, reported: bool
+) -> None:
+    (tmp_path / "patches.py").write_text(textwrap.dedent(RETURNED.replace("COUNT", count)))
+    (tmp_path / "net.py").write_text(textwrap.dedent(READS))
+    found = [f for f in check_paths([tmp_path], Config()).findings if f.code == "XLA107"]
+    assert bool(found) is reported

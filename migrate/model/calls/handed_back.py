@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,44 @@ def masks_handed_back(function: Function) -> frozenset[int]:
     )
 
 
+def sizes_handed_back(function: Function) -> frozenset[int]:
+    """Return the positions of sizes in the tuples that `function` returns: `return x, x.shape[1]`."""
+    tuples = [value for value in function.returns if isinstance(value, ast.Tuple)]
+    if not tuples or len(tuples) < len(function.returns):
+        return frozenset()
+    assigned = _assigned(function)
+    names = set(function.all_parameters)
+    positions = [
+        {at for at, element in enumerate(value.elts) if _is_size(element, assigned, names, 0)}
+        for value in tuples
+    ]
+    return frozenset(set.intersection(*positions))
+
+
+def _is_size(
+    value: ast.expr, assigned: Mapping[str, list[ast.expr]], given: Set[str], depth: int
+) -> bool:
+    """Whether `value` is a number of the host: a size of a tensor, or computed from sizes and constants."""
+    match value:
+        case ast.Constant(value=int()):
+            return True
+        case ast.Subscript(value=ast.Attribute(attr="shape")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="size" | "dim" | "numel" | "ndimension")):
+            return True
+        case ast.Call(func=ast.Name(id="len")):
+            return True
+        case ast.BinOp(left=left, right=right):
+            sides = (left, right)
+            return all(_is_size(side, assigned, given, depth) for side in sides)
+        case ast.Name(id=name) if depth < DEEPEST and name not in given:
+            sources = assigned.get(name, [])
+            return bool(sources) and all(
+                _is_size(source, assigned, given, depth + 1) for source in sources
+            )
+    return False
+
+
 def _is_mask(value: ast.expr, assigned: Mapping[str, list[ast.expr]], depth: int) -> bool:
     """Whether `value` compares, or joins comparisons bitwise: what decides which elements are taken."""
     match value:
@@ -82,9 +120,27 @@ def _assigned(function: Function) -> dict[str, list[ast.expr]]:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         values[target.id].append(node.value)
+                    elif isinstance(target, ast.Tuple):
+                        for part, value in _parts(target, node.value):
+                            values[part.id].append(value)
             elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                 values[node.target.id].append(ast.BinOp(node.target, node.op, node.value))
     return values
+
+
+def _parts(target: ast.Tuple, value: ast.expr) -> Iterator[tuple[ast.Name, ast.expr]]:
+    """Yield the names in `a, b = x, y` with their values; in `a, b = x.shape` each is one of the sizes."""
+    values: list[ast.expr] = []
+    match value:
+        case ast.Tuple(elts=elements) if len(elements) == len(target.elts):
+            values = elements
+        case ast.Attribute(attr="shape"):
+            values = [ast.Subscript(value, ast.Constant(0)) for _ in target.elts]
+        case ast.Call(func=ast.Attribute(attr="size"), args=[]):
+            values = [value for _ in target.elts]
+    for name, part in zip(target.elts, values, strict=False):
+        if isinstance(name, ast.Name) and not isinstance(part, ast.Starred):
+            yield name, part
 
 
 @dataclass(frozen=True)

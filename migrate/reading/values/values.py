@@ -842,7 +842,10 @@ class Values:
         A number read from a tensor does not count.
         """
         elements = self.returned_elements(binding)
-        return self._are_numbers(elements)
+        if elements or not isinstance(binding.value, cst.Call):
+            return self._are_numbers(elements)
+        functions = self._context.run_by(binding.value)  # of another file
+        return bool(functions) and all(binding.index in function.sizes for function in functions)
 
     def _are_numbers(self, elements: Collection[cst.BaseExpression]) -> bool:
         """Whether all elements that functions return are host numbers, and none is read from a tensor."""
