@@ -90,7 +90,7 @@ def rewrite(
             if diff:
                 show_diff(done.diff(to))
             # With --diff, stdout is a patch and nothing else.
-            show(*rewrite_summary(done, to if writes else None), err=diff)
+            show(*rewrite_summary(done, to if writes else None, paths), err=diff)
     on = options.config.fails_on
     left = any(done.fails(on) or done.unread or (check and done.changed) for done in rewrites)
     sys.exit(FINDINGS if left else FINE)

@@ -67,6 +67,8 @@ def test_a_single_script_names_the_files_that_only_the_folder_form_looks_into(
     *_, last = rewrite_summary(done, None)
     assert "it imports metrics.py, which may need edits too" in str(last)
     assert f"migrate rewrite {tmp_path} -o COPY" in str(last)
+    beside = [script, tmp_path / "metrics.py"]  # named in the same command
+    assert not any("may need edits" in str(line) for line in rewrite_summary(done, None, beside))
     script.write_text(inspect.cleandoc(TRAIN).replace("accuracy(out, y)", "out") + "\n")
     assert rewrite_file(script).elsewhere == ()
     (tmp_path / "metrics.py").write_text("def place(x):\n    return x.cuda()\n")
@@ -339,3 +341,17 @@ def test_a_save_of_the_first_replica_alone_is_not_reported_where_it_is_called(
     assert [note.line for note in done.findings if note.rule in ("save", "XLA301")] == []
     found = [found for found in findings_of([script], Config())[1] if found.code == "XLA301"]
     assert {finding.line for finding in found} == {6, 16, 17}
+
+
+def test_the_folder_that_is_named_has_the_files(tmp_path: Path) -> None:
+    for name in ("run", "parts"):
+        (tmp_path / name).mkdir()
+    script = tmp_path / "run" / "train.py"
+    text = TRAIN.replace("from metrics", "from parts.metrics")
+    script.write_text(inspect.cleandoc(text) + "\n")
+    (tmp_path / "parts" / "metrics.py").write_text(inspect.cleandoc(METRICS) + "\n")
+    (tmp_path / "setup.py").write_text("")
+    done = rewrite_file(script)
+    *_, last = rewrite_summary(done, None)
+    named = str(last).partition("migrate rewrite ")[2].removesuffix(" -o COPY")
+    assert Path(named).resolve() == tmp_path.resolve()

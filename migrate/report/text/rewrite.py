@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 PACKAGE = "tpu-migrate"  # has `shims`
 
 
-def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableType]:
+def rewrite_summary(
+    done: Rewrite, written: Path | None, beside: Collection[Path] = ()
+) -> Iterator[RenderableType]:
     """Yield what was done to one script and what is left to do by hand.
 
     Args:
         done: the rewrite.
         written: where it was written; None if nothing was.
+        beside: the scripts that the same command rewrites.
     """
     name = escape(str(done.path))
     if done.unread:
@@ -44,13 +48,20 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
     yield from findings_summary(done, written)
     if done.changed and written:
         yield from needs(done.data, written.parent)
-    if done.elsewhere:
-        files = escape(", ".join(path.name for path in done.elsewhere))
-        folder = escape(str(done.path.parent))
+    known = {path.resolve() for path in beside}
+    if others := [path for path in done.elsewhere if path.resolve() not in known]:
+        files = escape(", ".join(path.name for path in others))
         yield (
             f"{name}: it imports {files}, which may need edits too. To rewrite the whole folder: "
-            f"migrate rewrite {folder} -o COPY"
+            f"migrate rewrite {escape(str(_folder_of([done.path, *others])))} -o COPY"
         )
+
+
+def _folder_of(files: Sequence[Path]) -> Path:
+    """Return the folder that has all of `files`: as the first one names its own, where that is it."""
+    folder = Path(os.path.commonpath([file.resolve().parent for file in files]))
+    own = files[0].parent
+    return own if own.resolve() == folder else Path(os.path.relpath(folder))
 
 
 def findings_summary(done: Rewrite, written: Path | None = None) -> Iterator[RenderableType]:
