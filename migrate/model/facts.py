@@ -358,6 +358,7 @@ class ModuleCalls:
         imported: whether another file of the project imports this one.
         properties: the properties of classes of the project that reading an attribute runs.
         own_flags: the attributes `is_cuda` of objects of the project, which are no tensors.
+        named_elsewhere: the functions of the file whose names stand in other files, where one imports it.
         set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
         counts_read: the fields that it starts its processes by, with the places where files that it imports
             read them.
@@ -486,6 +487,7 @@ class ModuleCalls:
     attributes_read: frozenset[str] = frozenset()
     whole: bool = False
     imported: bool = False
+    named_elsewhere: frozenset[str] = frozenset()
     set_elsewhere: frozenset[str] = frozenset()
     counts_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options_read: frozenset[str] = frozenset()
@@ -812,6 +814,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         reexported=reexports_of(analysis).of_file(scope) if several else {},
         attributes_read=_attributes_read(analysis, scope.module),
         imported=bool(analysis.project.importers.get(scope.module.path)),
+        named_elsewhere=_named_elsewhere(analysis, scope),
         set_elsewhere=_set_elsewhere(analysis, scope),
         counts_read={
             count: tuple(dict.fromkeys(at_line(line, path) for path, line in places))
@@ -867,6 +870,33 @@ def _attributes_read(analysis: Analysis, module: SourceModule) -> frozenset[str]
     if SETS_PARAMETERS.search(module.data) is None:
         return frozenset()
     return set_attributes(module) & read_attributes(analysis.project)
+
+
+def _named_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:
+    """Return the functions of a file whose names stand in other files; nothing where no file imports it."""
+    if not analysis.project.importers.get(scope.module.path):
+        return frozenset()
+    files = _files_by_name(analysis)
+    names = {function.name for function in scope.functions}
+    return frozenset(name for name in names if files.get(name, set()) - {scope.module.path})
+
+
+@lru_cache(maxsize=2)
+def _files_by_name(analysis: Analysis) -> dict[str, set[Path]]:
+    """Return the files that use each name of a function of the project: as a variable, attribute or text."""
+    functions = {f.name for scope in analysis.scopes.values() for f in scope.functions}
+    files: dict[str, set[Path]] = {}
+    for path, module in analysis.project.modules.items():
+        for node in module.nodes:
+            match node:
+                case (
+                    ast.Name(id=name)
+                    | ast.Attribute(attr=name)
+                    | ast.alias(name=name)
+                    | ast.Constant(value=str(name))
+                ) if name in functions:
+                    files.setdefault(name, set()).add(path)
+    return files
 
 
 def _set_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:

@@ -122,3 +122,57 @@ def test_what_another_file_sets_or_passes_is_no_constant(tmp_path: Path) -> None
     (tmp_path / "main.py").write_text(setting)
     findings = check_paths([tmp_path], Config(select=("XLA305",))).findings
     assert [one.severity for one in findings] == [Severity.ERROR] * 2
+
+
+NORM = """
+import math
+
+import torch
+from torch import inf
+
+
+def norm_of(parameters, norm_type=2.0):
+    norms = [p.grad.abs().max() for p in parameters]
+    norm_type = float(norm_type)
+    if norm_type == INFINITE:
+        return max(norm for norm in norms)
+    return torch.norm(torch.stack(norms), norm_type)
+
+
+class Scaler:
+    def __call__(self, loss, optimizer, parameters):
+        loss.backward()
+        norm = norm_of(parameters)
+        optimizer.step()
+        return norm
+"""
+NORM_OF_ALL = """
+import scaling
+
+
+def train(net, loader, optimizer, CHOSEN):
+    net.cuda()
+    scaler = scaling.Scaler()
+    for x in loader:
+        scaler(net(x.cuda()).sum(), optimizer, net.parameters())
+        USED
+"""
+
+
+@pytest.mark.parametrize("infinite", ["torch.inf", "math.inf", "inf", 'float("inf")'])
+@pytest.mark.parametrize(
+    ("used", "severity"),
+    [
+        ("pass", Severity.INFO),
+        ("scaling.norm_of(net.parameters(), CHOSEN)", Severity.WARNING),
+        ("scaling.__dict__['norm_of'](net.parameters(), CHOSEN)", Severity.WARNING),
+    ],
+)
+def test_a_branch_for_what_nobody_passes(
+    tmp_path: Path, infinite: str, used: str, severity: Severity
+) -> None:
+    """The gradient norm of timm and MAE: `norm_type == inf`, and all take the default."""
+    (tmp_path / "scaling.py").write_text(NORM.replace("INFINITE", infinite))
+    (tmp_path / "train.py").write_text(NORM_OF_ALL.replace("USED", used))
+    found = [f for f in check_paths([tmp_path], Config()).findings if f.code == "XLA110"]
+    assert [f.severity for f in found] == [severity]

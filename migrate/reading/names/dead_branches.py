@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from migrate.syntax.tree import bind, code, is_attribute_of_self, nodes, nodes_o
 from migrate.syntax.walk import children
 
 DEEPEST = 4
+INFINITE = frozenset({"math.inf", "numpy.inf", "torch.inf"})
 WORDS: dict[str, object] = {"True": True, "False": False, "None": None}
 COMPARED: dict[type[cst.BaseCompOp], Callable[[object, object], object]] = {
     cst.Equal: operator.eq,
@@ -121,21 +123,66 @@ def _ways(branch: cst.CSTNode, script: Parsed) -> Iterator[str]:
 
 def _set(test: cst.BaseExpression, script: Parsed) -> tuple[object] | None:
     """Return the constant value of `test`, unless another file or executed text may set it."""
-    if any(isinstance(node, cst.Attribute | cst.Call) for node in nodes(test)):
+    plain = [part for part in nodes(test) if isinstance(part, cst.Attribute | cst.Call)]
+    if any(_infinite(part, script) is None for part in plain):
         return None
     value = constant(test, script)
     return None if value is None or _is_set_elsewhere(test, script) else value
 
 
 def _is_set_elsewhere(test: cst.BaseExpression, script: Parsed) -> bool:
-    variables = [name for name in script.below(test, cst.Name) if name.value not in WORDS]
+    variables = [
+        name
+        for name in script.below(test, cst.Name)
+        if name.value not in WORDS and not _of_infinity(name, script)
+    ]
     if not variables:
         return False
     if any(name.value in script.calls.set_elsewhere for name in variables):
         return True
-    if any(isinstance(script.bound_to(name)[1], cst.Param) for name in variables):
-        return script.calls.imported
+    owners = [_owner(name, script) for name in variables]
+    if any(owner is not None for owner in owners):
+        return script.calls.imported and any(
+            owner is None or owner.name.value in script.calls.named_elsewhere for owner in owners
+        )
     return any(script.mentions(cst.Name(word)) for word in RUN_TEXT)
+
+
+def _owner(name: cst.Name, script: Parsed) -> cst.FunctionDef | None:
+    """Return the function of which `name` is a parameter, also one that it makes a number."""
+    owner, value = script.bound_to(name)
+    binding = _made_a_number(name, script)
+    value = binding if binding is not None else value
+    return owner if isinstance(value, cst.Param) and isinstance(owner, cst.FunctionDef) else None
+
+
+def _made_a_number(name: cst.Name, script: Parsed) -> cst.Param | None:
+    """Return the parameter `name` whose function says nothing else of it than `name = float(name)`."""
+    params = [b.node for b in script.bindings(name) if isinstance(script.value_of(b), cst.Param)]
+    others = [script.value_of(b) for b in script.bindings(name)]
+    others = [value for value in others if not isinstance(value, cst.Param)]
+    same = [f"{kind}({name.value})" for kind in ("float", "int")]
+    if len(params) != 1 or len(others) != 1 or others[0] is None or code(others[0]) not in same:
+        return None
+    value = next(script.value_of(b) for b in script.bindings(name) if b.node is params[0])
+    return value if isinstance(value, cst.Param) else None
+
+
+def _of_infinity(name: cst.Name, script: Parsed) -> bool:
+    """Whether `name` is `inf`, or the module in `torch.inf`."""
+    above = script.parent(name)
+    return _infinite(name, script) is not None or (
+        isinstance(above, cst.Attribute | cst.Call) and _infinite(above, script) is not None
+    )
+
+
+def _infinite(node: cst.CSTNode, script: Parsed) -> tuple[object] | None:
+    """Return infinity for `torch.inf`, `math.inf`, `inf` of these and `float("inf")`; else None."""
+    if isinstance(node, cst.Call) and code(node) in ('float("inf")', "float('inf')"):
+        return (math.inf,)
+    if isinstance(node, cst.Name | cst.Attribute) and script.qualified_name(node) in INFINITE:
+        return (math.inf,)
+    return None
 
 
 def _reason(test: cst.BaseExpression, value: tuple[object]) -> str:
@@ -186,9 +233,13 @@ def constant(
     if isinstance(node, cst.Name):
         if node.value in WORDS:
             return (WORDS[node.value],)
+        if (endless := _infinite(node, script)) is not None:
+            return endless
         return _of_name(node, script, depth)
     if isinstance(node, cst.Integer | cst.Float | cst.SimpleString):
         return (node.evaluated_value,)
+    if isinstance(node, cst.Attribute | cst.Call) and (endless := _infinite(node, script)):
+        return endless
     if isinstance(node, cst.Attribute):
         return _of_attribute(node, script, depth)
     if isinstance(node, cst.UnaryOperation):
@@ -237,6 +288,8 @@ def _of_comparison(node: cst.Comparison, script: Parsed, depth: int) -> tuple[ob
 
 def _of_name(name: cst.Name, script: Parsed, depth: int) -> tuple[object] | None:
     bindings = script.bindings(name)
+    if len(bindings) == 2 and (parameter := _made_a_number(name, script)) is not None:
+        return _of_parameter(name, bindings[0].scope.node, parameter, script, depth)
     if len(bindings) != 1:
         return None
     owner, value = script.bound_to(name)
