@@ -71,7 +71,7 @@ def sizes_handed_back(function: Function) -> frozenset[int]:
 
 
 def _is_size(
-    value: ast.expr, assigned: Mapping[str, list[ast.expr]], given: Set[str], depth: int
+    value: ast.expr, assigned: Mapping[str, list[ast.expr]], parameters: Set[str], depth: int
 ) -> bool:
     """Whether `value` is a number of the host: a size of a tensor, or computed from sizes and constants."""
     match value:
@@ -85,11 +85,11 @@ def _is_size(
             return True
         case ast.BinOp(left=left, right=right):
             sides = (left, right)
-            return all(_is_size(side, assigned, given, depth) for side in sides)
-        case ast.Name(id=name) if depth < DEEPEST and name not in given:
+            return all(_is_size(side, assigned, parameters, depth) for side in sides)
+        case ast.Name(id=name) if depth < DEEPEST and name not in parameters:
             sources = assigned.get(name, [])
             return bool(sources) and all(
-                _is_size(source, assigned, given, depth + 1) for source in sources
+                _is_size(source, assigned, parameters, depth + 1) for source in sources
             )
     return False
 
