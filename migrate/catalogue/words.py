@@ -291,11 +291,15 @@ BOOLEAN_METHODS = words(
 )
 # Methods that return a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
+# Functions of other libraries that return a tensor where their first argument is.
+EINOPS = frozenset({"einops.rearrange", "einops.reduce", "einops.repeat"})
 # Functions of torch that test the numbers of a tensor.
 ASK_TENSORS = words(
     "all any count_nonzero eq ge gt isclose isfinite isin isinf isnan isneginf isposinf le logical_and "
     "logical_not logical_or logical_xor lt ne signbit"
 )
+# Those that give the least or greatest of its numbers.
+EXTREMES = words("amax amin max min")
 # Annotations of plain values.
 PLAIN_ANNOTATION = re.compile(
     r"^(Optional\[|Union\[)?(typing\.)?(int|float|bool|str|bytes|dict|Dict|Callable|Sequence\[int|"

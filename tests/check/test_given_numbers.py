@@ -189,3 +189,38 @@ def test_a_size_that_a_layer_of_another_file_returns(
     (tmp_path / "net.py").write_text(textwrap.dedent(READS))
     found = [f for f in check_paths([tmp_path], Config()).findings if f.code == "XLA107"]
     assert bool(found) is reported
+
+
+STATES = """
+    import torch
+    from einops import rearrange
+
+
+    class Scaled(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    state = self.state[p]
+                    if len(state) == 0:
+                        state["sq"] = torch.zeros_like(p)
+                    if torch.min(state["sq"]) > 0:
+                        p.grad.div_(state["sq"].sqrt())
+
+
+    def train(model, loader):
+        model.cuda()
+        optimizer = Scaled(model.parameters())
+        for x in loader:
+            out = rearrange(model(x.cuda()), "b (h w) -> b h w", h=2).cpu()
+            loss = out.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_a_state_of_an_optimizer_and_what_einops_returns_are_tensors(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(STATES))
+    found = {f.code for f in check_paths([tmp_path], Config()).findings}
+    assert {"XLA110", "XLA203"} <= found

@@ -1283,6 +1283,8 @@ class Values:
             return Kind.DEVICE_LOADER
         if name in MADE_LOADERS:
             return Kind.LOADER
+        if name in v.EINOPS:
+            return held([self.kind(call.args[0].value if call.args else None)])
         if root != "torch":
             handed = self._handed_back(call)
             return self._as_loader(call) if handed is None else handed  # tqdm(loader)
@@ -1310,7 +1312,8 @@ class Values:
         if kinds & TENSORS:
             return joined(kinds & TENSORS)
         # Functions that take a tensor and return one, whatever made the argument.
-        return Kind.TENSOR if last in v.ASK_TENSORS and Kind.UNKNOWN in kinds else Kind.UNKNOWN
+        tells = last in v.ASK_TENSORS | v.EXTREMES
+        return Kind.TENSOR if tells and Kind.UNKNOWN in kinds else Kind.UNKNOWN
 
     def _of_method(self, func: cst.Attribute, call: cst.Call) -> Kind:
         method = func.attr.value

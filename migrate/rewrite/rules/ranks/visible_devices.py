@@ -143,4 +143,6 @@ class VisibleDevices(Rule):
 
 
 def _is_about_torch(context: Workspace) -> bool:
-    return any(binding.target.split(".")[0] == "torch" for binding in bindings(context.module))
+    """Whether a script uses torch, or starts the replicas of a project that does."""
+    imported = {binding.target.split(".")[0] for binding in bindings(context.module)}
+    return not imported.isdisjoint({"torch", "torch_xla"}) or context.launch.spawns
