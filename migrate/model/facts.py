@@ -358,6 +358,7 @@ class ModuleCalls:
         imported: whether another file of the project imports this one.
         properties: the properties of classes of the project that reading an attribute runs.
         own_flags: the attributes `is_cuda` of objects of the project, which are no tensors.
+        logs_elsewhere: whether it calls `logging.basicConfig` and another file of the project does, too.
         named_elsewhere: the functions of the file whose names stand in other files, where one imports it.
         set_elsewhere: the variables of the file that another file sets: `settings.DEBUG = True`.
         counts_read: the fields that it starts its processes by, with the places where files that it imports
@@ -488,6 +489,7 @@ class ModuleCalls:
     whole: bool = False
     imported: bool = False
     named_elsewhere: frozenset[str] = frozenset()
+    logs_elsewhere: bool = False
     set_elsewhere: frozenset[str] = frozenset()
     counts_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options_read: frozenset[str] = frozenset()
@@ -815,6 +817,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         attributes_read=_attributes_read(analysis, scope.module),
         imported=bool(analysis.project.importers.get(scope.module.path)),
         named_elsewhere=_named_elsewhere(analysis, scope),
+        logs_elsewhere=b"basicConfig" in scope.module.data and _logs_elsewhere(analysis, scope),
         set_elsewhere=_set_elsewhere(analysis, scope),
         counts_read={
             count: tuple(dict.fromkeys(at_line(line, path) for path, line in places))
@@ -870,6 +873,15 @@ def _attributes_read(analysis: Analysis, module: SourceModule) -> frozenset[str]
     if SETS_PARAMETERS.search(module.data) is None:
         return frozenset()
     return set_attributes(module) & read_attributes(analysis.project)
+
+
+def _logs_elsewhere(analysis: Analysis, scope: ModuleScope) -> bool:
+    """Whether another file of the project sets up the log."""
+    return any(
+        b"logging.basicConfig(" in module.data
+        for path, module in analysis.project.modules.items()
+        if path != scope.module.path
+    )
 
 
 def _named_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:

@@ -32,7 +32,8 @@ class LoggingSetup(Rule):
     **Left alone.** A call that says `force`; a logger whose `propagate` the script sets; handlers of a
     logger in a script that sets up the root logger itself, which prints lines twice on a GPU too.
 
-    **Reported.** Several calls of `basicConfig`, of which the first one counts without `force`.
+    **Reported.** Several calls of `basicConfig`, of which the first one counts without `force`; one that runs
+    as a file is imported, where another file sets up the log, too.
 
     Source: torch_xla 2.9, `torch_xla/__init__.py` (measured).
     """
@@ -152,6 +153,14 @@ class LoggingSetup(Rule):
             return
         if len(_configurations(context)) > 1:
             yield from self.report(call, f"{code(call.func)}: {IS_IGNORED} in the first such call")
+            return
+        at_import = context.function_around(call) is None and context.launch.guard is None
+        if context.calls.logs_elsewhere and context.calls.imported and at_import:
+            message = (
+                f"{code(call.func)}: another file sets up the log, too. This call needs force=True if it is "
+                "the first that runs, as `import torch_xla` sets up the root logger; otherwise it did nothing"
+            )
+            yield from self.report(call, message, Severity.INFO)
             return
         force = cst.Arg(
             keyword=cst.Name("force"),
